@@ -43,21 +43,33 @@ async def again(ruled, control, config=None, **more):
         return await rerun(config or configured(ruled), client, 1000.0, **more)
 
 
+def rows_of(stored):
+    """Episode → the row that was stored for it, by lease or alone."""
+    leased = {s["episode"]: s for scores in stored.scored.values() for s in scores}
+    return leased | {e: {**r, "values": r["meta"]["values"]} for e, r in stored.rewards}
+
+
 async def test_stored_episodes_are_scored_anew_as_new_rows(ruled, stored):
     found = await again(ruled, stored, rubric="The new rubric.")
     assert found["scored"] == 6 and found["groups"] == 3 and found["failed"] == 0
-    values = {e: r["value"] for e, r in stored.rewards}
+    rows = rows_of(stored)
+    values = {e: r["value"] for e, r in rows.items()}
     assert values == {"a0": 0.1, "a1": 0.9, "a2": 0.5, "b0": 0.3, "b1": 0.7, "alone": 0.6}
-    row = stored.rewards[0][1]
-    assert (row["name"], row["source"]) == ("judge", "judge") and row["reason"].startswith("ruled")
-    assert (
-        row["meta"]["rubric"] == rubric_hash("The new rubric.")
-        and row["meta"]["rerun"] == found["rerun"]
-        and row["meta"]["values"]
-    )
+    for row in (rows["a0"], rows["alone"]):
+        assert (row["name"], row["source"]) == ("judge", "judge") and row["reason"].startswith("ruled")
+        assert row["meta"]["rubric"] == rubric_hash("The new rubric.") and row["meta"]["rerun"] == found["rerun"]
+        assert row["values"]
     assert all("The new rubric." in r.outside for r in ruled.seen)
     assert stored.queries[0]["since"] == "1000.0" and len(stored.queries) == 3
-    assert len({r["key"] for _, r in stored.rewards}) == 6
+
+
+async def test_groups_are_leased_and_the_audit_log_is_told_before(ruled, stored):
+    found = await again(ruled, stored, filters={"adapter": "m@3"})
+    assert sorted(g for wanted in stored.leases for g in wanted["groups"]) == ["group-a", "group-b"]
+    assert {worker for worker in stored.released} == {stored.leases[0]["worker"]}, "what it holds is given back"
+    (told,) = stored.reruns
+    assert told["id"] == found["rerun"] and "6 runs in 3 groups" in told["text"] and "adapter m@3" in told["text"]
+    assert stored.queries[0]["adapter"] == "m@3"
 
 
 async def test_two_keys_episodes_of_one_id_are_scored_each_by_its_own_calls(ruled, stored):
@@ -79,14 +91,13 @@ async def test_each_run_adds_rows_and_reads_no_cache(ruled, stored):
     await again(ruled, stored)
     await again(ruled, stored)
     assert len(ruled.requests) == 6
-    assert len({r["key"] for _, r in stored.rewards}) == 12
+    assert len({r["key"] for _, r in stored.rewards}) == 2
 
 
 async def test_only_some_tasks_and_another_name(ruled, stored):
     found = await again(ruled, stored, task="*-b", name="strict")
-    assert {(e, r["name"]) for e, r in stored.rewards} == {("b0", "strict"), ("b1", "strict")} and found["names"] == [
-        "strict"
-    ]
+    assert {(e, r["name"]) for e, r in rows_of(stored).items()} == {("b0", "strict"), ("b1", "strict")}
+    assert found["names"] == ["strict"]
 
 
 async def test_a_group_that_fails_is_counted_and_the_others_are_scored(ruled, stored):

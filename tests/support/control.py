@@ -57,6 +57,7 @@ class FakeControl:
     posts: list[tuple[str, Json]] = field(default_factory=list)
     leases: list[Json] = field(default_factory=list)
     reports: list[Json] = field(default_factory=list)
+    reruns: list[Json] = field(default_factory=list)
     cache: Json = field(default_factory=dict)
     rewards: list[tuple[str, Json]] = field(default_factory=list)
     scored_keys: list[str | None] = field(default_factory=list)
@@ -66,6 +67,8 @@ class FakeControl:
     batches: dict[str, pa.Table] = field(default_factory=dict)
     """Not leased yet, by batch id. A leased one comes back when its worker releases it."""
     leased: dict[str, tuple[str, str]] = field(default_factory=dict)
+    stored: set[str] = field(default_factory=set)
+    """Batches of groups that somebody asked to train on again."""
     all: dict[str, pa.Table] = field(default_factory=dict)
     acks: list[tuple[str, Json]] = field(default_factory=list)
     gaps: dict[str, Json] = field(default_factory=dict)
@@ -120,6 +123,7 @@ class FakeControl:
                 web.post(f"{API}/groups/lease", self.lease_groups),
                 web.post(API + "/groups/{id}/scores", self.scores),
                 web.post(f"{API}/judge/report", self.report),
+                web.post(f"{API}/judge/reruns", self.rerun),
                 web.get(API + "/judge/cache/{key}", self.cache_get),
                 web.put(API + "/judge/cache/{key}", self.cache_put),
                 web.get(f"{API}/episodes", self.list_episodes),
@@ -146,13 +150,33 @@ class FakeControl:
         wanted = await request.json()
         self.leases.append(wanted)
         now = time.time()
+        if wanted["groups"]:
+            for name in wanted["groups"]:
+                self.waiting[name] = WaitingGroup(self._stored(name))
+            free = [self.waiting[name] for name in wanted["groups"]]
+            return self._leased(free, now + wanted["seconds"])
         free = [
             w for w in self.waiting.values() if w.until < now and w.not_before < now and w.at > now - self.lost_after
         ]
         free = free[::-1][: wanted["limit"]]
-        if not free:
-            return web.Response(status=204)
-        lease, until = uuid.uuid4().hex, now + wanted["seconds"]
+        return self._leased(free, now + wanted["seconds"]) if free else web.Response(status=204)
+
+    def _stored(self, group: str) -> Group:
+        """A group of stored episodes, whole."""
+        found = [e for e in self.episodes.values() if e.get("group") == group]
+        plain = [{k: v for k, v in e.items() if k in Episode.model_fields} for e in found]
+        runs = [
+            {"episode": p, "calls": e["call_list"], "rewards": e["rewards"]} for p, e in zip(plain, found, strict=True)
+        ]
+        shared = {name: plain[0][name] for name in ("key", "task", "split", "model")}
+        return Group.model_validate({"id": group, "kind": "task", "episodes": runs, **shared})
+
+    async def rerun(self, request: web.Request) -> web.Response:
+        self.reruns.append(await request.json())
+        return web.json_response({"stored": True})
+
+    def _leased(self, free: list[WaitingGroup], until: float) -> web.Response:
+        lease = uuid.uuid4().hex
         for w in free:
             w.lease, w.until = lease, until
         groups = ",".join(w.text() for w in free)
@@ -221,9 +245,9 @@ class FakeControl:
 
     async def lease_batch(self, request: web.Request) -> web.Response:
         wanted = await request.json()
-        if not self.batches:
+        batch = next((b for b in self.batches if not wanted["stored"] or b in self.stored), None)
+        if batch is None:
             return web.Response(status=204)
-        batch = next(iter(self.batches))
         table = self.batches.pop(batch)
         lease = f"lease{len(self.released)}-{batch}"
         self.leased[batch] = (lease, wanted["worker"])

@@ -39,6 +39,17 @@ def test_a_control_arm_is_no_reason_to_wait() -> None:
     assert cadence.factor == 1
 
 
+def test_what_is_trained_on_however_old_it_is_says_nothing_of_the_pace() -> None:
+    cadence = Cadence()
+    control = behind(*[40] * 8)
+    cadence.note(T, control)
+    assert cadence.factor == 1
+    for s in control:
+        s.trainable, s.reason = False, "stale"
+    cadence.note(T, control)
+    assert cadence.factor == 2
+
+
 def simulate(
     concurrency: int, seconds: float, step: float, *, adapts: bool, episodes: int = 12_000
 ) -> tuple[float, float]:

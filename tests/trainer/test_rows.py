@@ -11,7 +11,7 @@ from slipstream_trainer.batch.rows import exact_continuations, merge_chains, rea
 
 def test_a_leased_table_comes_back_as_samples() -> None:
     before = conversation(1)
-    after = read_samples(table(before), VOCAB, 4)
+    after = read_samples(table(before), VOCAB)
     for a, b in zip(before, after, strict=True):
         assert a.prompt_P.tolist() == b.prompt_P.tolist()
         assert a.completion_C.tolist() == b.completion_C.tolist()
@@ -19,7 +19,7 @@ def test_a_leased_table_comes_back_as_samples() -> None:
         assert (a.group, a.episode, a.call, a.number, a.reward) == (b.group, b.episode, b.call, b.number, b.reward)
         assert b.trainable
         assert b.temperature == pytest.approx(a.temperature) and b.filter is None
-    (cut,) = read_samples(table([sample("a", [3], [4], filter=(0.5, 3.0, 0.25))]), VOCAB, 4)
+    (cut,) = read_samples(table([sample("a", [3], [4], filter=(0.5, 3.0, 0.25))]), VOCAB)
     assert cut.filter == (0.5, 3.0, 0.25)
 
 
@@ -32,7 +32,6 @@ def test_a_leased_table_comes_back_as_samples() -> None:
         ({"logprobs_C": np.array([-1.0], dtype=np.float32)}, "logprobs_missing"),
         ({"reward": float("nan")}, "not_finite"),
         ({"temperature": 0.0}, "temperature"),
-        ({"staleness": 5}, "stale"),
         ({"completion_C": np.array([3, VOCAB], dtype=np.int32)}, "unknown_token"),
         ({"prompt_P": np.array([], dtype=np.int32)}, "no_prompt"),
         ({"completion_C": np.array([], dtype=np.int32)}, "empty"),
@@ -41,7 +40,7 @@ def test_a_leased_table_comes_back_as_samples() -> None:
 )
 def test_what_cannot_be_trained_on_is_refused_at_the_door(change, reason: str) -> None:
     good, bad = sample("a", [3, 4], [5, 6]), sample("b", [3, 4], [5, 6], **change)
-    found = read_samples(table([good, bad]), VOCAB, 4)
+    found = read_samples(table([good, bad]), VOCAB)
     assert found[0].trainable
     assert not found[1].trainable
     assert untrainable(found) == {reason: 1}

@@ -74,6 +74,23 @@ def test_steps_that_have_no_room_become_one_version_once_there_is(tiny, tmp_path
         assert control.adapters["tiny@3"]["batches"] == ["b4"]
 
 
+def test_far_from_the_engine_s_policy_it_asks_for_stored_groups_alone(tiny, tmp_path) -> None:
+    with serve(FakeControl()) as control:
+        worker = make_worker(tiny, tmp_path, control, max_staleness=1)
+        worker.current.recover()
+        control.room = False
+        asked = []
+        for n in range(3):
+            control.add(f"b{n}", table([s for s in conversation(n)]))
+            asked.append(worker.current.state.ahead >= 1)
+            control.stored.add("b2")
+            worker.once()
+        assert asked == [False, True, True] and "b1" in control.batches, "it waits, b2 of the store does not"
+        worker.publisher.finish()
+        assert [(i, a["outcome"]) for i, a in control.acks] == [("b0", "trained"), ("b2", "trained")]
+        assert worker.current.state.ahead == 2
+
+
 def test_steps_without_a_version_outlive_a_restart_and_fall_with_their_parent(tiny, tmp_path) -> None:
     with serve(FakeControl()) as control:
         worker = make_worker(tiny, tmp_path, control)

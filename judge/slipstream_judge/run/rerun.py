@@ -6,17 +6,32 @@ New rows are added; none is changed, and the latest of a name counts.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fnmatch
 import json
 import logging
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 from slipstream.client import AsyncClient
 from slipstream.config import Config
-from slipstream.contract import Episode, EpisodeState, Group, GroupEpisode, GroupKind, RewardIn, Score, name_of
+from slipstream.contract import (
+    Episode,
+    EpisodeState,
+    Group,
+    GroupEpisode,
+    GroupKind,
+    GroupLeaseIn,
+    RerunIn,
+    RewardIn,
+    Score,
+    ScoresIn,
+    name_of,
+)
 from slipstream.errors import ApiError
 from slipstream.shared.log import brief
 from slipstream.shared.moments import parse_moment
@@ -24,9 +39,13 @@ from slipstream_judge.compare.panel import Panel
 from slipstream_judge.model.budget import OverBudget
 from slipstream_judge.model.llm import JudgeFailed
 from slipstream_judge.model.metrics import JudgeMetrics
-from slipstream_judge.run.worker import lease_seconds
+from slipstream_judge.run.worker import lease_seconds, worker_name
 
 log = logging.getLogger(__name__)
+Filters = Mapping[str, Any]
+"""Of ``slipstream episodes``, by name."""
+BUSY = 1.0
+"""Seconds between two looks at a group that another judge has."""
 
 
 def _asked(task: str | None, wanted: str | None) -> bool:
@@ -34,17 +53,18 @@ def _asked(task: str | None, wanted: str | None) -> bool:
     return wanted is None or fnmatch.fnmatchcase(task or "", wanted) or (bool(wanted) and task == name_of(wanted))
 
 
-async def _listed(client: AsyncClient, since: float, task: str | None) -> list[list[Episode]]:
+async def _listed(client: AsyncClient, since: float, task: str | None, filters: Filters) -> list[list[Episode]]:
     """Done episodes, together as they were grouped. An episode without a task stands alone."""
     groups: dict[tuple[str, ...], list[Episode]] = {}
-    async for e in client.all_episodes(since=since, limit=500):
+    async for e in client.all_episodes(since=since, limit=500, **filters):
         if e.state != EpisodeState.DONE or not _asked(e.task, task):
             continue
-        if e.task is None:
+        if e.group:
+            groups.setdefault(("group", e.group), []).append(e)
+        elif e.task is None:
             groups["alone", e.key, e.id] = [e]
         else:
-            name = ("group", e.group) if e.group else ("task", e.key, e.model, e.task, e.split)
-            groups.setdefault(name, []).append(e)
+            groups.setdefault(("task", e.key, e.model, e.task, e.split), []).append(e)
     return list(groups.values())
 
 
@@ -57,19 +77,25 @@ async def _fetched(client: AsyncClient, episodes: Sequence[Episode], number: int
     first = episodes[0]
     kind = GroupKind.TASK if first.task is not None else GroupKind.WINDOW
     shared = first.model_dump(include={"key", "task", "split", "model"})
-    return Group(id=first.group or f"rerun-{number}", kind=kind, episodes=found, **shared)
+    return Group(id=f"rerun-{number}", kind=kind, episodes=found, **shared)
 
 
 class Rerun:
-    """``id`` makes each row's idempotency key: a repeated post adds nothing, another run does."""
+    """``id`` makes each row's idempotency key: a repeated post adds nothing, another run does.
 
-    def __init__(self, config: Config, client: AsyncClient, panel: Panel) -> None:
-        self.config, self.client, self.panel = config, client, panel
+    A group is leased, so no other judge scores it meanwhile. Runs that are in none yet are scored one by one.
+    """
+
+    def __init__(self, config: Config, client: AsyncClient, panel: Panel, rubric: str | None = None) -> None:
+        self.config, self.client, self.panel, self.rubric = config, client, panel, rubric
         self.id = uuid.uuid4().hex[:12]
         self.scored = self.failed = self.groups = 0
+        self.worker, self.seconds = worker_name(), lease_seconds(config)
 
-    async def run(self, since: float, task: str | None) -> None:
-        todo = await _listed(self.client, since, task)
+    async def run(self, since: float, task: str | None, filters: Filters) -> None:
+        todo = await _listed(self.client, since, task, filters)
+        if todo:
+            await self.client.begin_rerun(RerunIn(id=self.id, text=self._said(todo, since, task, filters)))
         slots = asyncio.Semaphore(self.config.judge.concurrency)
 
         async def one(number: int, episodes: list[Episode]) -> None:
@@ -83,22 +109,52 @@ class Rerun:
         if sys.stderr.isatty():
             print(file=sys.stderr)
 
+    def _said(self, todo: Sequence[Sequence[Episode]], since: float, task: str | None, filters: Filters) -> str:
+        judge = self.config.judge
+        which = {"since": datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds"), "task": task, **filters}
+        named = ", ".join(f"{name} {value}" for name, value in which.items() if value is not None)
+        by = " and ".join(x for x in (judge.model, judge.function) if x)
+        rubric = f", rubric {self.rubric[:200]!r}" if self.rubric else ""
+        text = f"{sum(map(len, todo))} runs in {len(todo)} groups ({named}) by {by}, as {self.panel.names}{rubric}"
+        return text[:2000]
+
     async def _group(self, number: int, episodes: list[Episode]) -> None:
         try:
-            group = await _fetched(self.client, episodes, number)
-            outcome = await self._scored(group)
-            for score in outcome:
-                await self._store(score, episodes[0].key)
-            self.scored += len(outcome)
+            group = episodes[0].group
+            scored = await (self._leased(group) if group else self._alone(number, episodes))
+            self.scored += scored
         except (JudgeFailed, ApiError) as e:
             self.failed += 1
             log.warning("%s and %s more were not judged: %s", episodes[0].id, len(episodes) - 1, brief(e))
 
+    async def _leased(self, group: str) -> int:
+        """→ Scores of the whole group's done runs."""
+        wanted = GroupLeaseIn(
+            worker=self.worker, names=self.panel.names, seconds=self.seconds, form="deltas", groups=[group]
+        )
+        until = time.monotonic() + self.seconds
+        while (lease := await self.client.lease_groups(wanted)) is None:
+            if time.monotonic() > until:
+                raise JudgeFailed("another judge has this group, or an episode of it was forgotten")
+            await asyncio.sleep(BUSY)
+        (whole,) = lease.groups
+        whole.episodes = [e for e in whole.episodes if e.episode.state == EpisodeState.DONE]
+        scores = await self._scored(whole)
+        marked = [score.model_copy(update={"meta": score.meta | {"rerun": self.id}}) for score in scores]
+        await self.client.post_scores(group, ScoresIn(lease=lease.lease, scores=marked))
+        return len(marked)
+
+    async def _alone(self, number: int, episodes: list[Episode]) -> int:
+        scores = await self._scored(await _fetched(self.client, episodes, number))
+        for score in scores:
+            await self._store(score, episodes[0].key)
+        return len(scores)
+
     async def _scored(self, group: Group) -> list[Score]:
-        """Over budget: waits (there is no lease to lose)."""
+        """Over budget: waits. Scores are taken after the lease's end, too, if no other judge has the group by then."""
         while True:
             try:
-                outcome = await self.panel.score(group, time.time() + lease_seconds(self.config))
+                outcome = await self.panel.score(group, time.time() + self.seconds)
                 return outcome.scores
             except OverBudget as e:
                 await asyncio.sleep(min(e.seconds, 60.0))
@@ -119,14 +175,20 @@ async def rerun(
     rubric: str | None = None,
     task: str | None = None,
     name: str | None = None,
+    filters: Filters | None = None,
 ) -> dict[str, object]:
-    """Judge all done episodes since then. The cache is not read: they are judged again, even by the same rubric."""
+    """Judge all done episodes since then, with the whole groups that they are in.
+
+    The cache is not read: they are judged again, even by the same rubric.
+    """
     panel = Panel(config, JudgeMetrics(), client, rubric=rubric, name=name, fresh=True)
     await panel.budget.sync()
-    work = Rerun(config, client, panel)
+    work = Rerun(config, client, panel, rubric)
     try:
-        await work.run(since, task)
+        await work.run(since, task, filters or {})
     finally:
+        with contextlib.suppress(ApiError):
+            await client.release(work.worker)
         await panel.budget.sync()
     return {"groups": work.groups, "scored": work.scored, "failed": work.failed, "names": panel.names, "rerun": work.id}
 
@@ -140,14 +202,17 @@ def main(
     rubric: str | None = None,
     task: str | None = None,
     name: str | None = None,
+    filters: Filters | None = None,
 ) -> int:
     """The command. The last line on stdout is JSON. Exit code 1 when a group could not be judged."""
     start = parse_moment(since)
 
     async def go() -> dict[str, object]:
         async with AsyncClient(url, key) as client:
-            return await rerun(config, client, start, rubric=rubric, task=task, name=name)
+            return await rerun(config, client, start, rubric=rubric, task=task, name=name, filters=filters)
 
     result = asyncio.run(go())
+    if result["scored"]:
+        print("the new scores train if you ask for it: slipstream train --from-store", file=sys.stderr)
     print(json.dumps(result))
     return 1 if result["failed"] else 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from slipstream.contract.status import Space
 from slipstream_proxy.control.observe.audit import AuditTrail
-from slipstream_proxy.control.observe.boards import SidecarActivity, TrainingSwitch
+from slipstream_proxy.control.observe.boards import SidecarActivity, TrainingSchedule, TrainingSwitch
 from slipstream_proxy.control.storage.access import StoreAccess
 from slipstream_proxy.control.storage.feed import EndlessReplies, Feed
 
@@ -57,6 +57,7 @@ class Deps(StoreAccess):
     replays: ReplayGate
     siblings: SiblingSampler
     audit: AuditTrail = field(init=False)
+    schedule: TrainingSchedule = field(init=False)
     switch: TrainingSwitch = field(default_factory=TrainingSwitch)
     feed: Feed = field(default_factory=Feed)
     endless: EndlessReplies = field(default_factory=EndlessReplies)
@@ -73,6 +74,7 @@ class Deps(StoreAccess):
 
     def __post_init__(self) -> None:
         self.audit = AuditTrail(self, self.endless)
+        self.schedule = TrainingSchedule(self.config.trainer.schedule, self.engines.busy)
 
     def notify(self) -> None:
         """Wake whoever waits for ``changed``."""

@@ -160,6 +160,11 @@ def post_scores(group: str, scores: c.ScoresIn) -> Ask[None]:
     return Ask("POST", f"/groups/{part(group)}/scores", nothing, scores)
 
 
+def begin_rerun(rerun: c.RerunIn) -> Ask[None]:
+    """Stored groups are about to be scored again: for the audit log."""
+    return Ask("POST", "/judge/reruns", nothing, rerun)
+
+
 def report_judge(report: c.JudgeReport) -> Ask[c.JudgeBacklog]:
     """How a copy of the judge stands. → The judge's queue."""
     return Ask("POST", "/judge/report", model(c.JudgeBacklog), report)
@@ -194,6 +199,15 @@ def batch(id: str) -> Ask[c.BatchDetail]:
 def lease_batch(wanted: c.BatchLeaseIn) -> Ask[LeasedBatch | None]:
     """None: there are not enough scored groups yet."""
     return Ask("POST", "/batches/lease", _batch, wanted)
+
+
+def train_again(again: c.TrainAgainIn, **filters: Any) -> Ask[c.TrainAgain]:
+    """Groups with such a run are trained on again. ``filters``: those of ``episodes``."""
+    return Ask("POST", "/training/again", model(c.TrainAgain), again, params=query(filters))
+
+
+def stop_training_again() -> Ask[c.TrainAgainStopped]:
+    return Ask("DELETE", "/training/again", model(c.TrainAgainStopped))
 
 
 def ack_batch(batch: str, ack: c.BatchAck) -> Ask[None]:

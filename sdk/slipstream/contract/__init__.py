@@ -57,7 +57,17 @@ from slipstream.contract.base import (
     Split,
     Tag,
 )
-from slipstream.contract.batches import BATCH_COLUMNS, BatchAck, BatchGaps, BatchLeaseIn, ChoiceGaps, filter_of
+from slipstream.contract.batches import (
+    BATCH_COLUMNS,
+    BatchAck,
+    BatchGaps,
+    BatchLeaseIn,
+    ChoiceGaps,
+    TrainAgain,
+    TrainAgainIn,
+    TrainAgainStopped,
+    filter_of,
+)
 from slipstream.contract.cases import (
     CASES_MOST,
     Case,
@@ -114,6 +124,7 @@ from slipstream.contract.judging import (
     JudgeSpent,
     JudgeStatus,
     JudgingStatus,
+    RerunIn,
     Score,
     ScoresIn,
 )
@@ -248,6 +259,7 @@ __all__ = [
     "ReplaySet",
     "ReplayShown",
     "ReplayVerdict",
+    "RerunIn",
     "Reward",
     "RewardAck",
     "RewardIn",
@@ -266,6 +278,9 @@ __all__ = [
     "TaskStanding",
     "TaskTable",
     "Token",
+    "TrainAgain",
+    "TrainAgainIn",
+    "TrainAgainStopped",
     "WorstRun",
     "check_lora_rank",
     "descendants",

@@ -33,6 +33,34 @@ class BatchLeaseIn(Model):
     ``max_groups``. A comparison learns nothing from them, so they do not count toward ``min_groups`` either.
     """
 
+    stored: bool = False
+    """Only groups that somebody asked to train on again (``POST training/again``). They come after all others else."""
+
+
+class TrainAgainIn(Model):
+    """``POST training/again``, with the filters of ``GET episodes``: groups that have such a run."""
+
+    epochs: Annotated[int, Field(ge=1, le=1000)] = 1
+    """How often each group is to have been trained on, in all, with the rewards that it has now. 1: what never was."""
+    dry_run: bool = False
+    """Only say what would be trained on."""
+
+
+class TrainAgain(Model):
+    groups: int
+    passes: int
+    """Of groups through the trainer."""
+    episodes: int
+    corrected: int
+    """Groups that were trained on with other rewards than they have now."""
+    left_out: dict[str, int]
+    """Why → groups: ``trained`` (often enough), ``equal_rewards``, ``not_scored``, ``eval``, ``rolled_back``, …"""
+
+
+class TrainAgainStopped(Model):
+    groups: int
+    """That are not trained on any more."""
+
 
 BATCH_COLUMNS = (
     "group",  # str: group id
@@ -43,7 +71,7 @@ BATCH_COLUMNS = (
     "number",  # int32: position of the call in its episode
     "choice",  # int32: 0 … n-1
     "adapter",  # str: what sampled it
-    "staleness",  # int32: versions behind the live one; above max_staleness it is baseline only
+    "staleness",  # int32: versions behind the live one; above max_staleness it is baseline only, if it is not stored
     "temperature",  # float32
     "trainable",  # bool: false leaves the row out of the loss, never its reward out of the group's baseline
     "untrainable_reason",  # str | null: why not; stale for a run that is too old, the control arm's for one

@@ -21,6 +21,15 @@ class GroupLeaseIn(Model):
     """Also hand out ungrouped episodes, as groups of kind ``window`` with their most alike recent scored ones."""
     form: Literal["auto", "deltas"] = "auto"
     """How the calls of runs travel (``episodes.Form``)."""
+    groups: list[Id] = Field(default_factory=list, max_length=64)
+    """These complete groups alone, whether or not they have their scores and were trained on: ``judge rerun``."""
+
+
+class RerunIn(Model):
+    """``POST judge/reruns``: what is about to be scored again, for the audit log."""
+
+    id: Id
+    text: Annotated[str, Field(min_length=1, max_length=2000)]
 
 
 class GroupKind(StrEnum):

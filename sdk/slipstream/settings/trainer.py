@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from slipstream.settings.base import Positive, Section, known
 
@@ -24,6 +26,55 @@ ADVANTAGES: Final[Mapping[str, str]] = {
     "leave_one_out": "slipstream_trainer.algorithm.advantage:by_others",
 }
 """Name → where it is. A setting takes a name, or the place of a function of one's own."""
+
+
+_SPAN = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
+
+
+def clock(now: float, days: int, hour: int = 0, minute: int = 0) -> float:
+    """A time of the day, so many days after today, by this machine's clock: in seconds since the epoch."""
+    day = time.localtime(now)
+    return time.mktime((day.tm_year, day.tm_mon, day.tm_mday + days, hour, minute, 0, 0, 0, -1))
+
+
+class ScheduleConfig(Section):
+    hours: str | None = Field(
+        None,
+        description='Hours in which the trainer takes batches, by the clock of the proxy\'s machine: "22:00-06:00", or '
+        "several with commas; None: at all hours.",
+    )
+    idle: Positive | None = Field(
+        None,
+        description="Seconds without a call in the engine before the trainer takes a batch; None: it does not wait.",
+    )
+    minutes: Positive | None = Field(
+        None, description="Minutes of training a day, from midnight by that clock; None: no limit."
+    )
+
+    @field_validator("hours")
+    @classmethod
+    def _readable(cls, value: str | None) -> str | None:
+        if wrong := next((s for s in (value or "").split(",") if value and not _SPAN.fullmatch(s.strip())), None):
+            raise ValueError(f"{wrong.strip()!r}: write hours as 22:00-06:00, several with commas")
+        return value
+
+    @property
+    def is_set(self) -> bool:
+        return any(value is not None for value in (self.hours, self.idle, self.minutes))
+
+    def opens(self, now: float) -> float:
+        """``now``, if it lies within the hours; else when they begin next. Seconds since the epoch."""
+        if self.hours is None:
+            return now
+        begins = []
+        for day in (-1, 0, 1):
+            for found in _SPAN.finditer(self.hours):
+                first, last = ((int(found[i]), int(found[i + 1])) for i in (1, 3))
+                begin = clock(now, day, *first)
+                if begin <= now < clock(now, day + (last <= first), *last):
+                    return now
+                begins.append(begin)
+        return min(at for at in begins if at > now)
 
 
 class TrainerConfig(Section):
@@ -123,3 +174,11 @@ class TrainerConfig(Section):
     metrics_port: int | None = Field(None, ge=0, le=65535, description="Prometheus port of the trainer; None: off.")
     metrics_host: str = Field("127.0.0.1", description="Address that the trainer's Prometheus port is bound to.")
     max_steps: int | None = Field(None, ge=1, description="Steps after which the trainer ends; None: never.")
+    schedule: ScheduleConfig = Field(
+        ScheduleConfig(), description='When the trainer works. A text is its hours: schedule = "22:00-06:00".'
+    )
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _hours(cls, value: object) -> object:
+        return {"hours": value} if isinstance(value, str) else value

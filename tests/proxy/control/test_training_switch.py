@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+import time
+
+import pyarrow as pa
+import pytest
+from tests.support.leases import first_lease, group_of
 from tests.support.leases import lease as lease_of
 from tests.support.plane import until
 
+from slipstream.settings import TrainerConfig
+from slipstream.settings.trainer import ScheduleConfig
 from slipstream_proxy.control.observe import boards as training_switch
 
 
@@ -39,3 +46,74 @@ async def test_pausing_twice_keeps_the_first(plane):
     first = (await plane.ask("POST", "/training/pause", {"reason": "one"}))[1]
     assert (await plane.ask("POST", "/training/pause", {"reason": "two"}))[1] == first
     assert (await plane.ask("POST", "/training/pause", {}, scopes=["inference"]))[0] == 403
+
+
+def at(hour: int, minute: int = 0, days: int = 0) -> float:
+    return time.mktime((2027, 3, 10 + days, hour, minute, 0, 0, 0, -1))
+
+
+@pytest.mark.parametrize(
+    ("hours", "now", "opens"),
+    [
+        ("22:00-06:00", at(23), None),
+        ("22:00-06:00", at(5, 59), None),
+        ("22:00-06:00", at(6), at(22)),
+        ("22:00-06:00", at(12), at(22)),
+        ("09:00-10:00, 12:30-13:00", at(11), at(12, 30)),
+        ("09:00-10:00", at(10), at(9, days=1)),
+        (None, at(3), None),
+    ],
+)
+def test_hours_are_those_of_the_clock(hours, now, opens):
+    assert ScheduleConfig(hours=hours).opens(now) == (now if opens is None else opens)
+
+
+@pytest.mark.parametrize("hours", ["22-6", "25:00-06:00", "22:00-06:00,x"])
+def test_hours_that_nobody_can_read(hours):
+    with pytest.raises(ValueError, match="write hours as 22:00-06:00"):
+        TrainerConfig.model_validate({"schedule": hours})
+
+
+async def test_by_day_nothing_is_handed_out_and_what_waited_is_not_stale_at_night(make_plane, monkeypatch):
+    monkeypatch.setattr(training_switch, "REMEMBERED", 0.0)
+    plane = await make_plane(groups={"size": 2}, trainer={"schedule": "22:00-06:00"})
+    schedule, opens = plane.deps.schedule, time.time() + 7200.0
+    monkeypatch.setattr(ScheduleConfig, "opens", lambda self, now: max(now, opens))
+    await group_of(plane, "t", [0.0, 1.0])
+    assert (await lease_of(plane)).status == 204
+    _, status = await plane.ask("GET", "/status")
+    (line,) = [x for x in status["funnel"]["lines"] if x["cause"] == "schedule"]
+    assert line["blocks"] and time.strftime("%H:%M", time.localtime(opens)) in line["text"]
+    assert abs(line["count"] - 7200) < 60
+    assert "slipstream_training_schedule_seconds 7" in (await (await plane.client.get("/internal/metrics")).text())
+    plane.deps.registry.versions = lambda model: ({}, 99)  # so many versions later
+    monkeypatch.setattr(ScheduleConfig, "opens", lambda self, now: now)
+    leased = await first_lease(plane)
+    table = pa.ipc.open_stream(await leased.read()).read_all()
+    assert table["trainable"].to_pylist() == [True, True] and set(table["staleness"].to_pylist()) == {99}
+    await group_of(plane, "late", [0.0, 1.0])
+    assert (await lease_of(plane)).status == 204, "what comes while it is open is as old as its version"
+    assert (await schedule.state(plane.deps)).open
+
+
+async def test_an_idle_engine_and_minutes_a_day(make_plane, monkeypatch):
+    monkeypatch.setattr(training_switch, "REMEMBERED", 0.0)
+    plane = await make_plane(groups={"size": 2}, trainer={"schedule": {"idle": 30.0, "minutes": 2.0}})
+    schedule, busy = plane.deps.schedule, [True]
+
+    async def is_busy() -> bool:
+        return busy[0]
+
+    schedule.busy = is_busy
+    now = time.time()
+    monkeypatch.setattr(plane.deps, "now", lambda: now, raising=False)
+    found = await schedule.state(plane.deps)
+    assert (found.open, found.at) == (False, now + 30.0) and "not idle" in found.why
+    busy[0], now = False, now + 29.0
+    assert not (await schedule.state(plane.deps)).open
+    now += 2.0
+    assert (await schedule.state(plane.deps)).open
+    event = {"kind": "step", "at": now, "data": {"seconds": 121.0}}
+    assert (await plane.ask("POST", "/training/events", event))[0] in (200, 201)
+    found = await schedule.state(plane.deps)
+    assert not found.open and "2 of 2 minutes" in found.why and found.at > now

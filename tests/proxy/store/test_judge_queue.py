@@ -59,6 +59,22 @@ def test_a_complete_group_is_judged_once(opened):
     assert store.judging.lease(ask(), NOW + 99) is None
 
 
+def test_named_groups_are_scored_anew_and_the_old_scores_stay(opened):
+    store = opened(weights={"judge": 1.0})
+    store.ingest([*group("t1", value=None), *group("half", 1, value=None)], {})
+    first = store.judging.lease(ask(), NOW + 5)
+    name = first.groups[0].id
+    assert store.judging.lease(ask(groups=[name]), NOW + 6) is None, "a judge has it just now"
+    take_scores(store, name, scores(first.lease, "t1-0", "t1-1"), NOW + 7)
+    anew = store.judging.lease(ask(groups=[name, "unknown"], limit=9), NOW + 8)
+    assert [g.id for g in anew.groups] == [name], "though it has its scores"
+    assert take_scores(store, name, scores(anew.lease, "t1-0", "t1-1", value=0.9), NOW + 9)
+    found = store.episodes.get("-", "t1-0")
+    assert [r.value for r in found.rewards] == [0.5, 0.9] and found.reward == 0.9
+    forming = store.statistics.counts(NOW)["groups"]
+    assert forming["forming"] == 1 and store.judging.lease(ask(groups=[name]), NOW + 10) is not None
+
+
 def test_scores_from_the_spool_are_the_same_scores(store):
     store.ingest(group("t1"), {})
     got = store.judging.lease(ask(), NOW)

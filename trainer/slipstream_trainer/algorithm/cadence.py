@@ -33,7 +33,9 @@ class Cadence:
         return min(t.max_groups, t.min_groups * self.factor), t.max_wait * self.factor
 
     def note(self, t: TrainerConfig, samples: Sequence[Sample]) -> None:
-        """After a lease."""
+        """After a lease. Runs that are trained on however old they are say nothing of how fast versions come."""
+        if any(s.trainable and s.staleness > t.max_staleness for s in samples):
+            return
         runs = {s.run: s.staleness for s in samples if s.call}
         if not runs or not t.max_staleness:
             return

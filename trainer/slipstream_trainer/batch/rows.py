@@ -79,13 +79,13 @@ class Chain:
     """Indexes of the samples whose tokens are scored along it."""
 
 
-def fault(s: Sample, vocab: int | None, max_staleness: int | None = None, *, imitate: bool = False) -> str | None:
+def fault(s: Sample, vocab: int | None, *, imitate: bool = False) -> str | None:
     """Why a trainable sample is not trained on, or None. ``imitate``: only its tokens count, not how they came."""
     if not len(s.completion_C):
         return "empty"
     if not len(s.prompt_P):
         return "no_prompt"
-    if not imitate and (why := _unknown(s, max_staleness)):
+    if not imitate and (why := _unknown(s)):
         return why
     if vocab is not None:
         low = min(s.prompt_P.min(), s.completion_C.min())
@@ -94,7 +94,7 @@ def fault(s: Sample, vocab: int | None, max_staleness: int | None = None, *, imi
     return None
 
 
-def _unknown(s: Sample, max_staleness: int | None) -> str | None:
+def _unknown(s: Sample) -> str | None:
     """What an importance weight lacks."""
     if len(s.logprobs_C) != len(s.completion_C):
         return "logprobs_missing"
@@ -104,13 +104,13 @@ def _unknown(s: Sample, max_staleness: int | None) -> str | None:
         return "logprobs_missing"
     if not (np.isfinite(s.temperature) and s.temperature > 0):
         return "temperature"
-    if max_staleness is not None and s.staleness > max_staleness:
-        return "stale"
     return None
 
 
-def read_samples(table: pa.Table, vocab: int | None = None, max_staleness: int | None = None) -> list[Sample]:
+def read_samples(table: pa.Table, vocab: int | None = None) -> list[Sample]:
     """The samples of a leased batch, in the table's order. What cannot be trained on says why and stays as context.
+
+    What is too old says so already: the proxy knows whether its age counts.
 
     ``vocab``: ids must be below it. Raises ``KeyError`` when a column is missing, ``ValueError`` for prompts in deltas
     that cannot be put together.
@@ -161,7 +161,7 @@ def read_samples(table: pa.Table, vocab: int | None = None, max_staleness: int |
             key=p["key"] or "",
             filter=tuple(p["filter"]) if p["filter"] else None,
         )
-        if s.trainable and (why := fault(s, vocab, max_staleness)):
+        if s.trainable and (why := fault(s, vocab)):
             s.trainable, s.reason = False, why
         samples.append(s)
     return samples

@@ -157,12 +157,11 @@ class Worker:
         return not self.broken
 
     def once(self) -> bool:
-        """One batch. False: there was none, or it would go too far from the policy that the engine has."""
+        """One batch. False: there was none. Far from the policy that the engine has, only stored groups make one."""
         t = self.config.trainer
         self.publisher.check()
-        if self.current.state.ahead >= max(1, t.max_staleness):
-            self._look(LOOK_SOON)
-            return False
+        # what is stored is older than the engine's policy anyway
+        stored = self.current.state.ahead >= max(1, t.max_staleness)
         if not self.tried and time.monotonic() - self._asked > LOOK_SECONDS:
             self.tried = try_adapter(self.config, self.trainer.model, self.publisher)
             self._asked = time.monotonic()
@@ -177,10 +176,12 @@ class Worker:
             max_staleness=t.max_staleness,
             form="deltas",
             equal="whole" if t.algorithm == "sft" else "rewards",
+            stored=stored,
         )
         leased = self.publisher.patiently(lambda: self.client.lease_batch(wanted))
         if leased is None:
-            self.publisher.finish()
+            if not stored:
+                self.publisher.finish()
             self._look(LOOK_SOON if self.current.state.ahead else LOOK_SECONDS)
             return False
         self.current.look()
@@ -203,7 +204,7 @@ class Worker:
             self.current.look()
 
     def _train(self, leased: LeasedBatch) -> Result:
-        samples = read_samples(leased.packed, self.trainer.vocab, self.config.trainer.max_staleness)
+        samples = read_samples(leased.packed, self.trainer.vocab)
         self.cadence.note(self.config.trainer, samples)
         for s in samples:
             s.own = s.adapter == self.current.state.weights

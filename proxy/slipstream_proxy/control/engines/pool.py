@@ -163,6 +163,15 @@ class EnginePool:
     def healthy(self) -> list[EngineReplica]:
         return [e for e in self.engines if e.healthy]
 
+    async def busy(self) -> bool:
+        """Whether one of the engines that are up has a request, as far as they say."""
+        for engine in self.healthy():
+            with contextlib.suppress(EngineAway):
+                status, _, text = await self.ask("GET", f"{engine.url}/metrics", timeout=2.0)
+                if status == 200 and any(engine.server.open_requests(text) or ()):
+                    return True
+        return False
+
     def takers(self) -> list[EngineReplica]:
         """Engines that are up and take adapters, as far as is known."""
         return [e for e in self.engines if e.healthy and e.outage is None]

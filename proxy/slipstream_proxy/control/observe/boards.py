@@ -4,17 +4,19 @@ When judge and trainer last asked for work. They are processes of their own: onl
 
 Which copies of the judge are at work, and how far the judge is behind the agents.
 
-Training can be paused: no batch is handed out until it goes on. The store's events say which it is.
+Training can be paused: no batch is handed out until it goes on. The store's events say which it is. It may have hours,
+wait for an idle engine and have a quota a day, too.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
-from typing import Literal
+from collections.abc import Awaitable, Callable, Collection
+from typing import Literal, NamedTuple
 
 from slipstream import contract as c
 from slipstream.contract import Event, Paused
+from slipstream.settings.trainer import ScheduleConfig, clock
 from slipstream_proxy.control.storage.access import StoreAccess
 from slipstream_proxy.store.write.judge_queue import JudgeQueue
 
@@ -132,6 +134,64 @@ class TrainingSwitch:
         self._known = _state_of(event)
         self._until = time.monotonic() + REMEMBERED
         return self._known
+
+
+class ScheduleState(NamedTuple):
+    """Whether the trainer gets batches; if not, why, and when it does again at the earliest."""
+
+    open: bool = True
+    why: str = ""
+    at: float = 0.0
+
+
+TRAINED = ("step", "undone", "skipped")
+"""Kinds of events that say how long a batch was computed."""
+
+
+class TrainingSchedule:
+    """When the trainer works (``trainer.schedule``). ``busy``: whether the engines have a request just now."""
+
+    def __init__(self, settings: ScheduleConfig, busy: Callable[[], Awaitable[bool]]) -> None:
+        self.settings, self.busy = settings, busy
+        self._known = ScheduleState()
+        self._until = 0.0
+        self._busy_at = 0.0
+        self._shut = True
+
+    async def admits(self, access: StoreAccess) -> bool:
+        """Whether the trainer may have a batch. When that begins, what has waited is kept, however old it becomes."""
+        if not self.settings.is_set:
+            return True
+        if not (await self.state(access)).open:
+            self._shut = True
+            return False
+        if self._shut:
+            await access.ask(access.store.batches.keep_waiting)
+            self._shut = False
+        return True
+
+    async def state(self, access: StoreAccess) -> ScheduleState:
+        if self.settings.is_set and time.monotonic() > self._until:
+            self._known = await self._look(access, access.now())
+            self._until = time.monotonic() + REMEMBERED
+        return self._known
+
+    async def _look(self, access: StoreAccess, now: float) -> ScheduleState:
+        s = self.settings
+        if (at := s.opens(now)) > now:
+            return ScheduleState(False, f"its hours are {s.hours}", at)
+        if s.minutes is not None:
+            events = await access.ask(access.store.events.within, TRAINED, clock(now, 0), None, 100_000)
+            spent = sum(took for e in events if isinstance(took := e.data.get("seconds"), int | float)) / 60
+            if spent >= s.minutes:
+                text = f"{spent:.0f} of {s.minutes:g} minutes of today are spent"
+                return ScheduleState(False, text, s.opens(clock(now, 1)))
+        if s.idle is not None:
+            ended = await access.ask(access.store.episodes.last_end)
+            self._busy_at = now if await self.busy() else max(self._busy_at, min(ended, now))
+            if now - self._busy_at < s.idle:
+                return ScheduleState(False, f"the engine is not idle for {s.idle:g} s", self._busy_at + s.idle)
+        return ScheduleState()
 
 
 def _state_of(event: Event | None) -> Paused:

@@ -247,6 +247,10 @@ class ControlMetrics:
             ["stage", "cause"],
         )
         self.paused = gauge("slipstream_training_paused", "1 while somebody has paused training.")
+        self.schedule = gauge(
+            "slipstream_training_schedule_seconds",
+            "Seconds until trainer.schedule lets the trainer go on, at the earliest; 0: it may work.",
+        )
         self.events = counter("slipstream_events", "Events posted by trainer and judge.", ["kind"])
         self.steps = counter("slipstream_training_steps", "Training steps told by the trainer.")
         self.step = {k: gauge(f"slipstream_training_{k}", text) for k, text in STEP_NUMBERS.items()}

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -28,6 +29,7 @@ from slipstream.engines import ENGINES, OWN
 from slipstream.engines.engine import NEUTRAL, EngineSampling, NoAdapters
 from slipstream.operate.models.remedies import remedy
 from slipstream_proxy.control.engines.pool import AdapterOutage
+from slipstream_proxy.control.observe.boards import ScheduleState
 from slipstream_proxy.data.observe.losses import Losses
 from slipstream_proxy.dialects.sampling import UNKNOWN_SAMPLING
 from slipstream_proxy.store.read.status import RATE_SECONDS, FunnelCounts, plural, span
@@ -445,6 +447,8 @@ class Surroundings:
     """The children of `slipstream up` that are in trouble: (trainer or judge, its state, what is wrong)."""
     paused: str | None = None
     """Who paused training, and why."""
+    schedule: ScheduleState = field(default_factory=ScheduleState)
+    """Whether the trainer's schedule is open."""
     engine_busy: str | None = None
     """What `slipstream up` says of its engine, while that does not answer."""
     engine_ended: str | None = None
@@ -675,6 +679,7 @@ def _lost(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         why, fix = LOST.get((state, cause)) or LOST[state, "unknown"]
         if cause == "judge" and "lost" in counts.failures:
             why, fix = f"{why}, which failed: {counts.failures['lost']}", RIGHT_JUDGE
+        fix += "; `slipstream train --from-store` trains on them all the same" if state == "stale" else ""
         text = f"{plural(count, 'group was', 'groups were')} lost: {why}"
         yield FunnelLine(stage="lost", cause=f"{state}_{cause}"[:80], count=count, text=text, fix=fix)
 
@@ -694,9 +699,30 @@ def _ready(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         if flat := counts.ready - counts.teaching:
             text += f"; {plural(flat, 'more has', 'more have')} runs that do not differ in reward, which teach nothing"
         yield FunnelLine(stage="ready", cause="ready", count=counts.teaching, text=text)
-    elif not counts.leased:
+    elif not counts.leased and not counts.again.left:
         text = f"0 groups complete and scored, {need} needed for a step"
         yield FunnelLine(stage="ready", cause="none", count=0, text=text)
+    yield from _stored(counts)
+
+
+def _stored(counts: FunnelCounts) -> Iterator[FunnelLine]:
+    """What is trained on again, and what could be."""
+    again = counts.again
+    if again.left:
+        done = f"{again.passes - again.left} of {plural(again.passes, 'pass is', 'passes are')} done"
+        text = f"training on stored groups: {done}, {plural(again.groups, 'group waits', 'groups wait')}"
+        text += "; newer groups go first" if counts.ready else ""
+        fix = "wait; `slipstream train --from-store --stop` ends it"
+        yield FunnelLine(stage="ready", cause="again", count=again.left, text=text, fix=fix)
+    if counts.corrected:
+        have = plural(counts.corrected, "group has", "groups have")
+        text = (
+            f"{have} other rewards by now than it was trained with"
+            if counts.corrected == 1
+            else (f"{have} other rewards by now than they were trained with")
+        )
+        fix = "`slipstream train --from-store` trains on them with the new ones"
+        yield FunnelLine(stage="ready", cause="corrected", count=counts.corrected, text=text, fix=fix)
 
 
 def _in_trouble(name: str, around: Surroundings) -> bool:
@@ -715,6 +741,13 @@ def _trainer(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]
     if around.paused is not None:
         text = f"training is paused by {around.paused}"
         yield FunnelLine(stage="trainer", cause="paused", count=1, text=text, fix="slipstream resume", blocks=True)
+    elif not around.schedule.open:
+        wait = max(1.0, around.schedule.at - around.now)
+        at = time.strftime("%a %H:%M", time.localtime(around.schedule.at)) if wait > SOON else f"in {span(wait)}"
+        text = f"the trainer's schedule is closed: {around.schedule.why}. It goes on {at}"
+        text += " at the earliest" if around.config.trainer.schedule.idle is not None else ""
+        fix = "wait: groups are kept until then, however old they become; or change trainer.schedule"
+        yield FunnelLine(stage="trainer", cause="schedule", count=round(wait), text=text, fix=fix, blocks=True)
     if counts.leased:
         text = f"{plural(counts.leased, 'group is', 'groups are')} being trained on"
         yield FunnelLine(stage="trainer", cause="training", count=counts.leased, text=text)

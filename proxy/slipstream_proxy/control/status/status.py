@@ -156,6 +156,7 @@ async def read_funnel(deps: Deps, stack: StackReport | None = None) -> c.Funnel:
         if paused.paused:
             who = "somebody" if paused.by in (None, "-") else paused.by
             around.paused = f"{who}: {paused.reason}" if paused.reason else who
+        around.schedule = await deps.schedule.state(deps)
     except Problem as p:
         around.store_error = around.store_error or p.message
     except Exception as e:
@@ -300,6 +301,8 @@ class MetricsScrape:
         m.events.labels("skipped")
         for line in funnel.lines:
             m.funnel.labels(line.stage, line.cause).set(line.count)
+        waits = [line.count for line in funnel.lines if (line.stage, line.cause) == ("trainer", "schedule")]
+        m.schedule.set(max(waits, default=0))
         m.paused.set(any((line.stage, line.cause) == ("trainer", "paused") for line in funnel.lines))
         counts: JsonObject = await deps.ask(deps.store.statistics.counts, deps.now())
         self._leased = bool((counts.get("groups") or {}).get("leased"))

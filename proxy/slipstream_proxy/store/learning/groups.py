@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -33,6 +33,7 @@ from slipstream.contract import EXPLORE_TAG, SIBLINGS_TAG, Split
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.rows import EPISODE_COLUMNS, EpisodeRow, GroupRow, dump, load
 from slipstream_proxy.store.tables.schema import DayTables
+from slipstream_proxy.store.tables.tallies import get_meta, set_meta
 from slipstream_proxy.store.values import RecordedCall, Rules
 
 QUANTILE = 0.98
@@ -146,6 +147,10 @@ NOTHING = "nothing_trainable"
 DELETED = "deleted"
 EQUAL = "equal_rewards"
 SKIPPED = "skipped"
+CORRECTED = "corrected"
+"""Cause of a trained group whose rewards are others by now than those that it was trained with."""
+AGELESS = 2**31
+"""Versions that a run may be behind where its age does not count."""
 
 
 class Loss(NamedTuple):
@@ -180,6 +185,10 @@ class Freshness:
         if not used:
             return Loss("dropped", NOTHING)
         return None if any(self.trainable(a) for a in used) else Loss(STALE, waited_for)
+
+    def ageless(self) -> Freshness:
+        """The same for runs whose age does not count: the recorded log-probabilities weigh their tokens."""
+        return replace(self, most=AGELESS)
 
     def stale_runs(self, members: Sequence[EpisodeRow]) -> int:
         """Runs of which no call is trained on, because they are too old."""
@@ -249,6 +258,50 @@ def trained_groups(tx: Tx, groups: Collection[str]) -> list[str]:
     grp_of: dict[str, str] = dict(tx.all(sql, (list(groups),))) if groups else {}
     rows = lineage_of(tx, list(grp_of))
     return sorted({grp_of[eid] for eid, of in rows.items() if any(row.state == "trained" for row in of)})
+
+
+def trained_times(tx: Tx, groups: Collection[str]) -> dict[str, int]:
+    """Group → batches that were trained on it with the rewards that its episodes have now."""
+    if not groups:
+        return {}
+    sql = f"SELECT eid, grp, reward FROM t_episodes WHERE grp {IN} AND state <> 'deleted'"
+    now = {eid: (grp, reward) for eid, grp, reward in tx.all(sql, (list(groups),))}
+    members = tx.all(f"SELECT batch, eid, reward FROM t_members WHERE eid {IN}", (list(now),)) if now else []
+    batches = list({batch for batch, _, _ in members})
+    sql = f"SELECT id FROM t_batches WHERE state = 'trained' AND id {IN}"
+    trained = {batch for (batch,) in tx.all(sql, (batches,))} if batches else set()
+    sizes = Counter(grp for grp, _ in now.values())
+    same = Counter(
+        # a batch of an older store does not say with which reward it was leased
+        (now[eid][0], batch)
+        for batch, eid, reward in members
+        if batch in trained and reward in (None, now[eid][1])
+    )
+    return dict(Counter(grp for (grp, _), n in same.items() if n == sizes[grp]))
+
+
+AGAIN = ("ready", "stale", "trained", "skipped")
+"""States of groups that may be trained on again."""
+AGAIN_ASKED = "train again"
+"""In ``t_meta``: since when, and how often, groups were asked to be trained on again."""
+
+
+class TrainingAgain(NamedTuple):
+    """How far training on stored groups is. ``passes``: that were asked for since the line was empty last."""
+
+    since: float | None
+    passes: int
+    left: int
+    groups: int
+    """That are left."""
+
+
+def training_again(tx: Tx) -> TrainingAgain:
+    asked = load(get_meta(tx, AGAIN_ASKED), {})
+    sql = """SELECT count(*), coalesce(sum(again), 0) FROM t_groups
+        WHERE again > 0 AND state IN ('ready', 'leased', 'waiting_reward')"""
+    ((groups, left),) = tx.all(sql)
+    return TrainingAgain(asked.get("since"), max(int(asked.get("passes", 0)), int(left)), int(left), int(groups))
 
 
 def adapters_of(tx: Tx, batches: Collection[str]) -> set[str]:
@@ -497,7 +550,19 @@ class GroupTable:
             # A group that was trained on before the store was rebuilt must not train again.
             trained = trained_groups(tx, groups)
             if trained:
-                tx.run(f"UPDATE t_groups SET state = 'trained' WHERE state = 'ready' AND id {IN}", (trained,))
+                sql = f"UPDATE t_groups SET state = 'trained' WHERE state = 'ready' AND again = 0 AND id {IN}"
+                tx.run(sql, (trained,))
+
+    def mark_corrected(self, tx: Tx, groups: Collection[str]) -> None:
+        """Mark those of these groups that were trained on with other rewards than their episodes have now."""
+        sql = f"SELECT id FROM t_groups WHERE state = 'trained' AND id {IN}"
+        trained = [group for (group,) in tx.all(sql, (list(groups),))] if groups else []
+        if trained:
+            times = trained_times(tx, trained)
+            changed = [group for group in trained if not times.get(group)]
+            tx.run(f"UPDATE t_groups SET cause = ? WHERE id {IN}", (CORRECTED, changed))
+            sql = f"UPDATE t_groups SET cause = NULL WHERE cause = ? AND id {IN}"
+            tx.run(sql, (CORRECTED, [group for group in trained if times.get(group)]))
 
     def hold(self, tx: Tx, group: str) -> bool:
         """An episode of the group goes on, and the group waits for it. False: it is too late for that."""
@@ -505,11 +570,34 @@ class GroupTable:
         tx.run("UPDATE t_groups SET state = 'waiting_reward' WHERE id = ? AND state = 'ready'", (group,))
         return bool(tx.all(f"SELECT 1 FROM t_groups WHERE id = ? AND state IN ({UNTRAINED})", (group,)))
 
+    def take_again(self, tx: Tx, groups: Sequence[str], epochs: int, now: float) -> None:
+        """Those of these groups are ready that were trained on less than ``epochs`` times with their rewards. No group:
+        none is trained on again any more.
+        """
+        before = training_again(tx)
+        if groups:
+            known = f"SELECT id FROM t_groups WHERE state IN ({', '.join(map(repr, AGAIN))}) AND id {IN}"
+            times = trained_times(tx, groups)
+            rows = [(g, "ready", now, None, epochs - times.get(g, 0)) for (g,) in tx.all(known, (list(groups),))]
+            columns = ("state", "ready_at", "cause", "again")
+            tx.update("t_groups", ("id",), columns, [row for row in rows if row[-1] > 0])
+        else:
+            waiting = [g for (g,) in tx.all("SELECT id FROM t_groups WHERE again > 0 AND state = 'ready'")]
+            trained = trained_groups(tx, waiting)
+            tx.run(f"UPDATE t_groups SET state = 'trained' WHERE id {IN}", (trained,))
+            tx.run("UPDATE t_groups SET again = 0 WHERE again > 0")
+            self.mark_corrected(tx, trained)
+        left = training_again(tx).left
+        asked = before.passes if before.left else 0
+        value = {"since": before.since if before.left else now, "passes": asked + left - before.left}
+        set_meta(tx, AGAIN_ASKED, dump(value))
+
     def lose(self, tx: Tx, losses: Mapping[str, Loss]) -> None:
         """Groups that no trainer will have."""
         for loss in set(losses.values()):
             groups = [group for group, found in losses.items() if found == loss]
-            tx.run(f"UPDATE t_groups SET state = ?, cause = ? WHERE id {IN}", (loss.state, loss.cause, groups))
+            sql = f"UPDATE t_groups SET state = ?, cause = ?, again = 0 WHERE id {IN}"
+            tx.run(sql, (loss.state, loss.cause, groups))
 
     def leave(self, tx: Tx, eps: Collection[EpisodeRow]) -> None:
         """Episodes that are deleted leave their groups; a group of none is dropped, and its task is forgotten."""

@@ -381,8 +381,12 @@ class EpisodeTable:
 
     def names(self, wanted: EpisodeFilter) -> list[Name]:
         """(key, id) of every episode that the filter wants, its ``limit`` apart."""
-        where, params = where_of(replace(wanted, cursor=None))
+        wanted = replace(wanted, cursor=None)
+        where, params = where_of(wanted)
         with self.db.read() as tx:
+            if needs_calls(wanted):
+                found = (eid.partition("/") for eid in self.search.all(tx, wanted, where_of))
+                return [(key, name) for key, _, name in found]
             return [(key, name) for key, name in tx.all(f"SELECT key, id FROM t_episodes WHERE {where}", params)]
 
     def siblings(self, names: Collection[Name]) -> list[Name]:
@@ -401,6 +405,11 @@ class EpisodeTable:
             AND started >= ? AND id NOT LIKE '%~0~0'"""
         with self.db.read() as tx:
             return int(tx.all(sql, (model, since))[0][0])
+
+    def last_end(self) -> float:
+        """When the latest call ended, as far as it is stored; 0: there is none."""
+        with self.db.read() as tx:
+            return float(tx.all("SELECT coalesce(max(last_end), 0) FROM t_episodes")[0][0])
 
     def owners(self, episode: str, most: int = 2) -> list[str]:
         """Keys that have an episode of this id, deleted ones apart, at most ``most`` of them."""

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 from slipstream.contract import GroupKind, Split
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import IMPORTED
-from slipstream_proxy.store.learning.groups import Agent, Pace
+from slipstream_proxy.store.learning.groups import CORRECTED, Agent, Pace, TrainingAgain, training_again
 from slipstream_proxy.store.learning.rewards import RewardTable
 from slipstream_proxy.store.read.curves import version_of
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
@@ -75,7 +75,11 @@ class GroupCounts:
 
     def lost(self) -> dict[str, int]:
         """Cause → groups from which nothing was learnt, the most frequent first."""
-        lost = ((row.cause or row.state, row.n) for row in self.rows if row.cause is not None or row.state in LOST)
+        lost = (
+            (row.cause or row.state, row.n)
+            for row in self.rows
+            if row.cause not in (None, CORRECTED) or row.state in LOST
+        )
         return dict(sorted(totals(lost).items(), key=lambda item: (-item[1], item[0])))
 
     def lost_by_state(self) -> dict[tuple[str, str], int]:
@@ -101,7 +105,10 @@ def count_groups(tx: Tx) -> GroupCounts:
     """In one pass. Most groups of a store that has grown are trained on and have nothing else to tell."""
     trained = "state = 'trained' AND NOT parked AND kind <> 'window' AND cause IS NULL"
     other = "(state <> 'trained' OR parked OR kind = 'window' OR cause IS NOT NULL)"
-    sql = f"""SELECT state, parked, kind = 'window', split, cause, count(*), coalesce(sum(n), 0), min(created),
+    # what is to be trained on again waits in a line of its own
+    named = "CASE WHEN again > 0 AND state = 'ready' THEN 'again' ELSE state END"
+    sql = f"""SELECT {named}, parked, kind = 'window', split,
+        cause, count(*), coalesce(sum(n), 0), min(created),
         min(completed), max(CASE WHEN parked OR cause = 'judge' THEN failure END) FROM t_groups WHERE {other}
         GROUP BY 1, 2, 3, 4, 5
         UNION ALL
@@ -300,6 +307,7 @@ class FunnelFigures(NamedTuple):
     last_skipped: str | None
     kls: list[float]
     engine_gap: float | None
+    again: TrainingAgain
     ends: list[tuple[Agent, bool, float]]
     """Of open episodes: agent, whether untagged, and when the latest call of the first of them to end was over."""
 
@@ -307,7 +315,8 @@ class FunnelFigures(NamedTuple):
 def funnel_figures(tx: Tx, found: StoreCounts) -> FunnelFigures:
     going = any(t.n for (state, *_), t in found.kept.episodes.items() if state == "open")
     ends = _ends(tx) if going else []
-    return FunnelFigures(_outcomes(tx), _teaching(tx), _last_skipped(tx, found), _kls(tx), _engine_gap(tx), ends)
+    recent = (_outcomes(tx), _teaching(tx), _last_skipped(tx, found), _kls(tx), _engine_gap(tx))
+    return FunnelFigures(*recent, training_again(tx), ends)
 
 
 def _live(tx: Tx) -> bool:
@@ -425,6 +434,9 @@ class FunnelCounts(NamedTuple):
     siblings: int
     """Further samples of agents' steps."""
     orphans: Orphans
+    again: TrainingAgain = TrainingAgain(None, 0, 0, 0)
+    corrected: int = 0
+    """Trained groups whose rewards are others by now."""
 
 
 def _forming(groups: GroupCounts, split: str) -> Forming:
@@ -476,7 +488,7 @@ def _outcomes(tx: Tx) -> list[GroupOutcome]:
 
 def _teaching(tx: Tx) -> int:
     """Groups that are ready and whose runs differ in reward. Where runs share a baseline over groups, all count."""
-    sql = "SELECT id, kind FROM t_groups WHERE state = 'ready' AND split <> 'eval'"
+    sql = "SELECT id, kind FROM t_groups WHERE state = 'ready' AND split <> 'eval' AND again = 0"
     kinds: dict[str, str] = dict(tx.all(sql))
     if not kinds:
         return 0
@@ -547,6 +559,8 @@ def funnel_counts(
         untrainable=untrainable_calls(kept),
         siblings=count_siblings(kept),
         orphans=orphans,
+        again=figures.again,
+        corrected=sum(row.n for row in found.groups.of("trained") if row.cause == CORRECTED),
         **dear._asdict(),
     )
 

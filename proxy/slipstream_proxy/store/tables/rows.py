@@ -299,6 +299,10 @@ class GroupRow(NamedTuple):
     """Why it is ``stale``, ``dropped`` or ``skipped``."""
     failure: str | None = None
     """Why the judge did not score it when it last tried."""
+    again: int = 0
+    """Times it is still to be trained on, however old its runs are: somebody asked for it."""
+    kept: bool = False
+    """It waited while the trainer's schedule was closed, so its runs are not too old."""
 
 
 class BatchRow(NamedTuple):
@@ -364,6 +368,8 @@ class Changes:
     """Deleted in this batch: nothing that comes after counts."""
     retried: set[str] = field(default_factory=set)
     pins: dict[str, PinRow] = field(default_factory=dict)
+    again: list[tuple[list[str], int, float]] = field(default_factory=list)
+    """Groups to train on again, how often in all, and when that was asked."""
     begun: list[PinRow] = field(default_factory=list)
     """Of episodes whose first call is here, and where there was nothing to choose."""
     now: float = 0.0

@@ -220,8 +220,12 @@ def _cases(_: Tx) -> None:
 
 
 def _failures(tx: Tx) -> None:
-    """Version 6: why the judge did not score a group outlives the judge's report."""
-    tx.run("ALTER TABLE t_groups ADD COLUMN failure TEXT")
+    """Version 6: why the judge did not score a group outlives the judge's report; how often a group is still to be
+    trained on, and whether it was kept for the trainer.
+    """
+    for column in ("failure TEXT", "again INTEGER", "kept BOOLEAN"):
+        tx.run(f"ALTER TABLE t_groups ADD COLUMN {column}")
+    tx.run("UPDATE t_groups SET again = 0, kept = FALSE")
 
 
 MIGRATIONS: dict[int, Callable[[Tx], None]] = {1: _reasons, 2: _tree, 3: _tallies, 4: _cases, 5: _failures}

@@ -8,8 +8,8 @@ The trainer's work: ready groups leased as one Arrow table, trained on once or h
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import uuid4
@@ -18,26 +18,32 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from slipstream.contract import BATCH_COLUMNS, BatchAck, BatchLeaseIn, Form, GroupKind, filter_of
+from slipstream.contract import BATCH_COLUMNS, BatchAck, BatchLeaseIn, Form, GroupKind, TrainAgain, filter_of
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.conversation.call_rows import CallList, choices_of, is_whole
 from slipstream_proxy.store.conversation.calls import TOKEN_COLUMNS, CallTable
 from slipstream_proxy.store.conversation.fingerprint import NO_IDS
 from slipstream_proxy.store.learning.groups import (
+    AGAIN,
+    CORRECTED,
     EQUAL,
+    NOTHING,
     ROLLED_BACK,
     SKIPPED,
     STALE,
     Freshness,
     GroupTable,
     Times,
+    TrainingAgain,
     taken_back,
+    trained_times,
+    training_again,
 )
 from slipstream_proxy.store.learning.rewards import RewardTable, combine_calls
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
-from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, MemberRow, load
+from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, MemberRow, eid_of, load
 from slipstream_proxy.store.tables.tallies import STALE_RUNS, get_meta, set_meta
-from slipstream_proxy.store.values import ArrowBatch, Rules
+from slipstream_proxy.store.values import ArrowBatch, Name, Rules
 
 SCHEMA = pa.schema(
     {
@@ -82,6 +88,8 @@ class BatchEpisode:
     calls: list[CallRow] | None
     """None: they are left out, as its group's rewards are all equal."""
     call_rewards: dict[str, float]
+    ageless: bool = False
+    """It is trained on however old it is."""
 
 
 def _lists(parts: Sequence[npt.NDArray[np.generic]], kind: pa.DataType, dtype: str) -> pa.ListArray:
@@ -127,7 +135,8 @@ def _choices(
     for call in calls:
         if call.outcome != "ok":
             continue
-        staleness, stale = fresh.staleness(call.adapter), call.trainable and not fresh.trainable(call.adapter)
+        staleness = fresh.staleness(call.adapter)
+        stale = call.trainable and not member.ageless and not fresh.trainable(call.adapter)
         found, ids = run.anchored_ids(call, (lambda _: False) if whole else (lambda base: base.id in placed))
         before, keep = (placed[found.base.id], found.keep) if found.base is not None and found.keep else (None, 0)
         cut = filter_of(load(call.sampling, {})) if call.trainable else None
@@ -189,6 +198,13 @@ class ReadyGroup(NamedTuple):
     created: float
     completed: float | None
     judge_last: str | None
+    again: int = 0
+    kept: bool = False
+
+    @property
+    def ageless(self) -> bool:
+        """Its runs are not too old, whatever their version."""
+        return self.again > 0 or self.kept
 
     def waited_for(self, now: float) -> str:
         """What it has waited for longest."""
@@ -213,6 +229,15 @@ def is_equal(members: Sequence[EpisodeRow]) -> bool:
     return len({ep.reward for ep in members}) == 1
 
 
+class Chosen(NamedTuple):
+    """Groups that a batch is made of."""
+
+    groups: list[ReadyGroup]
+    members: dict[str, list[EpisodeRow]]
+    bare: set[str]
+    """Those that come without their calls."""
+
+
 class BatchQueue:
     def __init__(self, db: Driver, rules: Rules, groups: GroupTable, calls: CallTable, rewards: RewardTable) -> None:
         self.db = db
@@ -234,26 +259,18 @@ class BatchQueue:
             model = wanted.model or self._fullest(tx)
             if model is None:
                 return None
-            sql = f"""SELECT {", ".join(ReadyGroup._fields)} FROM t_groups
-                WHERE state = 'ready' AND split <> 'eval' AND model = ? ORDER BY ready_at, created,
-                    id LIMIT ?{self.db.lock_rows}"""
-            ready = [ReadyGroup(*r) for r in tx.all(sql, (model, 4 * wanted.max_groups + 64))]
-            members = self.groups.members(tx, [g.id for g in ready])
             fresh = Freshness(versions, live, wanted.max_staleness, taken_back(tx))
-            ready = self._usable(tx, ready, members, fresh, now)
-            bare = self._equal(ready, members) if wanted.equal == "rewards" else set()
-            ready = self._due(wanted, ready, members, bare, now)
-            if not ready:
+            chosen = None if wanted.stored else self._next(tx, wanted, model, fresh, now, again=False)
+            chosen = chosen or self._next(tx, wanted, model, fresh, now, again=True)
+            if chosen is None:
                 return None
-            bare &= {g.id for g in ready}
-            whole = [(g.id, g.key) for g in ready if g.id not in bare]
-            chosen = {*share_out(whole, wanted.max_groups, self.rules.key_share), *bare}
-            leased = [(g, ep) for g in ready if g.id in chosen for ep in members[g.id]]
+            bare = chosen.bare
+            leased = [(g, ep) for g in chosen.groups for ep in chosen.members[g.id]]
             batch, lease = f"b{int(now * 1000):013d}-{uuid4().hex[:8]}", uuid4().hex
             until = now + wanted.seconds
             tx.insert("t_batches", [BatchRow(batch, lease, wanted.worker, model, "leased", until, now)])
             sql = f"UPDATE t_groups SET state = 'leased', batch = ?, cause = NULL WHERE id {IN}"
-            tx.run(sql, (batch, list(chosen)))
+            tx.run(sql, (batch, [g.id for g in chosen.groups]))
             self._note(tx, leased, fresh)
             tx.insert("t_members", [MemberRow(batch, g.id, ep.eid, ep.reward) for g, ep in leased])
             credit = self.rules.credit == "call"
@@ -269,10 +286,33 @@ class BatchQueue:
                 ep,
                 None if g.id in bare else calls[ep.eid],
                 combine_calls(self.rules, latest.get(ep.eid, ())),
+                g.ageless,
             )
             for g, ep in leased
         ]
         return ArrowBatch(batch, lease, until, batch_table(found, fresh, wanted.form))
+
+    def _next(
+        self, tx: Tx, wanted: BatchLeaseIn, model: str, fresh: Freshness, now: float, *, again: bool
+    ) -> Chosen | None:
+        """The groups of the next batch, the oldest first; None: it is not due.
+
+        ``again``: of those that somebody asked to train on again. They wait for nothing.
+        """
+        sql = f"""SELECT {", ".join(ReadyGroup._fields)} FROM t_groups
+            WHERE state = 'ready' AND split <> 'eval' AND model = ? AND again {">" if again else "="} 0
+            ORDER BY ready_at, created, id LIMIT ?{self.db.lock_rows}"""
+        ready = [ReadyGroup(*r) for r in tx.all(sql, (model, 4 * wanted.max_groups + 64))]
+        members = self.groups.members(tx, [g.id for g in ready])
+        ready = self._usable(tx, ready, members, fresh, now)
+        bare = self._equal(ready, members) if wanted.equal == "rewards" else set()
+        ready = ready if again else self._due(wanted, ready, members, bare, now)
+        if not ready:
+            return None
+        bare &= {g.id for g in ready}
+        whole = [(g.id, g.key) for g in ready if g.id not in bare]
+        taken = {*share_out(whole, wanted.max_groups, self.rules.key_share), *bare}
+        return Chosen([g for g in ready if g.id in taken], members, bare)
 
     def _fullest(self, tx: Tx) -> str | None:
         """The model with the most ready groups."""
@@ -285,7 +325,11 @@ class BatchQueue:
         self, tx: Tx, ready: Sequence[ReadyGroup], members: dict[str, list[EpisodeRow]], fresh: Freshness, now: float
     ) -> list[ReadyGroup]:
         """Groups in which nothing can be trained on are settled, with the cause. → The others."""
-        losses = {g.id: loss for g in ready if (loss := fresh.loss(members[g.id], g.waited_for(now)))}
+        losses = {
+            g.id: loss
+            for g in ready
+            if (loss := (fresh.ageless() if g.ageless else fresh).loss(members[g.id], g.waited_for(now)))
+        }
         self.groups.lose(tx, losses)
         return [g for g in ready if g.id not in losses]
 
@@ -326,7 +370,8 @@ class BatchQueue:
         equal = [g for g, eps in members.items() if is_equal(eps)]
         if equal and self.rules.credit != "call":
             tx.run(f"UPDATE t_groups SET cause = ? WHERE id {IN}", (EQUAL, equal))
-        if stale := sum(fresh.stale_runs(eps) for eps in members.values()):
+        aged = {g.id for g, _ in leased if not g.ageless}
+        if stale := sum(fresh.stale_runs(eps) for g, eps in members.items() if g in aged):
             set_meta(tx, STALE_RUNS, str(int(get_meta(tx, STALE_RUNS) or 0) + stale))
 
     # leases that end
@@ -381,7 +426,7 @@ class BatchQueue:
         found = tx.all("SELECT state FROM t_batches WHERE id = ?", (batch,))
         if found:
             if found[0][0] not in OUTCOMES and not self._is_leased_again(tx, batch):
-                self._write_outcome(tx, batch, ack)
+                self._write_outcome(tx, batch, ack, now)
             return
         known = members or {}
         tx.insert("t_batches", [BatchRow(batch, ack.lease, "", known.get("model") or "", "expired", now, now)])
@@ -396,18 +441,25 @@ class BatchQueue:
                 AND id IN (SELECT grp FROM t_episodes WHERE eid {IN})""",
                 (batch, [r.eid for r in rows]),
             )
-        self._write_outcome(tx, batch, ack)
+        self._write_outcome(tx, batch, ack, now)
 
     def _is_leased_again(self, tx: Tx, batch: str) -> bool:
         sql = """SELECT 1 FROM t_groups WHERE batch <> ?
             AND id IN (SELECT grp FROM t_members WHERE batch = ?) LIMIT 1"""
         return bool(tx.all(sql, (batch, batch)))
 
-    def _write_outcome(self, tx: Tx, batch: str, ack: BatchAck) -> None:
+    def _write_outcome(self, tx: Tx, batch: str, ack: BatchAck, now: float) -> None:
         after = {"trained": "trained", "skipped": "skipped", "released": "ready"}[ack.outcome]
         waiting = "'leased', 'ready', 'waiting_reward'" if after == "trained" else "'leased', 'ready'"
         sql = f"UPDATE t_groups SET state = ?, cause = coalesce(cause, ?) WHERE batch = ? AND state IN ({waiting})"
         tx.run(sql, (after, SKIPPED if after == "skipped" else None, batch))
+        if after != "ready":
+            # what is to be trained on more often goes to the end of the line
+            sql = """UPDATE t_groups SET state = CASE WHEN again > 1 AND state = 'trained' THEN 'ready' ELSE state END,
+                ready_at = CASE WHEN again > 1 AND state = 'trained' THEN ? ELSE ready_at END,
+                again = CASE WHEN state = 'trained' THEN greatest(again - 1, 0) ELSE 0 END,
+                kept = FALSE WHERE batch = ? AND state IN ('trained', 'skipped') AND (again > 0 OR kept)"""
+            tx.run(sql, (now, batch))
         tx.run(
             "UPDATE t_batches SET state = ?, adapter = ?, step = ?, reason = ? WHERE id = ?",
             (ack.outcome, ack.adapter, ack.step, ack.reason, batch),
@@ -418,10 +470,66 @@ class BatchQueue:
             found = [(batch, eid, advantage) for eid, advantage in named.items() if advantage is not None]
             tx.update("t_members", ("batch", "eid"), ("advantage",), found)
 
+    # trained on again
+
+    def plan_again(self, names: Collection[Name], epochs: int) -> tuple[list[str], TrainAgain]:
+        """Groups of these episodes that were trained on less than ``epochs`` times, and what becomes of the others."""
+        with self.db.read() as tx:
+            eids = [eid_of(*name) for name in names]
+            sql = f"SELECT DISTINCT grp FROM t_episodes WHERE grp IS NOT NULL AND eid {IN}"
+            groups = [group for (group,) in tx.all(sql, (eids,))] if eids else []
+            sql = f"SELECT id, kind, split, state, cause FROM t_groups WHERE id {IN}"
+            rows = tx.all(sql, (groups,)) if groups else []
+            members, times = self.groups.members(tx, groups), trained_times(tx, groups)
+        passes: dict[str, int] = {}
+        left_out, corrected = Counter[str](), 0
+        for group, kind, split, state, cause in rows:
+            why = self._why_not(kind, split, state, cause, members[group])
+            if why is None and times.get(group, 0) >= epochs:
+                why = "trained"
+            if why is not None:
+                left_out[why] += 1
+                continue
+            passes[group] = epochs - times.get(group, 0)
+            corrected += cause == CORRECTED
+        plan = TrainAgain(
+            groups=len(passes),
+            passes=sum(passes.values()),
+            episodes=sum(len(members[group]) for group in passes),
+            corrected=corrected,
+            left_out=dict(left_out),
+        )
+        return sorted(passes), plan
+
+    def _why_not(
+        self, kind: str, split: str, state: str, cause: str | None, members: Sequence[EpisodeRow]
+    ) -> str | None:
+        if split != "train":
+            return "eval"
+        if state not in AGAIN:
+            return state if cause is None else cause
+        if any(ep.reward is None or ep.state != "done" for ep in members):
+            return "not_scored"
+        if not any(load(ep.adapters) for ep in members):
+            return NOTHING
+        return EQUAL if self.rules.credit != "call" and kind == GroupKind.TASK and is_equal(members) else None
+
+    def again(self) -> TrainingAgain:
+        with self.db.read() as tx:
+            return training_again(tx)
+
+    def keep_waiting(self) -> int:
+        """What waits has waited for the trainer's schedule: its runs are not too old. → Groups."""
+        with self.db.write() as tx:
+            return tx.run(
+                """UPDATE t_groups SET kept = TRUE WHERE state IN ('forming', 'waiting_reward', 'ready')
+                AND split <> 'eval' AND NOT kept AND again = 0"""
+            )
+
     def drop_adapter(self, adapter: str) -> int:
         """Groups with episodes sampled from an adapter that was taken back never train. → Groups dropped."""
         with self.db.write() as tx:
-            sql = """UPDATE t_groups SET state = 'dropped', cause = ? WHERE split <> 'eval'
+            sql = """UPDATE t_groups SET state = 'dropped', cause = ?, again = 0 WHERE split <> 'eval'
                 AND state IN ('forming', 'waiting_reward', 'ready', 'leased')
                 AND id IN (SELECT grp FROM t_episodes WHERE grp IS NOT NULL AND strpos(adapters, ?) > 0)"""
             return tx.run(sql, (ROLLED_BACK, f'"{adapter}"'))

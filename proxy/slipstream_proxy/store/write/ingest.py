@@ -361,6 +361,9 @@ class Ingest:
         self.groups.complete(tx, full, changes.now)
         settled = {*(eps[eid].grp for eid in scored), *(ep.grp for ep in ended)}
         self.groups.mark_ready(tx, {*full, *(g for g in settled if g)}, changes.now)
+        self.groups.mark_corrected(tx, {g for eid in scored if (g := eps[eid].grp)})
+        for groups, epochs, at in changes.again:  # after the groups and acks that this batch holds
+            self.groups.take_again(tx, groups, epochs, at)
         if not self.db.shared:
             self.memory.keep(eps.values())
 

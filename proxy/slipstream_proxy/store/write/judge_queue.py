@@ -156,7 +156,8 @@ class JudgeCandidates:
     def _worthwhile(self, tx: Tx, found: dict[str, str]) -> list[str]:
         """The groups that a trainer may still use. The others are settled here, each with its cause."""
         fresh = {model: freshness_of(tx, model, self.rules.max_staleness) for model in set(found.values())}
-        sql = f"SELECT id FROM t_groups WHERE split <> 'eval' AND state IN ('waiting_reward', 'ready') AND id {IN}"
+        sql = f"""SELECT id FROM t_groups WHERE split <> 'eval' AND state IN ('waiting_reward', 'ready')
+            AND again = 0 AND NOT kept AND id {IN}"""
         training = [g for (g,) in tx.all(sql, (list(found),))] if found else []
         members = self.groups.members(tx, training)
         losses = {
@@ -223,11 +224,14 @@ class JudgeQueue:
         """
         names = list(dict.fromkeys(wanted.names))
         lease, until = uuid4().hex, now + wanted.seconds
+        wanted = wanted.model_copy(update={"singles": False}) if wanted.groups else wanted
         with self.db.write(serial=wanted.singles) as tx:
             if wanted.singles:
                 self._open_windows(tx, names, wanted.limit, now)
             kinds = "'task', 'like'" if wanted.singles else "'task'"
-            groups = self.candidates.newest(tx, kinds, names, wanted.limit, now)
+            groups = self._named(tx, wanted, now) if wanted.groups else []
+            if not wanted.groups:
+                groups = self.candidates.newest(tx, kinds, names, wanted.limit, now)
             if wanted.singles and len(groups) < wanted.limit:
                 sql = f"""SELECT id FROM t_groups WHERE kind = 'window' AND state = 'window' AND {FREE}
                     AND {lacks_of("single")}
@@ -241,6 +245,12 @@ class JudgeQueue:
             )
         with self.db.read() as tx:
             return c.GroupLease(lease=lease, until=until, groups=self._groups(tx, groups, names, wanted.form))
+
+    def _named(self, tx: Tx, wanted: c.GroupLeaseIn, now: float) -> list[str]:
+        """Those of the named groups that nobody judges just now."""
+        sql = f"""SELECT id FROM t_groups WHERE kind <> 'window' AND state NOT IN ('forming', 'dropped')
+            AND (judge_lease IS NULL OR judge_until < ?) AND id {IN} ORDER BY id LIMIT ?{self.db.lock_rows}"""
+        return [group for (group,) in tx.all(sql, (now, wanted.groups, wanted.limit))]
 
     def release(self, tx: Tx, worker: str) -> int:
         """What a worker had leased is free at once. → Groups released."""

@@ -21,6 +21,7 @@ what they hold:
   once no file holds these episodes, the marks alone (``rows.mark_of``)
 - ``scores``  ``{"group", "scores": ScoresIn, "key": optional}``: ``judging.holds`` said that they are taken
 - ``ack``     ``{"batch", "ack": BatchAck, "members": batches.takes(batch, ack)}``
+- ``again``   ``{"groups": [id], "epochs"}``: groups to train on until they were so often; none: no group any more
 - ``adapter`` ``Adapter``;  ``event`` ``Event``;  ``audit`` ``AuditEntry``
 - ``cache``   ``{"key", "value", "at", "newest": optional}``: a value by its name. ``newest``, ``[prefix, count]``: of
   the names that begin so, only so many stay
@@ -489,6 +490,8 @@ class MutationReplay:
             case "ack":
                 ack = BatchAck.model_validate(data["ack"])
                 self.batches.replay(tx, data["batch"], ack, data.get("members"), item.at)
+            case "again":
+                changes.again.append((data["groups"], data["epochs"], item.at))
             case "adapter":
                 self.adapters.replay(tx, Adapter.model_validate(data))
             case "event":

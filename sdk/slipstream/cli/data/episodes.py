@@ -20,11 +20,12 @@ LONG = 2000
 INDENT = 15
 
 
-def add_filters(parser: argparse.ArgumentParser) -> None:
+def add_filters(parser: argparse.ArgumentParser, **told: str) -> None:
+    """``told``: help for a filter that means something else here."""
     for name in FILTERS:
         kind = float if name in {"reward_min", "reward_max"} else str
         text = {"kind": "with such a call: main, subagent, title, summary, compaction, side, …"}.get(name)
-        text = MOMENT if name in MOMENTS else text
+        text = told.get(name, MOMENT if name in MOMENTS else text)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=text)
     parser.add_argument("--tag", metavar="KEY=VALUE", action="append", default=[])
 

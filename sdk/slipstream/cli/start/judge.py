@@ -4,6 +4,7 @@ import argparse
 import json
 
 from slipstream.cli.common import add_config, add_json, add_url, connect, proxy_url, read_config
+from slipstream.cli.data.episodes import add_filters, filters
 from slipstream.errors import ConfigError
 from slipstream.shared.functions import need
 from slipstream.shared.log import setup_logging
@@ -25,9 +26,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     show.add_argument("group", help="the group's id (an episode's `group`)")
     show.add_argument("--prompt", action="store_true", help="print the prompt too")
     rerun = sub.add_parser("rerun", help="score stored episodes again; earlier scores stay")
-    rerun.add_argument("--since", default="24h", help="an age (90m, 24h, 7d), a date or seconds since the epoch")
     rerun.add_argument("--rubric", help="the rubric's text, or a file with it")
-    rerun.add_argument("--task", help="only tasks that match this glob")
+    add_filters(rerun, task="only tasks that match this glob")
+    rerun.set_defaults(since="24h")
     rerun.add_argument("--name", help="reward name of the new scores; default: judge.name")
     retry = sub.add_parser("retry", help="hand out again the groups that the judge failed at too often")
     retry.add_argument("group", nargs="?", help="the group's id; default: all of them")
@@ -56,11 +57,9 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.action == "rerun":
         rerun = need("slipstream_judge.run.rerun", "judge").main
-        return int(
-            rerun(
-                config, proxy_url(args), args.key, since=args.since, rubric=args.rubric, task=args.task, name=args.name
-            )
-        )
+        which = {name: value for name, value in filters(args).items() if name not in ("since", "task")}
+        asked = {"since": args.since, "rubric": args.rubric, "task": args.task, "name": args.name}
+        return int(rerun(config, proxy_url(args), args.key, **asked, filters=which))
     return int(need("slipstream_judge.run.worker", "judge").main(config, proxy_url(args), args.key))
 
 

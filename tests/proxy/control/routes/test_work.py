@@ -41,6 +41,36 @@ async def test_a_released_batch_comes_back(make_plane):
     assert (await lease(plane)).status == 200
 
 
+async def test_stored_groups_are_trained_on_again_when_asked(make_plane):
+    plane = await make_plane(groups={"size": 2})
+    await group_of(plane, "t", [0.0, 1.0])
+    r = await first_lease(plane)
+    ack = {"lease": r.headers["x-slipstream-lease"], "outcome": "trained", "adapter": "tiny@1"}
+    assert (await plane.ask("POST", f"/batches/{r.headers['x-slipstream-batch']}/ack", ack))[0] == 200
+    assert (await plane.ask("POST", "/training/again", {}))[1]["left_out"] == {"trained": 1}
+    dry = {"epochs": 2, "dry_run": True}
+    assert (await plane.ask("POST", "/training/again?task=t", dry))[1]["passes"] == 1
+    assert (await lease(plane)).status == 204, "it was only asked"
+    assert (await plane.ask("POST", "/training/again?task=other", {"epochs": 2}))[1]["groups"] == 0
+    assert (await plane.ask("POST", "/training/again?task=t", {"epochs": 2}))[1]["groups"] == 1
+    _, status = await plane.ask("GET", "/status")
+    (line,) = [x for x in status["funnel"]["lines"] if x["cause"] == "again"]
+    assert "0 of 1 pass is done, 1 group waits" in line["text"] and "--stop" in line["fix"]
+    assert (await plane.ask("GET", "/audit"))[1]["entries"][0]["detail"]["filters"] == {"task": "t"}
+    assert (await plane.ask("DELETE", "/training/again"))[1] == {"groups": 1}
+    assert (await lease(plane)).status == 204
+    for q, groups in (("hello", 1), ("nobody-said-this", 0)):
+        assert (await plane.ask("POST", f"/training/again?q={q}", dry))[1]["groups"] == groups
+    assert (await plane.ask("POST", "/training/again", {}, scopes=["inference"]))[0] == 403
+
+
+async def test_a_rerun_of_the_judge_is_in_the_audit_log(plane):
+    said = {"id": "r1", "text": "4 runs in 2 groups"}
+    assert (await plane.ask("POST", "/judge/reruns", said, scopes=["judge"]))[0] == 200
+    entry = (await plane.ask("GET", "/audit"))[1]["entries"][0]
+    assert (entry["action"], entry["target"], entry["detail"]) == ("judge rerun", "r1", {"text": said["text"]})
+
+
 async def test_the_judge_scores_a_group(make_plane):
     plane = await make_plane(groups={"size": 2}, reward={"weights": {"judge": 1.0}})
     names = await group_of(plane, "t", [None, None])

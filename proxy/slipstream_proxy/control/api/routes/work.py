@@ -11,8 +11,8 @@ import pyarrow as pa
 from aiohttp import web
 
 from slipstream import contract as c
-from slipstream_proxy.control.api.http import JUDGE, TRAINER, VIEWER, Ctx, Routes, check_source, reply
-from slipstream_proxy.control.api.routes.episodes import Stored
+from slipstream_proxy.control.api.http import ADMIN, JUDGE, TRAINER, VIEWER, Ctx, Routes, check_source, reply
+from slipstream_proxy.control.api.routes.episodes import FilterQuery, Stored, wanted
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.json_types import JsonObject
@@ -21,6 +21,8 @@ from slipstream_proxy.store.values import ArrowBatch
 ARROW = "application/vnd.apache.arrow.stream"
 ID = "[A-Za-z0-9._~-]{1,160}"
 GROUP = "/groups/{group:" + ID + "}"
+TOGETHER = 500
+"""Groups that one change asks to train on again."""
 LOST = "the lease has run out or is another's"
 
 
@@ -52,7 +54,7 @@ ROUTES = Routes()
 async def lease_groups(ctx: Ctx) -> web.StreamResponse:
     """Groups to score; 204: none."""
     ctx.deps.activity.seen("judge")
-    lease = ctx.deps.replays.judging.lease(ctx.body, ctx.deps.now())
+    lease = None if ctx.body.groups else ctx.deps.replays.judging.lease(ctx.body, ctx.deps.now())
     if lease is None:
         lease = await ctx.deps.ask(ctx.deps.store.judging.lease, ctx.body, ctx.deps.now())
     return web.Response(status=204) if lease is None else reply(lease)
@@ -74,6 +76,13 @@ async def post_scores(ctx: Ctx) -> web.StreamResponse:
     if held.last != body.lease:
         # whose group it is goes with it: a store that is filled again from the spool may know no group of before
         await deps.mutate("scores", {"group": group, "key": held.key, "scores": body.model_dump(mode="json")})
+    return reply(Stored())
+
+
+@ROUTES.add("POST", "/judge/reruns", (JUDGE,), body=c.RerunIn, result=Stored, audit="judge rerun")
+async def begin_rerun(ctx: Ctx) -> web.StreamResponse:
+    """Write into the audit log that stored groups are about to be scored again."""
+    ctx.target = ctx.body.id
     return reply(Stored())
 
 
@@ -133,23 +142,48 @@ def arrow_bytes(table: pa.Table) -> bytes:
 
 @ROUTES.add("POST", "/batches/lease", (TRAINER,), body=c.BatchLeaseIn, responses={200: ARROW, 204: None})
 async def lease_batch(ctx: Ctx) -> web.StreamResponse:
-    """A batch to train on, as an Arrow IPC stream; 204: not enough groups, or training is paused."""
+    """A batch to train on, as an Arrow IPC stream; 204: not enough groups, or it is paused or out of its hours."""
     deps = ctx.deps
     body: c.BatchLeaseIn = ctx.body
     deps.activity.seen("trainer")
-    if (await deps.switch.state(deps)).paused:
+    if (await deps.switch.state(deps)).paused or not await deps.schedule.admits(deps):
         return web.Response(status=204)
     # the most groups of a batch are enough for one
     least = min(body.min_groups, body.max_groups)
-    wanted = body.model_copy(update={"model": body.model or deps.config.model_name, "min_groups": least})
-    versions, live = deps.registry.versions(str(wanted.model))
+    asked = body.model_copy(update={"model": body.model or deps.config.model_name, "min_groups": least})
+    versions, live = deps.registry.versions(str(asked.model))
     async with deps.leasing:
-        leased: ArrowBatch | None = await deps.ask(deps.store.batches.lease, wanted, versions, live, deps.now())
+        leased: ArrowBatch | None = await deps.ask(deps.store.batches.lease, asked, versions, live, deps.now())
     if leased is None:
         return web.Response(status=204)
     told = {"batch": leased.id, "lease": leased.lease, "until": repr(leased.until)}
     headers = {f"x-slipstream-{name}": text for name, text in told.items()}
     return web.Response(body=await in_thread(arrow_bytes, leased.table), content_type=ARROW, headers=headers)
+
+
+@ROUTES.add("POST", "/training/again", (TRAINER, ADMIN), FilterQuery, c.TrainAgainIn, tags=True, result=c.TrainAgain)
+async def train_again(ctx: Ctx) -> web.StreamResponse:
+    """Train on stored groups with such a run again, until each was trained on ``epochs`` times with its rewards."""
+    deps, q = ctx.deps, ctx.query
+    body: c.TrainAgainIn = ctx.body
+    names = await deps.ask(deps.store.episodes.names, wanted(ctx, q))
+    groups, plan = await deps.ask(deps.store.batches.plan_again, names, body.epochs)
+    if groups and not body.dry_run:
+        for first in range(0, len(groups), TOGETHER):
+            await deps.mutate("again", {"groups": groups[first : first + TOGETHER], "epochs": body.epochs})
+        said = q.model_dump(exclude_none=True) | {f"tag.{name}": value for name, value in ctx.tags.items()}
+        detail = {"epochs": body.epochs, "groups": plan.groups, "passes": plan.passes, "filters": said}
+        await deps.audit.note(ctx.caller.key, "train again", "training", detail)
+    return reply(plan)
+
+
+@ROUTES.add("DELETE", "/training/again", (TRAINER, ADMIN), result=c.TrainAgainStopped, audit="train again, stop")
+async def stop_training_again(ctx: Ctx) -> web.StreamResponse:
+    """Train on no stored group again. What is leased goes on."""
+    left = (await ctx.deps.ask(ctx.deps.store.batches.again)).groups
+    if left:
+        await ctx.deps.mutate("again", {"groups": [], "epochs": 0})
+    return reply(c.TrainAgainStopped(groups=left))
 
 
 @ROUTES.add("POST", "/batches/{batch:" + ID + "}/ack", (TRAINER,), body=c.BatchAck, result=Stored, errors=(409,))
