@@ -106,7 +106,7 @@ function Health({ status }: { status: Status }): JSX.Element {
             key={s.name}
             name={s.name}
             value={s.state}
-            note={s.reason ?? <>since <Time at={s.since} /></>}
+            note={s.state === "running" ? <>since <Time at={s.since} />{s.reason ? `; before, it ${s.reason}` : ""}</> : (s.reason ?? undefined)}
             kind={s.state === "running" ? "good" : "bad"}
           />
         ))}

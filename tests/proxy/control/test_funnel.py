@@ -64,7 +64,8 @@ async def test_no_engine_answers(plane):
 
 async def test_the_engine_that_up_is_starting(plane):
     plane.engine.up = False
-    own = Child("engine", ["x"], slow_start=True, answers=False, starts=2, since=plane.deps.now() - 30, last_exit=0)
+    own = Child("engine", ["x"], slow_start=True, answers=False, starts=2, since=plane.deps.now() - 30)
+    own.last_end = "ended with exit code 0"
     SidecarFile(plane.config.root)([own])
     found = await line(plane, "engine", "starting")
     assert "ended with exit code 0" in found.text and "is starting it again (3" in found.text
@@ -324,7 +325,7 @@ async def test_a_store_that_is_away(plane):
 
 
 async def test_a_sidecar_that_up_cannot_keep_running(plane):
-    down = {"name": "trainer", "state": "down", "since": 1.0, "starts": 10, "exit_code": 1, "reason": "no GPU"}
+    down = {"name": "trainer", "state": "down", "since": 1.0, "starts": 10, "reason": "ended with exit code 1: no GPU"}
     (plane.config.root / "sidecars.json").write_text(json.dumps({"pid": os.getpid(), "sidecars": [down]}))
     found = await line(plane, "trainer", "down")
     assert found.blocks and "no GPU" in found.text
@@ -332,8 +333,9 @@ async def test_a_sidecar_that_up_cannot_keep_running(plane):
 
 async def test_an_engine_and_a_trainer_that_run_again_say_what_they_ended_with(plane):
     now = time.time()
-    trainer = {"name": "trainer", "state": "running", "since": now, "starts": 2, "reason": "TypeError: aux_loss"}
-    engine = {"state": "running", "since": now, "starts": 3, "exit_code": 1, "reason": "ValueError: KV cache"}
+    trainer = {"name": "trainer", "state": "running", "since": now, "starts": 2}
+    trainer["reason"] = "ended with exit code 1: TypeError: aux_loss"
+    engine = {"state": "running", "since": now, "starts": 3, "reason": "ended with exit code 1: ValueError: KV cache"}
     stack = {"pid": os.getpid(), "sidecars": [trainer], "engine": engine}
     (plane.config.root / "sidecars.json").write_text(json.dumps(stack))
     found = await line(plane, "trainer", "restarted")

@@ -308,7 +308,7 @@ def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:
         text = "no engine is configured (engine.urls)"
         yield FunnelLine(stage="engine", cause="not_configured", count=0, text=text, fix=fix, blocks=True)
     elif down and around.engine_busy:
-        fix = "wait; the lines `engine |` of `slipstream up` say how far it is"
+        fix = "wait; `up.log` in data_dir says how far it is"
         text = around.engine_busy
         yield FunnelLine(stage="engine", cause="starting", count=len(down), text=text, fix=fix, blocks=True)
     elif len(down) == len(around.engines):
@@ -316,7 +316,7 @@ def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:
         yield FunnelLine(stage="engine", cause="down", count=len(down), text="no engine answers", fix=fix, blocks=True)
     yield from _outages(around, up=len(around.engines) - len(down))
     if around.engine_ended:
-        fix = remedy(around.engine_ended) or "see the lines `engine |` of `slipstream up` above that error"
+        fix = remedy(around.engine_ended) or "see `up.log` in data_dir, above that error"
         yield FunnelLine(stage="engine", cause="ended", count=1, text=around.engine_ended, fix=fix)
     if around.sampling is not None and around.sampling.cuts:
         text = (

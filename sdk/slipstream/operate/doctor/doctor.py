@@ -31,7 +31,7 @@ from slipstream.shared.machine import has_gpu
 
 __all__ = ["Finding", "as_json", "examine"]
 
-WAIT = "wait; the lines `engine |` of `slipstream up` say how far it is"
+WAIT = "wait; `up.log` in data_dir says how far it is"
 NO_STORE = "the spool keeps calls and rewards, and nothing is shown or trained on without the store"
 NO_SCORES = "the judge scores nothing, so groups wait and are lost when they are too old"
 NO_TRAINER = "the trainer can't start, so no step comes"

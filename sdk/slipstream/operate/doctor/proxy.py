@@ -165,7 +165,7 @@ def check_funnel(funnel: Funnel) -> Iterator[Finding]:
         if at not in PROGRESS and (
             line.blocks or (line.fix and not line.fix.startswith("nothing") and at[0] not in PARTS)
         ):
-            fix = line.fix or f"see the lines `{line.stage} |` of `slipstream up`, and `slipstream status` in a minute"
+            fix = line.fix or "see `up.log` in data_dir, and `slipstream status` in a minute"
             yield warn(line.text, WHY.get(at) or WHY[line.stage, ""], fix)
         else:
             yield ok(f"the next step: {line.sentence}")

@@ -40,6 +40,16 @@ def reap_group(pid: int, sig: signal.Signals) -> None:
         os.killpg(pid, sig)
 
 
+def how_ended(code: int | None) -> str:
+    """What a process did that has this return code, in words: `ended with exit code 1`."""
+    if code is None or code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
