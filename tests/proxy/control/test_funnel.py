@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 
 import pytest
@@ -241,6 +242,17 @@ async def test_too_few_groups_and_no_trainer(make_plane, monkeypatch):
         await run(plane, f"e{n}", reward=float(n))
     found = await line(plane, "ready", "too_few")
     assert "1 group complete and scored, 2 needed" in found.text and "trainer.max_wait" in found.fix
+    # two runs are fewer than eight: the trainer waits four times as long
+    left = re.search(
+        r"fewer are taken in (\d+) s, when the first of them has waited 120 s, because .* \(2\)", found.text
+    )
+    assert left and 100 <= int(left[1]) <= 120
+    asked = {"worker": "w", "min_groups": 8, "max_wait": 60.0}  # as a trainer does whose runs come late
+    assert (await plane.client.post("/slipstream/v1/batches/lease", json=asked, headers=plane.as_())).status == 204
+    found = await line(plane, "ready", "too_few")
+    assert "8 needed for a step, because many runs are several versions old" in found.text and "240 s" in found.text
+    asked = {"worker": "w", "min_groups": 2, "max_wait": 60.0}
+    assert (await plane.client.post("/slipstream/v1/batches/lease", json=asked, headers=plane.as_())).status == 204
     monkeypatch.setattr(activity, "SILENCE", 0.0)
     away = await line(plane, "trainer", "away")
     assert away.blocks and "slipstream trainer" in away.fix
@@ -255,7 +267,7 @@ async def test_too_few_groups_and_no_trainer(make_plane, monkeypatch):
         return found if "more has" in found.text else None
 
     assert (await until(told)).text == (
-        "2 groups are ready: the trainer takes them next; 1 more has runs that do not differ in reward, which teach nothing"
+        "2 groups are ready: they wait for the trainer; 1 more has runs that do not differ in reward, which teach nothing"
     )
 
 

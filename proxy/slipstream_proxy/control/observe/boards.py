@@ -29,6 +29,8 @@ class SidecarActivity:
     def __init__(self) -> None:
         self.started = time.monotonic()
         self._last: dict[Role, float] = {}
+        self.pace: tuple[int, float] | None = None
+        """Groups that the trainer asked for last, and seconds after which it takes fewer."""
 
     def seen(self, role: Role) -> None:
         self._last[role] = time.monotonic()

@@ -112,6 +112,8 @@ def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
         engines=[(e.url, e.ok, e.error) for e in deps.engines.engines],
         sampling=sampling_of(deps.engines.healthy(), deps.config),
         outages=[(e.url, e.outage) for e in deps.engines.healthy() if e.outage is not None],
+        text_only=any(not e.server.gives_ids for e in deps.engines.engines),
+        pace=activity.pace or (config.trainer.min_groups, config.trainer.max_wait),
         candidates=deps.registry.in_state(c.AdapterState.CANDIDATE),
         replayed=[a for a in deps.registry.in_state(c.AdapterState.LOADING) if a.replay is not None and not a.forced],
         served=[a for model in deps.registry.models if (a := deps.registry.served(model)) is not None],
@@ -172,6 +174,8 @@ def headlines_of(deps: Deps, rows: list[JsonObject]) -> dict[str, str]:
 def heard(deps: Deps, sidecar: c.Sidecar, *, at_work: bool) -> c.Sidecar:
     """The supervisor sees that a process is there. That it works shows in what it asks."""
     role: Role = "judge" if sidecar.name == "judge" else "trainer"
+    # a trainer whose version has no slot in the engine asks for no batch
+    at_work |= role == "trainer" and deps.swapper.is_full()
     if sidecar.state != "running" or at_work or not deps.activity.away(role):
         return sidecar
     why = f"it has not asked for work for {span(deps.activity.silence(role))}: see its log, or restart it"
