@@ -677,7 +677,8 @@ def _trainer(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]
         text = f"training is paused by {around.paused}"
         yield FunnelLine(stage="trainer", cause="paused", count=1, text=text, fix="slipstream resume", blocks=True)
     if counts.leased:
-        text = f"{plural(counts.leased, 'group is', 'groups are')} being trained on"
+        doing = "with the trainer" if _in_trouble("trainer", around) else "being trained on"
+        text = f"{plural(counts.leased, 'group is', 'groups are')} {doing}"
         yield FunnelLine(stage="trainer", cause="training", count=counts.leased, text=text)
     elif around.trainer_away and not around.slots and not _in_trouble("trainer", around):
         text = f"the trainer has not asked for work for {span(around.trainer_silence)}"

@@ -62,6 +62,8 @@ class StackReport(BaseModel):
     pid: int = 0
     """The supervisor's process id. If that process is gone, an earlier run wrote the file."""
     sidecars: list[Sidecar] = []
+    pids: dict[str, int] = {}
+    """Name of one that runs → its process id."""
     engine: OwnEngine | None = None
 
 
@@ -124,7 +126,8 @@ class SidecarFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             own = engine_of(children)
             engine = {"engine": own.model_dump(mode="json")} if own else {}
-            temp.write_text(json.dumps({"pid": os.getpid(), "sidecars": sidecars, **engine}))
+            pids = {c.name: c.process.pid for c in children if c.process and c.state is ChildState.RUNNING}
+            temp.write_text(json.dumps({"pid": os.getpid(), "sidecars": sidecars, "pids": pids, **engine}))
             temp.replace(self.path)
         except OSError:
             return  # a full disk must not end what runs; the next change tries again
