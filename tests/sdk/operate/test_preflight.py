@@ -17,7 +17,7 @@ from tests.support.server import Server
 from slipstream.config import Config, load_config
 from slipstream.engines.vllm.command import check_model, missing_vllm, unserved_on_cpu
 from slipstream.errors import StartError
-from slipstream.operate.run.preflight import check_alone, check_port, preflight
+from slipstream.operate.run.preflight import check_adapter_name, check_alone, check_port, preflight
 from slipstream.operate.run.stack import named
 from slipstream.operate.run.supervisor import Supervisor
 
@@ -145,6 +145,13 @@ def test_a_second_one_on_the_same_folder_is_refused_before_it_starts_anything(tm
         with pytest.raises(StartError, match="is used by"):
             check_alone(tmp_path / "data")
     check_alone(tmp_path / "other")
+
+
+def test_a_name_that_no_adapter_can_have_is_refused() -> None:
+    check_adapter_name("Qwen3-4B_v2.1~x")
+    for name in ("Qwen/Qwen3-4B", "qwen:7b", "a b"):
+        with pytest.raises(StartError, match=r"--served-model-name"):
+            check_adapter_name(name)
 
 
 def test_an_engine_that_is_down_may_come_yet(tmp_path: Path) -> None:

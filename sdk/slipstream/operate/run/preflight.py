@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import socket
 from pathlib import Path
 
@@ -73,6 +74,15 @@ def check_alone(root: Path) -> None:
         raise StartError(
             f"data_dir {root} is used by a `slipstream up` or proxy that runs already ({running}): end that one, or "
             "give this one another folder (--set data_dir=…)"
+        )
+
+
+def check_adapter_name(name: str) -> None:
+    """Adapters' folders have the model's name in theirs. Raises ``StartError``."""
+    if not re.fullmatch(r"[A-Za-z0-9._~-]{1,120}", name):
+        raise StartError(
+            f"the model is called {name}, and an adapter's folder cannot be: start vLLM with --served-model-name NAME "
+            "(letters, digits and . _ ~ -), or train nothing (--set trainer.enabled=false)"
         )
 
 

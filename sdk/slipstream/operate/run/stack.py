@@ -15,7 +15,14 @@ from slipstream.engines import started
 from slipstream.errors import StartError
 from slipstream.operate.models.remedies import remedy
 from slipstream.operate.run.health import answers
-from slipstream.operate.run.preflight import check_name, preflight, untrainable, wants_judge, wants_trainer
+from slipstream.operate.run.preflight import (
+    check_adapter_name,
+    check_name,
+    preflight,
+    untrainable,
+    wants_judge,
+    wants_trainer,
+)
 from slipstream.operate.run.proxy_file import FILE, running_proxy
 from slipstream.operate.run.supervisor import NO_PROGRAM, Child, ChildState, Supervisor
 from slipstream.settings.judge import is_own
@@ -159,6 +166,8 @@ async def start_stack(config: Config, supervisor: Supervisor, say: Callable[[str
     if wants_trainer(config) and (why := untrainable(config)) is not None:
         say(why)
         config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"enabled": False})})
+    if wants_trainer(config):
+        check_adapter_name(config.model_name)
     engine = None
     key = _own_key(config)
     # its imports take as long as a good part of the engine's start: it makes them meanwhile, and touches no GPU
