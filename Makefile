@@ -4,6 +4,7 @@
 # make structure   the figures of the source tree, and which are over their limit
 # make page    build the web page from page/ into the package (needs npm)
 # make pictures   take the pictures of docs/page.md (needs Chromium)
+# make figures   every figure of the page beside SQL, on three stores (needs Chromium and PostgreSQL)
 # make lighthouse   Lighthouse's scores of each view of the page (needs Chromium and npm)
 # make docs    build the documentation site into site/, with every link checked
 # make fuzz    coverage-guided, ARGS="chunked -max_total_time=600" (needs atheris)
@@ -26,7 +27,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-slow test-deploy chaos fuzz fuzz-bulk lint setup services bench bench-proxy bench-control bench-soak bench-judge bench-ruler bench-trainer bench-real bench-peers bench-store bench-growth bench-gate bench-replay bench-spoiled bench-operate lighthouse curves curves-ci imports models first-hour first-hour-ci clean
+.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-slow test-deploy chaos fuzz fuzz-bulk lint setup services bench bench-proxy bench-control bench-soak bench-judge bench-ruler bench-trainer bench-real bench-peers bench-store bench-growth bench-gate bench-replay bench-spoiled bench-operate figures lighthouse curves curves-ci imports models first-hour first-hour-ci clean
 
 setup: $(VENV)/.ready
 
@@ -110,6 +111,9 @@ bench-peers: setup
 
 bench-page: setup
 	$(BIN)/python benchmarks/page/bench_page.py $(ARGS)
+
+figures: setup
+	$(BIN)/python benchmarks/page/figures.py $(ARGS)
 
 lighthouse: setup
 	$(BIN)/python benchmarks/page/lighthouse.py $(ARGS)

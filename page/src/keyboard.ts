@@ -1,6 +1,6 @@
 // Keys that work everywhere but in a field: j and k go through rows, / goes to the search, ? shows the keys, Esc back.
 
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 
 export const KEYS: [string, string][] = [
   ["j / k", "the next or the previous row"],
@@ -21,7 +21,8 @@ export function inField(target: EventTarget | null): boolean {
 export function useKeys(handlers: Record<string, () => boolean | void>): void {
   const latest = useRef(handlers);
   latest.current = handlers;
-  useEffect(() => {
+  // at once, and not after the paint: a key that is pressed meanwhile counts
+  useLayoutEffect(() => {
     const pressed = (event: KeyboardEvent): void => {
       if (document.querySelector("dialog[open]")) return; // its keys are its own
       if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;

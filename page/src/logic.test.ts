@@ -13,7 +13,9 @@ import { link, parsePlace } from "./route";
 import { ordinal, rangeOf, shade, shadeLogprob } from "./scales";
 import { wayTo } from "./parts/gate";
 import { visible } from "./parts/table";
-import type { Status } from "./types";
+import { linesWith } from "./parts/ui";
+import type { Json, Status } from "./types";
+import { spanOf } from "./views/judge";
 
 test("one outlier does not set the scale, and is counted", () => {
   const range = rangeOf([1, 2, 3, 2, 1, 2, 3, 2, 1e9]);
@@ -177,4 +179,30 @@ test("an error is read where it has a usual shape, and shown whole where it has 
   expect(errorText('{"error": {"message": "too long", "code": 400}}')).toBe("too long");
   expect(errorText('{"message": "too long"}')).toBe("too long");
   for (const odd of ["no JSON", "[1]", "null", '{"error": 3}']) expect(errorText(odd)).toBe(odd);
+});
+
+test("a long text is searched by line", () => {
+  expect(linesWith('{\n "a": 1,\n "B": 2\n}', "b")).toBe('3:  "B": 2');
+  expect(linesWith("x\nx\nx", "x", 2)).toBe("1: x\n2: x\n… and 1 more line");
+  expect(linesWith("x", "y")).toBe("no line holds this");
+});
+
+test("a picture is shown where its bytes stand in the message, and nowhere else", () => {
+  const bytes = "data:image/png;base64,AAAA";
+  const of = (part: Json): string[] => read({ role: "user", content: [part] }).images;
+  expect(of({ type: "image_url", image_url: { url: bytes } })).toEqual([bytes]);
+  expect(of({ type: "input_image", image_url: bytes })).toEqual([bytes]);
+  expect(of({ type: "image", source: { type: "base64", media_type: "image/png", data: "AAAA" } })).toEqual([bytes]);
+  for (const url of ["https://elsewhere/a.png", "data:text/html;base64,AAAA", "javascript:1"]) expect(of({ type: "image_url", image_url: { url } })).toEqual([]);
+});
+
+test("a correlation of few has a wide interval that holds it", () => {
+  for (const [r, n] of [[0.9, 8], [1, 5], [-1, 12], [0, 400]] as const) {
+    const [low, high] = spanOf(r, n);
+    expect(low).toBeLessThanOrEqual(r);
+    expect(high).toBeGreaterThanOrEqual(r);
+    expect(low).toBeGreaterThanOrEqual(-1);
+  }
+  const wide = (n: number): number => spanOf(0.9, n)[1] - spanOf(0.9, n)[0];
+  expect(wide(8)).toBeGreaterThan(3 * wide(200));
 });

@@ -17,6 +17,8 @@ export interface Said {
   answers: string;
   /** Pictures and other parts that are no text, by kind. */
   others: string[];
+  /** Pictures whose bytes stand in the message, as addresses of kind data:. The page asks no other host for one. */
+  images: string[];
 }
 
 function isObject(value: Json | undefined): value is JsonObject {
@@ -38,7 +40,7 @@ function pretty(value: Json | undefined): string {
 }
 
 export function read(message: Message): Said {
-  const said: Said = { role: "", text: "", thought: "", uses: [], answers: "", others: [] };
+  const said: Said = { role: "", text: "", thought: "", uses: [], answers: "", others: [], images: [] };
   if (!isObject(message)) return { ...said, role: "text", text: textOf(message) };
   const type = typeof message.type === "string" ? message.type : "";
   said.role = typeof message.role === "string" ? message.role : roleOf(type);
@@ -89,7 +91,22 @@ function addPart(said: Said, part: Json): void {
     for (const inner of Array.isArray(part.content) ? part.content : [part.content ?? null]) addPart(said, inner);
   } else if (part.type === "thinking") said.thought += textOf(part.thinking);
   else if (typeof part.text === "string") addText(said, part.text);
-  else said.others.push(typeof part.type === "string" ? part.type : textOf(part).slice(0, 80));
+  else {
+    said.others.push(typeof part.type === "string" ? part.type : textOf(part).slice(0, 80));
+    const source = pictureIn(part);
+    if (source !== null) said.images.push(source);
+  }
+}
+
+/** In the forms of chat completions, responses and messages. */
+function pictureIn(part: JsonObject): string | null {
+  const { source } = part;
+  if (isObject(source) && source.type === "base64") return pictureOf(`data:${textOf(source.media_type)};base64,${textOf(source.data)}`);
+  return pictureOf(textOf(isObject(part.image_url) ? part.image_url.url : part.image_url));
+}
+
+function pictureOf(address: string): string | null {
+  return /^data:image\/[a-z0-9.+-]+;base64,[A-Za-z0-9+/=]+$/i.test(address) ? address : null;
 }
 
 export function isAssistant(message: Message): boolean {

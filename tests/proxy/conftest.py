@@ -29,7 +29,7 @@ async def start(tmp_path: Path, fake: FakeEngine):
     async with contextlib.AsyncExitStack() as stack:
 
         async def make(**sections: Any) -> Proxy:
-            engine = {"urls": [fake.url], "name": "tiny", **sections.pop("engine", {})}
+            engine = {"urls": [fake.url], "name": "tiny", "kind": "vllm", **sections.pop("engine", {})}
             proxy = {"durability": "process", **sections.pop("proxy", {})}
             config = Config(data_dir=str(tmp_path / "data"), engine=engine, proxy=proxy, **sections)
             made = await Proxy(config).start()

@@ -46,7 +46,7 @@ class Mirror(Completions):
 }
 """What a contributor adds, each with one place in a list."""
 LISTED = {
-    "data/plane.py": ("ProxyHeaders(), Trainability()]", "ProxyHeaders(), Greeting(), Trainability()]"),
+    "data/plane.py": ("ProxyHeaders(), Trainability(", "ProxyHeaders(), Greeting(), Trainability("),
     "dialects/__init__.py": ("Messages())}", "Messages(), Mirror())}"),
 }
 IMPORTS = {

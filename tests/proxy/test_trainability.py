@@ -57,3 +57,9 @@ async def test_only_replies_that_could_be_trained_on_have_it(start, fake):
         assert headers["x-slipstream-trainable"] == f"no; {name} {value}"
     fake.fail_with = 400
     assert "x-slipstream-trainable" not in (await post(proxy.url, ASK))[1]
+
+
+async def test_nothing_is_promised_before_the_engine_has_said_what_it_is(start, fake):
+    proxy = await start(engine={"kind": "auto"})
+    assert (await post(proxy.url, ASK))[1]["x-slipstream-trainable"].startswith("unknown; ")
+    assert (await post(proxy.url, {**ASK, "temperature": 0}))[1]["x-slipstream-trainable"] == "no; temperature 0"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from slipstream.engines import engine_of
 from slipstream.errors import ConfigError
 from slipstream.shared.functions import load_function
 
@@ -23,6 +24,8 @@ def test_a_module_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("spec", ["json", "json:", ":dumps", ""])
 def test_its_form(spec: str) -> None:
+    with pytest.raises(ConfigError, match="write module:Class"):
+        engine_of("mine")
     with pytest.raises(ConfigError, match="write module:function"):
         load_function("a.b", spec)
 

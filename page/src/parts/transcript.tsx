@@ -11,6 +11,9 @@ import { KIND_NAMES, type Node, pathTo } from "../tree";
 import { Long, Mark } from "./ui";
 
 const AT_ONCE = 40;
+/** Characters from which a thought, a tool's call or its result is shown folded. */
+const FOLDED = 6000;
+const sizeOf = (text: string): string => (text.length < FOLDED ? "" : `, ${number(text.length / 1000)} kB`);
 
 export function MessageBox({ message, note }: { message: Message; note?: string }): JSX.Element {
   const said = read(message);
@@ -27,18 +30,29 @@ export function MessageBox({ message, note }: { message: Message; note?: string 
         ))}
       </div>
       {said.thought ? (
-        <div class="thought">
+        <details class="thought" open={said.thought.length < FOLDED}>
+          <summary class="small soft">thought{sizeOf(said.thought)}</summary>
           <Long text={said.thought} />
-        </div>
+        </details>
       ) : null}
-      {said.text ? <Long text={said.text} /> : null}
+      {said.text && said.answers ? (
+        <details open={said.text.length < FOLDED}>
+          <summary class="small soft">result{sizeOf(said.text)}</summary>
+          <Long text={said.text} />
+        </details>
+      ) : said.text ? (
+        <Long text={said.text} />
+      ) : null}
+      {said.images.map((source, n) => (
+        <img key={n} src={source} alt={`image ${n + 1} of this message`} />
+      ))}
       {said.uses.map((use, n) => (
-        <div class="args" key={n}>
-          <div class="small">
-            calls <strong>{use.name}</strong> <span class="soft">{use.id}</span>
-          </div>
+        <details class="args" key={n} open={use.args.length < FOLDED}>
+          <summary class="small">
+            calls <strong>{use.name}</strong> <span class="soft">{use.id}</span>{sizeOf(use.args)}
+          </summary>
           <Long text={use.args} />
-        </div>
+        </details>
       ))}
       {!said.text && !said.thought && !said.uses.length && !said.others.length ? <span class="soft small">empty</span> : null}
     </div>

@@ -2,7 +2,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { ApiError } from "../api";
 import { useNow } from "../data";
-import { ago, exact, fixed, iso, number, signed } from "../format";
+import { ago, exact, fixed, iso, number, plural, signed } from "../format";
 
 /** A time: relative, the exact one on hover. `at`: seconds since the epoch. */
 export function Time({ at }: { at: number | null | undefined }): JSX.Element {
@@ -128,13 +128,40 @@ export function Field(props: {
   );
 }
 
-/** A text that may be long: its beginning, and the rest on demand. */
+/** The lines of a text that hold what is looked for, each with its number. */
+export function linesWith(text: string, find: string, most = 200): string {
+  const wanted = find.toLowerCase();
+  const found = text.split("\n").flatMap((line, n) => (line.toLowerCase().includes(wanted) ? [`${n + 1}: ${line}`] : []));
+  if (!found.length) return "no line holds this";
+  return found.slice(0, most).join("\n") + (found.length > most ? `\n… and ${plural(found.length - most, "more line")}` : "");
+}
+
+/** A text that may be long: its beginning, the rest on demand, and a search in it. Each text has its own direction. */
 export function Long({ text, limit = 4000 }: { text: string; limit?: number }): JSX.Element {
   const [shown, setShown] = useState(limit);
-  if (text.length <= shown) return <pre>{text}</pre>;
+  const [find, setFind] = useState("");
+  if (text.length <= limit) return <pre dir="auto">{text}</pre>;
+  const search = (
+    <input type="search" placeholder={`find in ${number(text.length / 1000)} kB`} aria-label="Find in this text" value={find} onInput={(e) => setFind(e.currentTarget.value)} />
+  );
+  if (find)
+    return (
+      <>
+        {search}
+        <pre dir="auto">{linesWith(text, find)}</pre>
+      </>
+    );
+  if (text.length <= shown)
+    return (
+      <>
+        {search}
+        <pre dir="auto">{text}</pre>
+      </>
+    );
   return (
     <>
-      <pre>{text.slice(0, shown)}…</pre>
+      {search}
+      <pre dir="auto">{text.slice(0, shown)}…</pre>
       <button type="button" onClick={() => setShown(Math.max(shown * 8, 64_000))}>
         Show more ({number((text.length - shown) / 1000)} kB left)
       </button>

@@ -38,7 +38,7 @@ export function Adapters({ place }: { place: Place }): JSX.Element {
     { name: "parent", cell: (a) => a.parent ?? "" },
     ...["live", "held-out"].map((role): Column<Adapter> => ({ name: role, title: `mean reward, ${role}`, num: true, cell: (a) => mean(means(a.name)[role]) })),
     { name: "running", title: "open now", num: true, cell: (a) => number(a.episodes) },
-    { name: "difference", title: "mean reward of its own runs minus the control's", num: true, cell: (a) => <Num value={a.gate?.own_difference} sign column /> },
+    { name: "difference", title: "mean reward of its own runs minus the control's", num: true, cell: (a) => a.gate?.own_difference == null ? "–" : <><Num value={a.gate.own_difference} sign column /> of {number(a.gate.own_episodes ?? 0)}</> },
     { name: "why", wide: true, cell: (a) => <span title={a.reason ?? a.gate?.reason}>{a.reason ?? a.gate?.reason ?? ""}</span> },
     { name: "made", num: true, cell: (a) => <Time at={a.created} /> },
   ];

@@ -1,13 +1,23 @@
 // The judge: its queue, how far it agrees with others and with itself, and what it costs.
 
 import type { JSX } from "preact";
-import { duration, number, percent, plural } from "../format";
+import { duration, fixed, number, percent, plural } from "../format";
 import { Card, Facts, Mark, Said, Time } from "../parts/ui";
 import { link } from "../route";
 import type { Agreement, JudgeCopy, Status } from "../types";
 
 function agreement(a: Agreement): { value: string; note: string } {
-  return { value: number(a.value), note: a.pairs ? `over ${plural(a.pairs, "episode")}` : "no episode has both yet" };
+  if (a.value === null || !a.pairs) return { value: "–", note: "no episode has both yet" };
+  const over = `over ${plural(a.pairs, "episode")}`;
+  if (a.pairs < 4) return { value: number(a.value), note: `${over}: too few to say how sure that is` };
+  return { value: number(a.value), note: `${over}; 95 %: ${spanOf(a.value, a.pairs).map((v) => fixed(v, 2)).join(" to ")}` };
+}
+
+/** Between which a correlation over n episodes lies (Fisher's z; at ±1 by one pair that differs). */
+export function spanOf(r: number, n: number): [number, number] {
+  const z = Math.atanh(Math.max(-1 + 1 / n, Math.min(1 - 1 / n, r)));
+  const half = 1.96 * Math.sqrt(1.06 / (n - 3));
+  return [Math.min(r, Math.tanh(z - half)), Math.max(r, Math.tanh(z + half))];
 }
 
 export function Judge({ status }: { status: Status | null }): JSX.Element {

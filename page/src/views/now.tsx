@@ -48,6 +48,7 @@ export function Now({ status }: { status: Status | null }): JSX.Element {
 function FirstCall({ status }: { status: Status }): JSX.Element {
   const line = `export OPENAI_BASE_URL=${location.origin}/v1`;
   const blocking = status.funnel.lines.filter((l) => l.blocks && l.stage !== "calls");
+  const textOnly = blocking.some((l) => l.cause === "no_token_ids");
   return (
     <div class="empty">
       <h1>No call has come yet</h1>
@@ -55,8 +56,13 @@ function FirstCall({ status }: { status: Status }): JSX.Element {
       <pre>{line}</pre>
       <Copy text={line} />
       <p class="soft">
-        This page shows the first call as soon as it arrives. To learn, an agent also needs tasks (
-        <code>x-slipstream-task</code>) and rewards, or a judge.
+        This page shows the first call as soon as it arrives.
+        {textOnly ? null : (
+          <>
+            {" "}
+            To learn, an agent also needs tasks (<code>x-slipstream-task</code>) and rewards, or a judge.
+          </>
+        )}
       </p>
       {blocking.map((l) => (
         <p key={l.cause} class="problem">
@@ -106,7 +112,7 @@ function Health({ status }: { status: Status }): JSX.Element {
             key={s.name}
             name={s.name}
             value={s.state}
-            note={s.reason ?? <>since <Time at={s.since} /></>}
+            note={s.state === "running" ? <>since <Time at={s.since} />{s.reason ? `; before, it ${s.reason}` : ""}</> : (s.reason ?? undefined)}
             kind={s.state === "running" ? "good" : "bad"}
           />
         ))}

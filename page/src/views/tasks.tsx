@@ -35,13 +35,14 @@ function Difference({ of: t }: { of: TaskStanding }): JSX.Element {
 export function Tasks({ place }: { place: Place }): JSX.Element {
   const { split = "", find = "", sort = "now" } = place.query;
   const { data, error } = useAsk<TaskTable>(withQuery("/tasks", { split }), ["reward"]);
-  const key = SORTS[sort] ?? (SORTS.now as (typeof SORTS)[string]);
+  const down = sort.startsWith("-");
+  const key = SORTS[sort.slice(Number(down))] ?? (SORTS.now as (typeof SORTS)[string]);
   const known = (data?.tasks ?? []).filter((t) => t.name.toLowerCase().includes(find.toLowerCase()));
-  const rows = [...known].sort((a, b) => compare(key(a), key(b)));
+  const rows = [...known].sort((a, b) => (down ? compare(key(b), key(a)) : compare(key(a), key(b))));
   const head = (name: string, title: string, num = true): JSX.Element => (
-    <th scope="col" class={num ? "num" : ""} aria-sort={sort === name ? "ascending" : undefined}>
-      <button type="button" class="plain" onClick={() => change(place, { sort: name }, true)}>
-        {title}{sort === name ? " ▲" : ""}
+    <th scope="col" class={num ? "num" : ""} aria-sort={sort === name ? "ascending" : sort === `-${name}` ? "descending" : undefined}>
+      <button type="button" class="plain" onClick={() => change(place, { sort: sort === name ? `-${name}` : name }, true)}>
+        {title}{sort === name ? " ▲" : sort === `-${name}` ? " ▼" : ""}
       </button>
     </th>
   );

@@ -136,7 +136,7 @@ class Plane:
             found.append(CallLog())
         if self.tracing is not None:
             found.append(self.tracing)
-        return [*found, ProxyHeaders(), Trainability()]
+        return [*found, ProxyHeaders(), Trainability(self.live)]
 
     def make_server(self) -> Server:
         """What accepts connections, for ``loop.create_server``."""

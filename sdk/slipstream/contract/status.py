@@ -69,8 +69,8 @@ class Sidecar(Model):
     exit_code: int | None = None
     """The exit code of its last run; None while it runs."""
     reason: str | None = None
-    """Why it ended, where it is restarting or down; where it runs, why the run before this one did; where it is silent,
-    for how long.
+    """How it ended, where it is restarting or down; where it runs, how the run before this one did; where it is silent,
+    for how long. As the words that follow its name: `ended with exit code 1: …`.
     """
 
 

@@ -15,7 +15,7 @@ ENGINES: dict[str, Engine] = {}
 def engine_of(kind: str) -> Engine:
     """The engine of a kind, or of a user's class (``module:Class``). Raises ``ConfigError``."""
     if kind not in ENGINES:
-        found = load_object("engine.kind", settings.ENGINES.get(kind, kind))
+        found = load_object("engine.kind", settings.ENGINES.get(kind, kind), "Class")
         if not (isinstance(found, type) and issubclass(found, Engine)):
             raise ConfigError(f"engine.kind = {kind!r} is no subclass of slipstream.engines.engine.Engine")
         ENGINES[kind] = ENGINES[found.kind] = found()

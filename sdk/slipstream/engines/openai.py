@@ -70,6 +70,6 @@ class OpenAIServer(Engine):
         if config.trainer.enabled:
             yield warn(
                 "the engine gives no token ids",
-                "no call of it is ever trained on, and the trainer waits for good",
+                "no call of it is ever trained on, so a trainer has nothing to do",
                 f"{TRAIN_IT}, or set trainer.enabled = false",
             )

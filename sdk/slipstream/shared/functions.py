@@ -13,11 +13,14 @@ from typing import Any
 from slipstream.errors import ConfigError, StartError
 
 
-def load_object(setting: str, spec: str) -> object:
-    """Import ``module:name``, with the working directory on the path. Raises ``ConfigError`` that names the setting."""
+def load_object(setting: str, spec: str, wanted: str = "function") -> object:
+    """Import ``module:name``, with the working directory on the path. Raises ``ConfigError`` that names the setting.
+
+    ``wanted``: what the name should be of.
+    """
     module, colon, name = spec.partition(":")
     if not (colon and module and name):
-        raise ConfigError(f"{setting} = {spec!r}: write module:function")
+        raise ConfigError(f"{setting} = {spec!r}: write module:{wanted}")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.plane import until
+from tests.support.plane import register, until
 from tests.support.rendering import DEPLOY
 
 from slipstream.operate.run.sidecars import SidecarFile
 from slipstream.operate.run.supervisor import Child
+from slipstream_judge.model.metrics import JudgeMetrics
 from slipstream_proxy.control.observe import boards as activity
 from slipstream_proxy.control.status import status as metrics_scrape
+from slipstream_proxy.data.observe.losses import LossCount
+from slipstream_proxy.data.observe.metrics import LOST, WorkerMetrics, gather
 
 PROMTOOL = shutil.which("promtool")
 pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not here (Debian: apt install prometheus)")
@@ -34,6 +40,10 @@ async def scrape(plane) -> dict[str, float]:
     for _ in range(2):  # the second one has what the first one looked for
         text = await (await plane.client.get("/internal/metrics")).text()
         await plane.deps.ask(plane.deps.store.statistics.counts, plane.deps.now())
+    return series_in(text)
+
+
+def series_in(text: str) -> dict[str, float]:
     found = {}
     for family in text_string_to_metric_families(text):
         for s in family.samples:
@@ -42,14 +52,26 @@ async def scrape(plane) -> dict[str, float]:
     return found
 
 
-def firing(tmp_path, before: dict[str, float], after: dict[str, float]) -> set[str]:
-    """Alerts 25 minutes after the metrics changed. They were as before for 80 minutes."""
+def firing(
+    tmp_path,
+    before: dict[str, float],
+    after: dict[str, float],
+    first: dict[str, float] | None = None,
+    *,
+    steadily: bool = False,
+) -> set[str]:
+    """Alerts within 25 minutes after the metrics changed. They were as ``before`` for an hour, and as ``first`` for 20
+    minutes before that. ``steadily``: they change by as much in each minute.
+    """
+    first = before if first is None else first
+    grows = {name: value - before.get(name, 0.0) if steadily else 0.0 for name, value in after.items()}
     series = [
-        {"series": name, "values": f"{before.get(name, 0.0)}x79 {value}x60"}
+        {"series": name, "values": f"{first.get(name, 0.0)}x19 {before.get(name, 0.0)}x59 {value}+{grows[name]}x60"}
         for name, value in after.items()
         if "_bucket" not in name and "_created" not in name
     ]
-    wanted = [{"eval_time": "105m", "alertname": name, "exp_alerts": []} for name in ALERTS]
+    times = ("82m", "86m", "90m", "105m")
+    wanted = [{"eval_time": at, "alertname": name, "exp_alerts": []} for name in ALERTS for at in times]
     test = {"interval": "1m", "input_series": series, "alert_rule_test": wanted}
     file = tmp_path / "test.yml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
@@ -110,5 +132,114 @@ async def test_what_the_page_knows_has_an_alert(plane, tmp_path, monkeypatch):
     plane.engine.up = False
     await until(lambda: not plane.deps.engines.engines[0].ok)
     assert firing(tmp_path, before, await scrape(plane)) == {
-        "SlipstreamSidecarDown", "SlipstreamStepsSkipped", "SlipstreamEpisodesMoved", "SlipstreamEngineDown",
+        "SlipstreamSidecarDown", "SlipstreamStepsSkipped", "SlipstreamEpisodesMoved", "SlipstreamEngineDown", "SlipstreamRolledBack",
     }  # fmt: skip
+
+
+async def test_an_engine_that_computes_otherwise_and_takes_no_adapters(plane, tmp_path):
+    before = await scrape(plane)
+    assert (await plane.ask("POST", "/training/events", {"kind": "step", "data": {"engine_gap": 0.3}}))[0] == 200
+    plane.engine.up = False
+    await until(lambda: not plane.deps.engines.engines[0].healthy)
+    plane.engine.restart("no routes")
+    plane.engine.up = True
+    await until(lambda: plane.deps.engines.engines[0].outage is not None)
+    assert firing(tmp_path, before, await scrape(plane)) == {"SlipstreamEngineGap", "SlipstreamEngineTakesNoAdapters"}
+
+
+async def test_a_store_that_takes_nothing_while_the_spool_grows(plane, tmp_path, monkeypatch):
+    before = await scrape(plane)
+    ingester = plane.deps.ingester
+    read = ingester._read
+
+    def once():
+        found = read()
+        monkeypatch.setattr(ingester, "_read", lambda: (_ for _ in ()).throw(OSError("the disk is gone")))
+        return found
+
+    ingester.stats.skipped += 1
+    monkeypatch.setattr(ingester, "_read", once)
+    await plane.call("e1", at=plane.deps.now() - 100)
+    await until(lambda: ingester.stats.broken is not None)
+    assert firing(tmp_path, before, await scrape(plane)) == {
+        "SlipstreamSpoolGrowing", "SlipstreamStoreDown", "SlipstreamRecordsSkipped",
+    }  # fmt: skip
+
+
+async def test_a_judge_that_gives_groups_up(make_plane, tmp_path):
+    plane = await make_plane(groups={"size": 2}, judge={"model": "m", "max_attempts": 1})
+    before = await scrape(plane)
+    for n in range(2):
+        await plane.call(f"e{n}", task="t", done=True)
+
+    async def leased():
+        status, body = await plane.ask("POST", "/groups/lease", {"worker": "j"})
+        return body if status == 200 else None
+
+    lease = await until(leased)
+    failed = {"lease": lease["lease"], "failed": "refused"}
+    assert (await plane.ask("POST", f"/groups/{lease['groups'][0]['id']}/scores", failed))[0] == 200
+    assert firing(tmp_path, before, await scrape(plane)) == {"SlipstreamJudgeParked"}
+
+
+def test_a_judge_that_is_behind_waits_and_costs(tmp_path):
+    metrics = JudgeMetrics()
+    before = series_in(generate_latest(metrics.registry).decode())
+    metrics.queue.set(33)
+    metrics.lag.set(301)
+    metrics.waiting.labels("dollars_per_day").set(1)
+    metrics.cost.inc(51)
+    after = series_in(generate_latest(metrics.registry).decode())
+    assert firing(tmp_path, before, after) == {
+        "SlipstreamJudgeBehind", "SlipstreamJudgeBudget", "SlipstreamJudgeCost",
+    }  # fmt: skip
+
+
+def test_calls_that_fail_or_are_lost_and_a_proxy_that_is_away(tmp_path):
+    def told(failed: int, lost: int) -> dict[str, float]:
+        metrics, losses = WorkerMetrics(), LossCount(tmp_path, 0)
+        for status, count in ((2, 100), (5, failed)):
+            for _ in range(count):
+                metrics.count(("chat", "ok" if status == 2 else "error", status, "tiny"), None)
+        if lost:
+            losses.add(lost, OSError(errno.ENOSPC, "full"))
+        metrics.set(LOST, losses.calls)
+        losses.close()
+        return series_in(gather(tmp_path / "none", metrics, "data0.json"))
+
+    found = firing(tmp_path, told(0, 0), told(20, 3), steadily=True)
+    assert found == {"SlipstreamCallsFailing", "SlipstreamCaptureLost"}
+    up = 'up{job="slipstream-proxy"}'  # Prometheus' own
+    assert firing(tmp_path, {up: 1.0}, {up: 0.0}) == {"SlipstreamProxyDown"}
+
+
+@pytest.mark.slow
+async def test_rewards_that_fall_after_a_new_version(make_plane, tmp_path):
+    plane = await make_plane()
+
+    async def rewarded(adapter: str, value: float) -> dict[str, float]:
+        runs = {f"{adapter.replace('@', 'v')}-{n}": value + 0.1 * (n % 2) for n in range(24)}
+        for name in runs:
+            await plane.call(name, task=name, adapter=adapter, done=True)
+        await plane.seen(name)
+        for name, reward in runs.items():
+            assert (await plane.ask("POST", f"/episodes/{name}/rewards", {"value": reward}))[0] == 200
+
+        async def counted():
+            found = await scrape(plane)
+            name = f'slipstream_rewarded_episodes{{adapter="{adapter}",arm="live",split="train"}}'
+            return found if found.get(name) == 24.0 else None
+
+        return await until(counted)
+
+    first = await scrape(plane)
+    good = await rewarded("tiny", 0.8)
+    assert (await register(plane, 1))[0] < 300
+    assert (await plane.ask("POST", "/adapters/tiny@1/promote", {"reason": "by hand"}))[0] == 200
+    bad = await rewarded("tiny@1", 0.1)
+    assert "SlipstreamRewardFallingAfterSwap" in firing(tmp_path, good, bad, first)
+
+
+def test_every_alert_fires_in_a_test_here():
+    here = Path(__file__).read_text()
+    assert [name for name in ALERTS if f'"{name}"' not in here] == []

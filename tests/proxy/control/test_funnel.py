@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 
 import pytest
@@ -64,7 +65,8 @@ async def test_no_engine_answers(plane):
 
 async def test_the_engine_that_up_is_starting(plane):
     plane.engine.up = False
-    own = Child("engine", ["x"], slow_start=True, answers=False, starts=2, since=plane.deps.now() - 30, last_exit=0)
+    own = Child("engine", ["x"], slow_start=True, answers=False, starts=2, since=plane.deps.now() - 30)
+    own.last_end = "ended with exit code 0"
     SidecarFile(plane.config.root)([own])
     found = await line(plane, "engine", "starting")
     assert "ended with exit code 0" in found.text and "is starting it again (3" in found.text
@@ -240,6 +242,17 @@ async def test_too_few_groups_and_no_trainer(make_plane, monkeypatch):
         await run(plane, f"e{n}", reward=float(n))
     found = await line(plane, "ready", "too_few")
     assert "1 group complete and scored, 2 needed" in found.text and "trainer.max_wait" in found.fix
+    # two runs are fewer than eight: the trainer waits four times as long
+    left = re.search(
+        r"fewer are taken in (\d+) s, when the first of them has waited 120 s, because .* \(2\)", found.text
+    )
+    assert left and 100 <= int(left[1]) <= 120
+    asked = {"worker": "w", "min_groups": 8, "max_wait": 60.0}  # as a trainer does whose runs come late
+    assert (await plane.client.post("/slipstream/v1/batches/lease", json=asked, headers=plane.as_())).status == 204
+    found = await line(plane, "ready", "too_few")
+    assert "8 needed for a step, because many runs are several versions old" in found.text and "240 s" in found.text
+    asked = {"worker": "w", "min_groups": 2, "max_wait": 60.0}
+    assert (await plane.client.post("/slipstream/v1/batches/lease", json=asked, headers=plane.as_())).status == 204
     monkeypatch.setattr(activity, "SILENCE", 0.0)
     away = await line(plane, "trainer", "away")
     assert away.blocks and "slipstream trainer" in away.fix
@@ -254,7 +267,7 @@ async def test_too_few_groups_and_no_trainer(make_plane, monkeypatch):
         return found if "more has" in found.text else None
 
     assert (await until(told)).text == (
-        "2 groups are ready: the trainer takes them next; 1 more has runs that do not differ in reward, which teach nothing"
+        "2 groups are ready: they wait for the trainer; 1 more has runs that do not differ in reward, which teach nothing"
     )
 
 
@@ -324,7 +337,7 @@ async def test_a_store_that_is_away(plane):
 
 
 async def test_a_sidecar_that_up_cannot_keep_running(plane):
-    down = {"name": "trainer", "state": "down", "since": 1.0, "starts": 10, "exit_code": 1, "reason": "no GPU"}
+    down = {"name": "trainer", "state": "down", "since": 1.0, "starts": 10, "reason": "ended with exit code 1: no GPU"}
     (plane.config.root / "sidecars.json").write_text(json.dumps({"pid": os.getpid(), "sidecars": [down]}))
     found = await line(plane, "trainer", "down")
     assert found.blocks and "no GPU" in found.text
@@ -332,8 +345,9 @@ async def test_a_sidecar_that_up_cannot_keep_running(plane):
 
 async def test_an_engine_and_a_trainer_that_run_again_say_what_they_ended_with(plane):
     now = time.time()
-    trainer = {"name": "trainer", "state": "running", "since": now, "starts": 2, "reason": "TypeError: aux_loss"}
-    engine = {"state": "running", "since": now, "starts": 3, "exit_code": 1, "reason": "ValueError: KV cache"}
+    trainer = {"name": "trainer", "state": "running", "since": now, "starts": 2}
+    trainer["reason"] = "ended with exit code 1: TypeError: aux_loss"
+    engine = {"state": "running", "since": now, "starts": 3, "reason": "ended with exit code 1: ValueError: KV cache"}
     stack = {"pid": os.getpid(), "sidecars": [trainer], "engine": engine}
     (plane.config.root / "sidecars.json").write_text(json.dumps(stack))
     found = await line(plane, "trainer", "restarted")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator
 
@@ -18,6 +19,7 @@ from tests.support.plane import until
 from slipstream.operate.run.sidecars import SidecarFile
 from slipstream.operate.run.supervisor import Child
 from slipstream_proxy.control.observe import boards as activity
+from slipstream_proxy.control.status import status
 from slipstream_proxy.control.storage import feed
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt install chromium)")
@@ -113,6 +115,42 @@ async def test_a_process_that_hangs_is_not_running(make_plane, tmp_path, monkeyp
         assert await page.js(
             "[...document.querySelectorAll('.card.bad')].map(c => c.innerText).join().includes('silent')"
         )
+
+
+async def test_a_trainer_that_stands_still_with_a_batch_is_not_running(make_plane, monkeypatch):
+    monkeypatch.setattr(status, "STILL", 0.3)
+    plane = await make_plane(groups={"size": 2})
+    for n in range(2):
+        await plane.call(f"e{n}", done=True)
+        await plane.seen(f"e{n}")
+        await plane.ask("POST", f"/episodes/e{n}/rewards", {"value": float(n)})
+    lease = {"worker": "w", "min_groups": 1, "max_wait": 0}
+
+    async def leased():
+        asked = await plane.client.post("/slipstream/v1/batches/lease", json=lease, headers=plane.as_())
+        return asked.status == 200
+
+    await until(leased)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "while True: pass")
+    SidecarFile(plane.config.root)([Child("trainer", [sys.executable], essential=False, process=process)])
+
+    async def told(state):
+        (trainer,) = (await plane.ask("GET", "/status"))[1]["sidecars"]
+        return trainer["state"] == state and (state == "running" or "has computed nothing" in trainer["reason"])
+
+    try:
+        for _ in range(4):
+            assert await told("running")
+            await asyncio.sleep(0.2)
+        process.send_signal(signal.SIGSTOP)
+        await until(lambda: told("silent"))
+        lines = (await plane.ask("GET", "/status"))[1]["waiting"]
+        assert any("the trainer hangs" in line for line in lines) and "1 group is with the trainer" in lines
+        process.send_signal(signal.SIGCONT)
+        await until(lambda: told("running"))
+    finally:
+        process.kill()
+        await process.wait()
 
 
 async def test_no_version_that_was_decided_on_needs_more_episodes(make_plane, tmp_path):

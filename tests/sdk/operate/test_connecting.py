@@ -12,7 +12,7 @@ from tests.support.served import Served
 
 from slipstream.errors import ConfigError
 from slipstream.operate.setup.agents import AGENTS
-from slipstream.operate.setup.connecting import AgentAddress, connect, lines_of, run_of, trouble_of, undo
+from slipstream.operate.setup.connecting import AgentAddress, connect, lines_of, run_of, served_there, trouble_of, undo
 
 PLACE = AgentAddress("http://127.0.0.1:8100", "my-model")
 RUN = PLACE._replace(episode="run1", task="fix")
@@ -88,5 +88,8 @@ def test_it_asks_the_proxy_as_the_agent_would_and_says_what_is_wrong():
             answers.append(answer)
             found = trouble_of(RUN._replace(root=url, model=model, key="sk-1"))
             assert (found is None) if wanted is None else wanted in (found or ""), found
+        answers.append(web.json_response(listed))
+        assert served_there(RUN._replace(root=url, model="default", key="sk-1")).model == "my-model"
+    assert served_there(PLACE._replace(root="http://127.0.0.1:9")) == PLACE._replace(root="http://127.0.0.1:9")
     assert set(heard) == {("/t/fix/e/run1/v1/models", "Bearer sk-1")}
     assert "start `slipstream up`" in (trouble_of(PLACE._replace(root="http://127.0.0.1:9")) or "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.support.served import Served
 from tests.support.server import Reply, Seen, Server
 from tests.support.text_engines import Hosted, LlamaCpp, LMStudio, Ollama, TextEngine
 
+from slipstream.operate.doctor.doctor import examine
 from slipstream.operate.doctor.engine import check_engine
 from slipstream.operate.run.preflight import untrainable
 
@@ -155,6 +157,8 @@ def test_what_an_engine_without_ids_can_do(tmp_path: Path, server: TextEngine, t
         why = untrainable(settings)
         assert why is not None and title in why
         assert not any(f.level == "warn" for f in check_engine(url, config("trainer.enabled=false")))
+        said = [f.what for f in examine(settings, "http://127.0.0.1:9", None)]
+        assert not [what for what in said if re.search("trainer|torch|GPU", what)], "nothing there is trained"
         server.model = "another"
         assert [f.level for f in check_engine(url, settings)] == ["ok", "fail"]
     assert untrainable(settings) is None  # one that is down may come, and says then what it is

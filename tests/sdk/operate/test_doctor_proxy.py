@@ -49,7 +49,7 @@ def test_a_good_proxy(server: Server) -> None:
         ({"calls": 30, "episodes": {"done": 6}, "episodes_": [{"id": f"run~{n}"} for n in range(2, 8)]}, "warn", "6 of the latest 6 episodes are called run", "x-slipstream-episode"),
         ({"funnel": {"lines": [LINE | {"stage": "episodes", "cause": "lone", "text": "9 of them go on with what was said", "fix": "send x-slipstream-episode"}]}}, "warn", "9 of them go on", "x-slipstream-episode"),
         ({"funnel": {"lines": [LINE | {"stage": "step", "cause": "engine_gap", "text": "0.3 nats a token away", "fix": "compute in one number format"}]}}, "warn", "0.3 nats", "number format"),
-        ({"funnel": {"lines": [LINE | {"stage": "trainer", "cause": "restarting", "text": "the trainer ended", "fix": None, "blocks": True}]}}, "warn", "the trainer ended", "`trainer |`"),
+        ({"funnel": {"lines": [LINE | {"stage": "trainer", "cause": "restarting", "text": "the trainer ended", "fix": None, "blocks": True}]}}, "warn", "the trainer ended", "`up.log`"),
     ],
 )  # fmt: skip
 def test_a_proxy_in_trouble(server: Server, told: dict, level: str, what: str, fix: str) -> None:

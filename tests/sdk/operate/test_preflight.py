@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import json
 import socket
@@ -16,7 +17,9 @@ from tests.support.server import Server
 from slipstream.config import Config, load_config
 from slipstream.engines.vllm.command import check_model, missing_vllm, unserved_on_cpu
 from slipstream.errors import StartError
-from slipstream.operate.run.preflight import check_port, preflight
+from slipstream.operate.run.preflight import check_adapter_name, check_alone, check_port, preflight
+from slipstream.operate.run.stack import named
+from slipstream.operate.run.supervisor import Supervisor
 
 
 def config(tmp_path: Path, *flags: str) -> Config:
@@ -106,6 +109,49 @@ def test_the_engines_own_name(server: Server, tmp_path: Path) -> None:
     two = serving(server, "a", "b")
     with pytest.raises(StartError, match=r"^the engine serves several models: give --name, one of a, b$"):
         preflight(config(tmp_path, two))
+
+
+async def test_an_engine_that_comes_up_later_is_taken_by_its_name(server: Server, tmp_path: Path) -> None:
+    down = config(tmp_path, f'engine.urls=["http://127.0.0.1:{free_port()}"]')
+    assert preflight(down) == down
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        serving(server, "qwen")
+
+    late = config(tmp_path, f'engine.urls=["{server.url}"]')
+    assert (await named(late, Supervisor(), say, pause=0.01)).model_name == "qwen"
+    assert len(said) == 1 and "--name" in said[0]
+    both = config(tmp_path, f'engine.urls=["http://127.0.0.1:{free_port()}", "{server.url}"]')
+    assert preflight(both).model_name == "qwen"
+
+
+def test_a_second_one_on_the_same_folder_is_refused_before_it_starts_anything(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from slipstream.operate.run.preflight import check_alone; "
+    code += f"check_alone(Path({str(tmp_path / 'data')!r})); print('mine', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None and first.stdout.readline() == b"mine\n"
+        argv = slipstream("up", "--model", str(MODEL), "--set", f"data_dir={tmp_path}/data", "--port", "0")
+        second = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+        first.kill()
+    assert (second.returncode, second.stdout) == (2, "")
+    assert (
+        second.stderr.startswith(f"slipstream up: data_dir {tmp_path}/data is used by")
+        and second.stderr.count("\n") == 1
+    )
+    with (tmp_path / "data" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as a proxy has it that runs without an `up`
+        with pytest.raises(StartError, match="is used by"):
+            check_alone(tmp_path / "data")
+    check_alone(tmp_path / "other")
+
+
+def test_a_name_that_no_adapter_can_have_is_refused() -> None:
+    check_adapter_name("Qwen3-4B_v2.1~x")
+    for name in ("Qwen/Qwen3-4B", "qwen:7b", "a b"):
+        with pytest.raises(StartError, match=r"--served-model-name"):
+            check_adapter_name(name)
 
 
 def test_an_engine_that_is_down_may_come_yet(tmp_path: Path) -> None:

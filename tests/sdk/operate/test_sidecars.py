@@ -34,7 +34,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     found = read_stack(tmp_path / "data").sidecars
     assert [s.name for s in found] == ["trainer", "judge"]
     assert found[0] == Sidecar(
-        name="trainer", state="down", since=5.0, starts=10, exit_code=2, reason="StartError: no checkpoint"
+        name="trainer",
+        state="down",
+        since=5.0,
+        starts=10,
+        exit_code=2,
+        reason="ended with exit code 2: StartError: no checkpoint",
     )
     assert found[1].state == "running" and found[1].reason is None
     report.remove()
@@ -76,17 +81,17 @@ def test_the_engine_before_it_answers_and_when_it_is_started_again(tmp_path: Pat
     engine.tail.append("EngineDeadError: gone")
     report([engine])
     assert (found := read_stack(tmp_path).engine) and found.sentence(103.0) == (
-        "the engine ended with exit code 0 (EngineDeadError: gone), and `slipstream up` is starting it again "
+        "the engine ended with exit code 0; its last error: EngineDeadError: gone, and `slipstream up` is starting it again "
         "(3 s so far)"
     )
-    engine.state, engine.starts, engine.last_exit, engine.answers = ChildState.RUNNING, 2, 0, False
+    engine.state, engine.starts, engine.answers = ChildState.RUNNING, 2, False
     report([engine])
     assert (found := read_stack(tmp_path).engine) and "is starting it again" in (found.sentence(103.0) or "")
-    engine.answers, engine.last_error = True, "OutOfMemoryError: CUDA out of memory"
+    engine.answers, engine.last_end = True, "ended with exit code 1: OutOfMemoryError: CUDA out of memory"
     report([engine])
     assert (found := read_stack(tmp_path).engine) and found.sentence(103.0) is None
     assert found.ended(103.0) == (
-        "the engine was started again: it ended with exit code 0 (OutOfMemoryError: CUDA out of memory)"
+        "the engine was started again: it ended with exit code 1: OutOfMemoryError: CUDA out of memory"
     )
     assert found.ended(100.0 + 2 * RECENT_SECONDS) is None
     report([child("judge")])
@@ -96,8 +101,8 @@ def test_the_engine_before_it_answers_and_when_it_is_started_again(tmp_path: Pat
 def test_sentences() -> None:
     assert sentence(Sidecar(name="judge", state="running", since=0)) is None
     assert sentence(Sidecar(name="judge", state="ended", since=0, exit_code=0)) is None
-    again = sentence(Sidecar(name="judge", state="restarting", since=0, exit_code=1, reason="OSError: x"))
-    assert again == "the judge ended with exit code 1 and is restarted: OSError: x"
+    again = sentence(Sidecar(name="judge", state="restarting", since=0, exit_code=1, reason="ended with exit code 1"))
+    assert again == "the judge ended with exit code 1, and is restarted"
     down = sentence(Sidecar(name="judge", state="down", since=0, starts=10, exit_code=1, reason="OSError: x"))
     assert down is not None and down.startswith("the judge is down after 10 starts")
 
@@ -105,7 +110,12 @@ def test_sentences() -> None:
 def test_a_trainer_that_fails_again_and_again_says_why_while_it_loads() -> None:
     """Between two failures its process runs, and all that could be said was that it asks for no work."""
     failed = sidecar_of(
-        child("trainer", starts=3, since=100.0, last_error="ValueError: Target modules {'x'} not found")
+        child(
+            "trainer",
+            starts=3,
+            since=100.0,
+            last_end="ended with exit code 1: ValueError: Target modules {'x'} not found",
+        )
     )
     assert failed.state == "running"
     said = starts_again(failed, silence=50.0, now=120.0)

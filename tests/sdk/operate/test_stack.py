@@ -300,7 +300,7 @@ async def test_a_judge_that_never_starts_stays_down(
                 await asyncio.sleep(0.1)
         seen = await asyncio.to_thread(status, found.url)
         assert [(s.name, s.state, s.exit_code, s.starts) for s in seen.sidecars] == [("judge", "down", 2, 3)]
-        said = [w for w in seen.waiting if w.startswith("the judge is down after 3 starts, the last with exit code 2")]
+        said = [w for w in seen.waiting if w.startswith("the judge is down after 3 starts: it ended with exit code 2")]
         assert len(said) == 1
         assert seen.engines[0]["ok"]
         assert not supervisor.stopping.is_set()

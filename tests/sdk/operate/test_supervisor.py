@@ -75,6 +75,18 @@ def test_last_words() -> None:
     assert child.last_words() == "ValueError: no"
 
 
+def test_how_it_ended_and_its_last_error_if_there_is_one() -> None:
+    child = Child("trainer", [], exit_code=-9)
+    child.tail.append("12:00:00 info    step 3")
+    assert child.end() == "was ended by signal 9 (SIGKILL)"
+    child.tail.append("ValueError: long ago")
+    assert child.end() == "was ended by signal 9 (SIGKILL); its last error: ValueError: long ago"
+    child.exit_code = 1
+    assert child.end() == "ended with exit code 1: ValueError: long ago"
+    child.ended_for = "it did not answer for 60 s"
+    assert child.end() == "was ended by `slipstream up`: it did not answer for 60 s"
+
+
 async def test_one_whose_work_is_done_is_left_alone() -> None:
     lines = Lines()
     supervisor = Supervisor(lines)
@@ -187,7 +199,7 @@ async def test_one_that_keeps_dying_is_given_up_and_ends_all() -> None:
     assert await asyncio.wait_for(supervisor.wait(), 60) == 1
     await asyncio.wait_for(supervisor.stop(), 60)
     assert (child.starts, child.gave_up) == (3, True)
-    assert lines[-1] == "c: given up: exit code 3 after 3 failed starts"
+    assert lines[-1] == "c: given up after 3 failed starts: it ended with exit code 3"
     assert other.process is not None
     assert not alive(other.process.pid)
     assert not other.gave_up
@@ -200,7 +212,7 @@ async def test_what_cannot_be_is_not_tried_again() -> None:
     assert await asyncio.wait_for(supervisor.wait(), 60) == 1
     await supervisor.stop()
     assert child.starts == 1
-    assert lines == ["c: given up: exit code 2 after 1 failed start"]
+    assert lines == ["c: given up after 1 failed start: it ended with exit code 2"]
 
 
 async def test_a_program_that_is_not_there(tmp_path: Path) -> None:

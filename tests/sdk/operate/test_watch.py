@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pytest
 from tests.support.server import Server
 
 from slipstream.client import AsyncClient
@@ -70,15 +72,33 @@ async def test_a_proxy_that_goes_away_is_said_once() -> None:
     assert len(said) == 1 and said[0].startswith("! the proxy does not answer")
 
 
-def test_a_quiet_log_holds_what_a_person_should_see() -> None:
-    quiet = Quiet()
+def test_a_quiet_log_holds_what_a_person_should_see(tmp_path: Path) -> None:
+    quiet = Quiet(tmp_path / "data" / "up.log")
     lines = (
         'INFO:     127.0.0.1:5 - "GET /health HTTP/1.1" 200 OK', "12:00:00 info    loaded m@1", "(EngineCore) INFO 11-25 12:00:00 [core.py:1] ready",
-        "12:00:01 error   the store is away", "Traceback (most recent call last):", '  File "x.py", line 1, in f', "12:00:02 info    again",
+        "12:00:01 error   the store is away", "  because", "12:00:02 info    again",
         "  not of an error", "WARNING 11-25 12:00:00 [lora.py:1] slow",
     )  # fmt: skip
-    seen = [line for line in lines if not quiet("engine", line)]
-    assert [s.split()[0] for s in seen] == ["12:00:01", "Traceback", "File", "WARNING"]
+    seen = [said for line in lines if (said := quiet("engine", line))]
+    assert [s.split()[0] for s in seen] == ["12:00:01", "because", "WARNING"]
+    assert (tmp_path / "data" / "up.log").read_text().splitlines() == [f"engine   | {line}" for line in lines]
+
+
+@pytest.mark.parametrize("head", ["", "(APIServer pid=7) ERROR 11-25 12:00:0{n} [hermes_tool_parser.py:11] "])
+def test_a_traceback_is_one_line_that_says_where_it_stands(tmp_path: Path, head: str) -> None:
+    quiet = Quiet(tmp_path / "up.log")
+    lines = (
+        "Traceback (most recent call last):", '  File "json.py", line 1, in loads', "    x", "JSONDecodeError: Expecting value", "",
+        "During handling of the above exception, another exception occurred:", "", "Traceback (most recent call last):",
+        '  File "hermes.py", line 1', "pydantic.ValidationError: 1 error for Tool", "  name",
+    )  # fmt: skip
+    told = "JSONDecodeError: Expecting value (its traceback: " + str(tmp_path / "up.log") + ")"
+    for expected in ([told], []):  # the same again is not said again
+        raw = [head.format(n=n % 9) + line for n, line in enumerate(lines)] + ["INFO:     ready"]
+        assert [said for line in raw if (said := quiet("engine", line))] == expected
+    assert quiet("judge", "Traceback (most recent call last):") is None
+    assert quiet("engine", "WARNING 11-25 12:00:00 [lora.py:1] slow"), "another child's lines go on"
+    assert quiet("judge", "OSError: no") == f"OSError: no (its traceback: {tmp_path / 'up.log'})"
 
 
 def test_a_curve_in_a_line() -> None:

@@ -67,6 +67,11 @@ class AdapterRegistry:
         if found:
             fix = f"use one of {', '.join(sorted(a.name for a in found))}"
             raise Problem(409, f"several models have a version {which}", field="path.adapter", fix=fix)
+        if which in self.models:
+            live = self.live(which)
+            fix = f"demote {live}: new runs get the version before it, and the base model where there is none"
+            now = "it is live already" if live == which else fix
+            raise Problem(404, f"{which} is the base model, and no adapter", field="path.adapter", fix=now)
         raise Problem(404, f"no adapter {which}", field="path.adapter", fix="list them with GET adapters")
 
     def of(self, model: str, state: AdapterState, items: Mapping[str, Adapter] | None = None) -> Adapter | None:

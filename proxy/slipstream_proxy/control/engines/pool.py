@@ -100,7 +100,7 @@ class EngineReplica:
         sampling = self.sampling or EngineSampling(known=False)
         known: JsonObject = {"packed": self.facts.packed, "parses": self.facts.parses, "sampling": sampling.values}
         known |= {"sampling_known": sampling.known, "raw_logprobs": sampling.raw}
-        known |= {"kind": self.server.kind, "routes": list(self.facts.routes)}
+        known |= {"kind": self.server.kind, "kind_known": bool(self.title), "routes": list(self.facts.routes)}
         return {"url": self.url, "ok": self.ok, "loaded": sorted(self.loaded), **known}
 
     def told(self) -> JsonObject:

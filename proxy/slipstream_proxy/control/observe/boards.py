@@ -16,11 +16,14 @@ from typing import Literal, NamedTuple
 
 from slipstream import contract as c
 from slipstream.contract import Event, Paused
+from slipstream.operate.run.process import cpu_seconds
 from slipstream.settings.trainer import ScheduleConfig, clock
 from slipstream_proxy.control.storage.access import StoreAccess
 from slipstream_proxy.store.write.judge_queue import JudgeQueue
 
 Role = Literal["judge", "trainer"]
+BUSY = 0.01
+"""Of a CPU: a process with work to do takes more, also while a GPU computes."""
 SILENCE = 45.0
 """Seconds without a request after which a sidecar is away. Idle, it asks every few seconds; at work it has a lease."""
 
@@ -31,9 +34,23 @@ class SidecarActivity:
     def __init__(self) -> None:
         self.started = time.monotonic()
         self._last: dict[Role, float] = {}
+        self._computed: dict[Role, tuple[int, float, float]] = {}
+        """Its process id, its CPU time, and when that had grown."""
+        self.pace: tuple[int, float] | None = None
+        """Groups that the trainer asked for last, and seconds after which it takes fewer."""
 
     def seen(self, role: Role) -> None:
         self._last[role] = time.monotonic()
+
+    def still(self, role: Role, pid: int | None) -> float:
+        """Seconds for which its process has computed next to nothing, as far as that was looked at."""
+        spent, now = cpu_seconds(pid) if pid else None, time.monotonic()
+        if spent is None or pid is None:
+            return 0.0
+        before = self._computed.get(role)
+        if before is None or before[0] != pid or spent - before[1] > 0.05 + BUSY * (now - before[2]):
+            before = self._computed[role] = pid, spent, now
+        return now - before[2]
 
     def ever(self, role: Role) -> bool:
         return role in self._last

@@ -33,6 +33,7 @@ from slipstream_proxy.control.observe.boards import ScheduleState
 from slipstream_proxy.data.observe.losses import Losses
 from slipstream_proxy.dialects.sampling import UNKNOWN_SAMPLING
 from slipstream_proxy.store.read.status import RATE_SECONDS, FunnelCounts, plural, span
+from slipstream_proxy.store.write.batches import LEAST_RUNS, MUCH_LONGER
 
 if TYPE_CHECKING:
     from slipstream_proxy.store.read.status import AdapterReward
@@ -343,7 +344,7 @@ def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:
         text = "no engine is configured (engine.urls)"
         yield FunnelLine(stage="engine", cause="not_configured", count=0, text=text, fix=fix, blocks=True)
     elif down and around.engine_busy:
-        fix = "wait; the lines `engine |` of `slipstream up` say how far it is"
+        fix = "wait; `up.log` in data_dir says how far it is"
         text = around.engine_busy
         yield FunnelLine(stage="engine", cause="starting", count=len(down), text=text, fix=fix, blocks=True)
     elif len(down) == len(around.engines):
@@ -351,7 +352,7 @@ def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:
         yield FunnelLine(stage="engine", cause="down", count=len(down), text="no engine answers", fix=fix, blocks=True)
     yield from _outages(around, up=len(around.engines) - len(down))
     if around.engine_ended:
-        fix = remedy(around.engine_ended) or "see the lines `engine |` of `slipstream up` above that error"
+        fix = remedy(around.engine_ended) or "see `up.log` in data_dir, above that error"
         yield FunnelLine(stage="engine", cause="ended", count=1, text=around.engine_ended, fix=fix)
     if around.sampling is not None and around.sampling.cuts:
         text = (
@@ -415,6 +416,8 @@ class Surroundings:
     """(URL, whether it answers, its error)."""
     outages: list[tuple[str, AdapterOutage]] = field(default_factory=list)
     """(URL, why it takes no adapters) of the engines that are up and take none."""
+    text_only: bool = False
+    """An engine gives no token ids: then no call of any is trained on."""
     sampling: EngineSampling | None = None
     """What the engines sample with where a call says nothing; None: as the model likes."""
     candidates: list[Adapter] = field(default_factory=list)
@@ -427,6 +430,8 @@ class Surroundings:
     """Versions that running episodes keep in the engines, while a newer one has no slot."""
     pins: Mapping[str, int] = field(default_factory=dict)
     """Adapter → open episodes."""
+    pace: tuple[int, float] = (4, 30.0)
+    """Groups that a step needs, and seconds after which fewer are enough: as the trainer asked last."""
     trainer_silence: float = 0.0
     """Seconds since the trainer last asked for work."""
     trainer_away: bool = False
@@ -473,6 +478,10 @@ def funnel_of(counts: FunnelCounts | None, around: Surroundings) -> Funnel:
     """``counts`` None: the store does not answer."""
     lines = [*engine_lines(around), *_store(counts, around), *_losses(around)]
     rewards = (unweighted_lines, reward_lines, flat_lines)
+    if around.text_only:  # nothing can be trained, so that nothing is said of what training waits for
+        for stage in (_calls, _judge):
+            lines += stage(counts, around) if counts is not None else ()
+        return Funnel(lines=lines)
     stages = (_calls, _episodes, _groups, _siblings, _judge, *rewards, _untrainable, _lost, _ready, _trainer, _steps)
     for stage in stages:
         lines += stage(counts, around) if counts is not None else ()
@@ -524,7 +533,7 @@ def _calls(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         text = "no call has come through the proxy yet"
         text += f" ({plural(counts.calls, 'call was', 'calls were')} imported)" if counts.calls else ""
         yield FunnelLine(stage="calls", cause="none", count=0, text=text, fix=fix, blocks=True)
-    elif not counts.trained_calls and not counts.untrainable:
+    elif not counts.trained_calls and not counts.untrainable and not around.text_only:
         fix = f'let the agent ask for {around.config.model_name}, or map its model name in [models."<name>"]'
         text = "calls have come, and none asks for the trained model"
         yield FunnelLine(stage="calls", cause="untrained_model", count=counts.calls, text=text, fix=fix, blocks=True)
@@ -685,20 +694,40 @@ def _lost(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
 
 
 def _ready(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
-    need = around.config.trainer.min_groups
-    if counts.ready and counts.teaching < need:
+    need, patience = around.pace
+    teaching, runs, since = counts.teaching
+    if around.config.trainer.algorithm == "sft":  # imitation compares nothing: every group counts
+        teaching, runs = counts.ready, LEAST_RUNS
+    waits = patience if runs >= LEAST_RUNS else MUCH_LONGER * patience
+    waited = around.now - (around.now if since is None else since)
+    if counts.ready and teaching < need and not (teaching and waited >= waits):
         text = f"{plural(counts.ready, 'group', 'groups')} complete and scored, {need} needed for a step"
-        if counts.teaching < counts.ready:
-            text += (
-                f" with runs that differ in reward: {counts.teaching} {'has' if counts.teaching == 1 else 'have'} them"
-            )
-        fix = f"fewer are enough after trainer.max_wait ({span(around.config.trainer.max_wait)})"
+        if need > around.config.trainer.min_groups:
+            text += ", because many runs are several versions old when they end"
+        if teaching < counts.ready:
+            text += f"; of them {plural(teaching, 'has', 'have')} runs that differ in reward, and only such count"
+        fix = "a step is taken sooner with fewer groups if trainer.min_groups or trainer.max_wait is lower"
+        if since is not None:
+            few = f", because they have fewer than {LEAST_RUNS} runs ({runs})" if runs < LEAST_RUNS else ""
+            left = span(waits - waited)
+            text += f"; fewer are taken in {left}, when the first of them has waited {span(waits)}{few}"
         yield FunnelLine(stage="ready", cause="too_few", count=counts.ready, text=text, fix=fix)
     elif counts.ready:
-        text = f"{plural(counts.teaching, 'group is', 'groups are')} ready: the trainer takes them next"
-        if flat := counts.ready - counts.teaching:
+        then = "the trainer takes them next"
+        if counts.leased:
+            then = "the trainer takes them after the batch that it has"
+        elif around.paused is not None:
+            then = "they wait until training is resumed"
+        elif not around.schedule.open:
+            then = "they wait for the trainer's schedule"
+        elif around.slots:
+            then = "the trainer takes them once the version that it made has a slot in the engine"
+        elif around.trainer_away:
+            then = "they wait for the trainer"
+        text = f"{plural(teaching, 'group is', 'groups are')} ready: {then}"
+        if flat := counts.ready - teaching:
             text += f"; {plural(flat, 'more has', 'more have')} runs that do not differ in reward, which teach nothing"
-        yield FunnelLine(stage="ready", cause="ready", count=counts.teaching, text=text)
+        yield FunnelLine(stage="ready", cause="ready", count=teaching, text=text)
     elif not counts.leased and not counts.again.left:
         text = f"0 groups complete and scored, {need} needed for a step"
         yield FunnelLine(stage="ready", cause="none", count=0, text=text)
@@ -749,9 +778,10 @@ def _trainer(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]
         fix = "wait: groups are kept until then, however old they become; or change trainer.schedule"
         yield FunnelLine(stage="trainer", cause="schedule", count=round(wait), text=text, fix=fix, blocks=True)
     if counts.leased:
-        text = f"{plural(counts.leased, 'group is', 'groups are')} being trained on"
+        doing = "with the trainer" if _in_trouble("trainer", around) else "being trained on"
+        text = f"{plural(counts.leased, 'group is', 'groups are')} {doing}"
         yield FunnelLine(stage="trainer", cause="training", count=counts.leased, text=text)
-    elif around.trainer_away and not _in_trouble("trainer", around):
+    elif around.trainer_away and not around.slots and not _in_trouble("trainer", around):
         text = f"the trainer has not asked for work for {span(around.trainer_silence)}"
         fix = "start `slipstream trainer` (or `slipstream up`), and see its log"
         silence = round(around.trainer_silence)

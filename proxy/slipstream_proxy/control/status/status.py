@@ -40,6 +40,8 @@ from slipstream_proxy.store.read.status import FunnelCounts, span
 
 Measured = tuple[float, float, float, int]
 """Mean reward, its interval's ends, runs."""
+STILL = 60.0
+"""Seconds after which a trainer that has a batch and computes nothing hangs."""
 DAYS = 6 * 86_400.0
 """A version younger than that is dated by its weekday."""
 
@@ -112,6 +114,8 @@ def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
         engines=[(e.url, e.ok, e.error) for e in deps.engines.engines],
         sampling=sampling_of(deps.engines.healthy(), deps.config),
         outages=[(e.url, e.outage) for e in deps.engines.healthy() if e.outage is not None],
+        text_only=any(not e.server.gives_ids for e in deps.engines.engines),
+        pace=activity.pace or (config.trainer.min_groups, config.trainer.max_wait),
         candidates=deps.registry.in_state(c.AdapterState.CANDIDATE),
         replayed=[a for a in deps.registry.in_state(c.AdapterState.LOADING) if a.replay is not None and not a.forced],
         served=[a for model in deps.registry.models if (a := deps.registry.served(model)) is not None],
@@ -152,6 +156,10 @@ async def read_funnel(deps: Deps, stack: StackReport | None = None) -> c.Funnel:
     counts: FunnelCounts | None = None
     try:
         counts = await deps.ask(deps.store.statistics.funnel, deps.config.judge.name, around.now)
+        for found in stack.sidecars if counts.leased else ():
+            sidecar = heard(deps, found, stack.pids.get(found.name), at_work=found.name == "trainer")
+            if sidecar.name == "trainer" and sidecar.state == "silent":
+                around.sidecars = [*around.sidecars, ("trainer", "silent", f"the trainer hangs: {sidecar.reason}")]
         paused = await deps.switch.state(deps)
         if paused.paused:
             who = "somebody" if paused.by in (None, "-") else paused.by
@@ -172,9 +180,14 @@ def headlines_of(deps: Deps, rows: list[JsonObject]) -> dict[str, str]:
     return {model: text for model, text in found.items() if text is not None}
 
 
-def heard(deps: Deps, sidecar: c.Sidecar, *, at_work: bool) -> c.Sidecar:
-    """The supervisor sees that a process is there. That it works shows in what it asks."""
+def heard(deps: Deps, sidecar: c.Sidecar, pid: int | None, *, at_work: bool) -> c.Sidecar:
+    """The supervisor sees that a process is there. That it works shows in what it asks, and in what it computes."""
     role: Role = "judge" if sidecar.name == "judge" else "trainer"
+    if sidecar.state == "running" and at_work and (still := deps.activity.still(role, pid)) > STILL:
+        why = f"it has a batch, and has computed nothing for {span(still)}: see its log, or restart it"
+        return sidecar.model_copy(update={"state": "silent", "reason": why})
+    # a trainer whose version has no slot in the engine asks for no batch
+    at_work |= role == "trainer" and deps.swapper.is_full()
     if sidecar.state != "running" or at_work or not deps.activity.away(role):
         return sidecar
     why = f"it has not asked for work for {span(deps.activity.silence(role))}: see its log, or restart it"
@@ -221,7 +234,9 @@ async def status_of(deps: Deps) -> c.Status:
         judging=judging,
         forgetting=deps.forgetter.progress(),
         space=deps.space,
-        sidecars=[heard(deps, s, at_work=s.name == "trainer" and bool(leased)) for s in stack.sidecars],
+        sidecars=[
+            heard(deps, s, stack.pids.get(s.name), at_work=s.name == "trainer" and bool(leased)) for s in stack.sidecars
+        ],
         batch={"batches": counts.get("batches", {}), "missing": counts.get("missing", {})},
     )
 
@@ -284,8 +299,9 @@ class MetricsScrape:
             m.kept_groups.labels(model).set(len(a.kept_from(model)))
         m.sidecar_up.clear()
         leased = self._leased
-        for found in read_stack(deps.config.root).sidecars:
-            sidecar = heard(deps, found, at_work=found.name == "trainer" and leased)
+        stack = read_stack(deps.config.root)
+        for found in stack.sidecars:
+            sidecar = heard(deps, found, stack.pids.get(found.name), at_work=found.name == "trainer" and leased)
             if sidecar.state != "ended":
                 m.sidecar_up.labels(sidecar.name).set(sidecar.state == "running")
         for engine in deps.engines.engines:

@@ -36,6 +36,8 @@ class EngineView:
     raw: bool = False
     """Its log-probabilities are those before temperature."""
     kind: str = OWN.kind
+    kind_known: bool = True
+    """False: it has not said yet what it is, and is taken for one of that kind."""
     gives_ids: bool = True
     routes: frozenset[str] = frozenset()
     """Of an engine without token ids: paths of the formats that it has beside chat completions."""
@@ -59,6 +61,7 @@ class EngineView:
             known,
             bool(told.get("raw_logprobs")),
             kind.kind,
+            bool(told.get("kind_known", True)),
             kind.gives_ids,
             frozenset(told.get("routes", ())),
             kind.health,
@@ -105,9 +108,10 @@ class LiveView:
         """What the table said last of each engine that hung."""
         self.trying: dict[str, str] = {}
         """Engines on trial, with the id of this worker's call that tries them."""
-        kind = started(config)
+        kind, known = started(config), config.engine.kind != "auto"
         self.engines = [
-            EngineView(u, kind=kind.kind, gives_ids=kind.gives_ids, health=kind.health) for u in config.engine.urls
+            EngineView(u, kind=kind.kind, kind_known=known, gives_ids=kind.gives_ids, health=kind.health)
+            for u in config.engine.urls
         ]
         self.models: dict[str, ModelView] = {name: ModelView(name, name)}
         self.gone: dict[str, tuple[str, float]] = {}
@@ -131,6 +135,8 @@ class LiveView:
         """Of the engines. Where they differ, and for what else can be told of all calls only: one without token ids."""
         self.gives_ids = kind.gives_ids
         """Every engine can be asked for them."""
+        self.kind_known = known
+        """Every engine has said what it is."""
         self.routes: frozenset[str] = frozenset()
         """Formats that every engine without token ids has a route for."""
         self.trouble: dict[str, Trouble] = {}
@@ -181,6 +187,7 @@ class LiveView:
             self.sampling_known = all(e.sampling_known for e in up)
             self.raw = any(e.raw for e in up)
             self.gives_ids = all(e.gives_ids for e in engines)
+            self.kind_known = all(e.kind_known for e in engines)
             least = [e for e in engines if not e.gives_ids] or engines
             self.kind = least[0].kind
             self.routes = frozenset.intersection(*(e.routes for e in least))

@@ -299,11 +299,20 @@ class DearFigures(NamedTuple):
     lone: int
 
 
+class Teaching(NamedTuple):
+    """Groups that are ready and from which a step can learn."""
+
+    groups: int
+    runs: int
+    since: float | None
+    """When the first of them was ready."""
+
+
 class FunnelFigures(NamedTuple):
     """Figures that a look at little finds, whenever it is."""
 
     outcomes: list[GroupOutcome]
-    teaching: int
+    teaching: Teaching
     last_skipped: str | None
     kls: list[float]
     engine_gap: float | None
@@ -312,10 +321,10 @@ class FunnelFigures(NamedTuple):
     """Of open episodes: agent, whether untagged, and when the latest call of the first of them to end was over."""
 
 
-def funnel_figures(tx: Tx, found: StoreCounts) -> FunnelFigures:
+def funnel_figures(tx: Tx, rules: Rules, found: StoreCounts) -> FunnelFigures:
     going = any(t.n for (state, *_), t in found.kept.episodes.items() if state == "open")
     ends = _ends(tx) if going else []
-    recent = (_outcomes(tx), _teaching(tx), _last_skipped(tx, found), _kls(tx), _engine_gap(tx))
+    recent = (_outcomes(tx), _teaching(tx, rules), _last_skipped(tx, found), _kls(tx), _engine_gap(tx))
     return FunnelFigures(*recent, training_again(tx), ends)
 
 
@@ -407,8 +416,8 @@ class FunnelCounts(NamedTuple):
     """Episodes that the judge scored in the last ``RATE_SECONDS``."""
     parked: int
     ready: int
-    teaching: int
-    """Of those that are ready: whose runs differ in reward, so that a step can learn from them."""
+    teaching: Teaching
+    """Of those that are ready: whose runs differ in reward."""
     leased: int
     lost: dict[tuple[str, str], int]
     """(stale or dropped, cause) → groups."""
@@ -486,14 +495,20 @@ def _outcomes(tx: Tx) -> list[GroupOutcome]:
     return [GroupOutcome(*row) for row in tx.all(sql, (groups,))]
 
 
-def _teaching(tx: Tx) -> int:
-    """Groups that are ready and whose runs differ in reward. Where runs share a baseline over groups, all count."""
-    sql = "SELECT id, kind FROM t_groups WHERE state = 'ready' AND split <> 'eval' AND again = 0"
-    kinds: dict[str, str] = dict(tx.all(sql))
-    if not kinds:
-        return 0
-    sql = f"SELECT grp, min(reward) < max(reward) FROM t_episodes WHERE grp {IN} AND reward IS NOT NULL GROUP BY grp"
-    return sum(bool(differ) or kinds[group] != GroupKind.TASK for group, differ in tx.all(sql, (list(kinds),)))
+def _teaching(tx: Tx, rules: Rules) -> Teaching:
+    """Where runs share a baseline over groups, or calls have rewards of their own, all groups count."""
+    sql = "SELECT id, kind, ready_at FROM t_groups WHERE state = 'ready' AND split <> 'eval' AND again = 0"
+    ready: dict[str, tuple[str, float]] = {group: (kind, at) for group, kind, at in tx.all(sql)}
+    if not ready:
+        return Teaching(0, 0, None)
+    sql = f"""SELECT grp, min(reward) < max(reward), count(*) FROM t_episodes WHERE grp {IN} AND reward IS NOT NULL
+        GROUP BY grp"""
+    runs = {
+        group: int(n)
+        for group, differ, n in tx.all(sql, (list(ready),))
+        if differ or rules.credit == "call" or ready[group][0] != GroupKind.TASK
+    }
+    return Teaching(len(runs), sum(runs.values()), min((ready[group][1] for group in runs), default=None))
 
 
 def _kls(tx: Tx) -> list[float]:
@@ -595,7 +610,7 @@ class StoreStatistics:
         orphans = self._orphans.get(None, lambda: self._look_orphans(now), stand)
         with self.db.read() as tx:
             found = self._found(tx, stand)
-            figures = self._funnel.get(stand, lambda: funnel_figures(tx, found))
+            figures = self._funnel.get(stand, lambda: funnel_figures(tx, self.rules, found))
             scored = judged(tx, found.kept, now)
         return funnel_counts(self.rules, self.pace, found, figures, dear, now, orphans=orphans, judged=scored)
 
@@ -619,6 +634,14 @@ class StoreStatistics:
             for parts, t in kept.items()
         ]
         return sorted(found, key=lambda r: (r["model"], r["first"], r["split"], r["arm"]))
+
+    def untrained_groups(self, adapter: str) -> int:
+        """Groups that may still be trained on and have a run of this adapter."""
+        sql = """SELECT count(*) FROM t_groups g WHERE split = 'train' AND kind <> 'window'
+            AND state IN ('forming', 'waiting_reward', 'ready', 'leased')
+            AND EXISTS (SELECT 1 FROM t_episodes e WHERE e.grp = g.id AND e.adapter = ?)"""
+        with self.db.read() as tx:
+            return int(tx.all(sql, (adapter,))[0][0])
 
     def rewards_by_source(self) -> list[JsonObject]:
         """Source, adapter, split, count, mean, std (of the sample; 0 for one) of the latest rewards of each name."""

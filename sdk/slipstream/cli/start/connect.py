@@ -12,7 +12,7 @@ from slipstream.cli.common import add_config, add_url, proxy_url, read_config
 from slipstream.contract import name_of
 from slipstream.errors import StartError
 from slipstream.operate.setup.agents import AGENTS, CodingAgent
-from slipstream.operate.setup.connecting import AgentAddress, connect, lines_of, run_of, trouble_of, undo
+from slipstream.operate.setup.connecting import AgentAddress, connect, lines_of, run_of, served_there, trouble_of, undo
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--undo", action="store_true", help="put the agent's own file back as it was")
     parser.add_argument("--task", help="what the run was asked: runs of one task are compared with each other")
     parser.add_argument("--episode", help="the run's id; default: a new one for each --run")
-    parser.add_argument("--model", help="the model's name; default: the configuration's")
+    parser.add_argument("--model", help="the model's name; default: the configuration's, else the proxy's")
     parser.add_argument(
         "--run",
         nargs=argparse.REMAINDER,
@@ -35,10 +35,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _place(args: argparse.Namespace) -> AgentAddress:
     url = proxy_url(args) or os.environ.get("SLIPSTREAM_URL") or "http://127.0.0.1:8100"
     key = args.key or os.environ.get("SLIPSTREAM_API_KEY") or "none"
-    model = args.model or read_config(args).model_name
+    config = read_config(args)
+    model = args.model or config.model_name
     episode = args.episode or (uuid.uuid4().hex if args.run is not None else None)
     task = name_of(args.task) if args.task else None
-    return AgentAddress(url.rstrip("/").removesuffix("/v1"), model, key, name_of(episode) if episode else None, task)
+    place = AgentAddress(url.rstrip("/").removesuffix("/v1"), model, key, name_of(episode) if episode else None, task)
+    return place if args.model or config.engine.name or config.engine.model else served_there(place)
 
 
 def _run(agent: CodingAgent, place: AgentAddress, command: list[str]) -> int:

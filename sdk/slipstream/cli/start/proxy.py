@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 
 from slipstream.cli.common import add_config, read_config
+from slipstream.operate.run.preflight import check_name
 from slipstream.shared.functions import need
 from slipstream.shared.log import setup_logging
 
@@ -28,4 +29,6 @@ def own_flags(args: argparse.Namespace) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     setup_logging()
     config = read_config(args, own_flags(args))
+    if config.engine.urls and not (config.engine.name or config.engine.model):
+        config = check_name(config)  # the engine's own name, if it is up
     return int(need("slipstream_proxy.main", "proxy").run(config))

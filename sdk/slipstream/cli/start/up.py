@@ -9,6 +9,7 @@ from slipstream.cli.start.proxy import own_flags
 from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream.errors import ApiError
+from slipstream.operate.run.preflight import check_alone
 from slipstream.operate.run.sidecars import SidecarFile
 from slipstream.operate.run.stack import Stack, start_stack
 from slipstream.operate.run.supervisor import Supervisor
@@ -56,13 +57,16 @@ async def events(stack: Stack) -> None:
 
 
 async def up(config: Config, *, verbose: bool = False) -> int:
+    check_alone(config.root)
     sidecars = SidecarFile(config.root)
-    supervisor = Supervisor(changed=sidecars, quiet=None if verbose else Quiet())
+    quiet = Quiet(config.root / "up.log", verbose=verbose)
+    supervisor = Supervisor(changed=sidecars, shown=quiet)
     supervisor.handle_signals()
     try:
         stack = await start_stack(config, supervisor, say)
         if not supervisor.stopping.is_set():
             if not verbose:
+                say(f"all that engine, proxy, trainer and judge log: {quiet.log}")
                 supervisor.watch(events(stack))
             say(f"ready: OPENAI_BASE_URL={stack.url}/v1   page: {stack.url}/")
         return await supervisor.wait()

@@ -26,12 +26,13 @@ from slipstream.errors import StartError
 from slipstream.operate.doctor.engine import check_engine
 from slipstream.operate.doctor.ports import Running, check_ports, find_running
 from slipstream.operate.doctor.proxy import check_proxy
+from slipstream.operate.run.preflight import untrainable
 from slipstream.settings.judge import is_own
 from slipstream.shared.machine import has_gpu
 
 __all__ = ["Finding", "as_json", "examine"]
 
-WAIT = "wait; the lines `engine |` of `slipstream up` say how far it is"
+WAIT = "wait; `up.log` in data_dir says how far it is"
 NO_STORE = "the spool keeps calls and rewards, and nothing is shown or trained on without the store"
 NO_SCORES = "the judge scores nothing, so groups wait and are lost when they are too old"
 NO_TRAINER = "the trainer can't start, so no step comes"
@@ -244,16 +245,21 @@ def examine(config: Config, url: str | None, key: str | None) -> Iterator[Findin
     asked = config
     if not config.engine.urls and running.model:  # what `up` was started with may stand on its command line alone
         asked = config.model_copy(update={"engine": config.engine.model_copy(update={"name": running.model})})
-    answering = () if running.busy else running.engines
+    urls = config.engine.urls or (() if running.busy else running.engines)
+    try:
+        there = asked.engine.model_copy(update={"urls": list(urls)})
+        text_only = untrainable(asked.model_copy(update={"engine": there}))
+    except Exception:
+        text_only = None  # the engine's own check says what is wrong
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("engine", lambda: check_configured(config, running)),
-        *((f"engine {u}", partial(check_engine, u, asked)) for u in config.engine.urls or answering),
-        ("proxy", lambda: check_proxy(url or running.proxy, key, running.busy)),
+        *((f"engine {u}", partial(check_engine, u, asked)) for u in urls),
+        ("proxy", lambda: check_proxy(url or running.proxy, key, running.busy, trainable=text_only is None)),
         ("disk", lambda: check_disk(config)),
         ("ports", lambda: check_ports(config, running)),
         ("store", lambda: check_store(config)),
         ("judge", lambda: check_judge(config)),
-        ("trainer", lambda: check_trainer(config)),
+        ("trainer", lambda: check_trainer(config) if text_only is None else iter(())),
     ]
     for name, check in checks:
         try:

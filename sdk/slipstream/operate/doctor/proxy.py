@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from email.utils import parsedate_to_datetime
 
 import httpx
@@ -62,8 +62,12 @@ WHY: dict[tuple[Stage, str], str] = {
 """Why a line of the funnel matters; no cause: for all others of its stage."""
 
 
-def check_proxy(url: str | None, key: str | None, busy: str | None = None) -> Iterator[Finding]:
-    """``busy``: what the engine of a running `up` is busy with; its proxy starts after it."""
+def check_proxy(
+    url: str | None, key: str | None, busy: str | None = None, *, trainable: bool = True
+) -> Iterator[Finding]:
+    """``busy``: what the engine of a running `up` is busy with; its proxy starts after it. Not ``trainable``: the
+    engine's check has said that it gives no token ids.
+    """
     with Client(url, key, timeout=10.0) as client:
         try:
             date = client.http.get("/healthz").headers.get("date")
@@ -87,7 +91,7 @@ def check_proxy(url: str | None, key: str | None, busy: str | None = None) -> It
     yield from check_recording(status, busy)
     yield from check_ids(status, latest)
     yield from check_judging(status.judging)
-    yield from check_funnel(status.funnel)
+    yield from check_funnel(status.funnel, () if trainable else (NoAdapters.NO_IDS,))
 
 
 def check_judging(judging: JudgingStatus) -> Iterator[Finding]:
@@ -156,16 +160,22 @@ def check_recording(status: Status, busy: str | None = None) -> Iterator[Finding
             )
 
 
-def check_funnel(funnel: Funnel) -> Iterator[Finding]:
-    """Why there is no step yet, in the words of `slipstream status`. What somebody should mend is a warning."""
+def check_funnel(funnel: Funnel, known: Sequence[str] = ()) -> Iterator[Finding]:
+    """Why there is no step yet, in the words of `slipstream status`. What somebody should mend is a warning. ``known``:
+    causes of which something was said already.
+    """
     for line in funnel.lines:
         at = (line.stage, line.cause)
-        if at in OWN_CHECKS or (line.stage == "engine" and line.cause not in {*NoAdapters, "ended"}):
+        if (
+            at in OWN_CHECKS
+            or line.cause in known
+            or (line.stage == "engine" and line.cause not in {*NoAdapters, "ended"})
+        ):
             continue
         if at not in PROGRESS and (
             line.blocks or (line.fix and not line.fix.startswith("nothing") and at[0] not in PARTS)
         ):
-            fix = line.fix or f"see the lines `{line.stage} |` of `slipstream up`, and `slipstream status` in a minute"
+            fix = line.fix or "see `up.log` in data_dir, and `slipstream status` in a minute"
             yield warn(line.text, WHY.get(at) or WHY[line.stage, ""], fix)
         else:
             yield ok(f"the next step: {line.sentence}")

@@ -30,7 +30,7 @@ REMEDIES = (
         "another process has the GPU's memory: end it, or set engine.gpu_memory lower",
     ),
     (
-        r"out of memory|OutOfMemory|Cannot allocate memory|exit code -9",
+        r"out of memory|OutOfMemory|Cannot allocate memory",
         'use a smaller model, set trainer.max_tokens or engine.gpu_memory lower, or trainer.memory = "frugal"',
     ),
     (
@@ -46,6 +46,10 @@ REMEDIES = (
     ),
     (r"trust_remote_code", 'the model brings its own code: set engine.args = ["--trust-remote-code"] if you trust it'),
     (r"No module named '?([\w.]+)", "that package is missing: `slipstream doctor` names the line to install"),
+    (
+        "SIGKILL",
+        "if nobody killed it, the kernel did for want of memory (`dmesg` says so): use a smaller model",
+    ),
     (r"No space left on device", "free some disk"),
     (r"address already in use", "another process has the port: end it, or set engine.port"),
     (r"model type .* (?:but|not)|Unrecognized (?:model|configuration)|not supported for now|Model architectures", (
@@ -57,12 +61,12 @@ REMEDIES = (
 """Part of the words → what to do. The first one counts."""
 
 
-def cause_in(lines: Iterable[str]) -> str:
+def error_in(lines: Iterable[str]) -> str | None:
     """The line that says why a process ended: its last error that is none of what followed from it."""
     said = [line.strip() for line in lines if line.strip()]
     errors = [line for line in said if ERROR.search(line)]
     causes = [line for line in errors if not AFTERMATH.search(line)]
-    return (causes or errors or said or ["it printed nothing"])[-1]
+    return (causes or errors)[-1] if errors else None
 
 
 def remedy(words: str) -> str:

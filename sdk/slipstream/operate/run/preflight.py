@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import re
 import socket
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from slipstream.config import Config
 from slipstream.engines import detect, started
 from slipstream.engines.engine import NO_IDS, EngineAway, ask_now, ask_over
 from slipstream.errors import StartError
+from slipstream.operate.run.proxy_file import running_proxy
 from slipstream.shared.functions import need
 from slipstream.shared.hub import fetch_description, model_config
 from slipstream.shared.machine import installed
@@ -46,6 +49,41 @@ def preflight(config: Config) -> Config:
     if wants_judge(config):
         check_judge(config)
     return config
+
+
+def check_alone(root: Path) -> None:
+    """Own the data folder until this process ends, however it ends. Raises ``StartError`` where another `up` or proxy
+    runs on it: found before an engine is started for nothing.
+    """
+    import fcntl  # what asks a running proxy works where there is none
+
+    running = None
+    with contextlib.suppress(OSError):  # the proxy says what is wrong with the folder
+        root.mkdir(parents=True, exist_ok=True)
+        for path in (root, root / "lock"):  # of an `up`, and of a proxy
+            try:
+                held = os.open(path, os.O_RDONLY)
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if path != root:
+                    os.close(held)
+            except FileNotFoundError:
+                continue
+            except BlockingIOError:
+                running = running_proxy(root) or "its engine is starting"
+    if running is not None:
+        raise StartError(
+            f"data_dir {root} is used by a `slipstream up` or proxy that runs already ({running}): end that one, or "
+            "give this one another folder (--set data_dir=…)"
+        )
+
+
+def check_adapter_name(name: str) -> None:
+    """Adapters' folders have the model's name in theirs. Raises ``StartError``."""
+    if not re.fullmatch(r"[A-Za-z0-9._~-]{1,120}", name):
+        raise StartError(
+            f"the model is called {name}, and an adapter's folder cannot be: start vLLM with --served-model-name NAME "
+            "(letters, digits and . _ ~ -), or train nothing (--set trainer.enabled=false)"
+        )
 
 
 def check_port(host: str, port: int) -> None:
@@ -86,6 +124,7 @@ def check_name(config: Config) -> Config:
     Where no name is given and an engine serves one model, that one is meant.
     """
     served: set[str] = set()
+    away = False
     headers = {"authorization": f"Bearer {config.engine.api_key}"} if config.engine.api_key else {}
     for url in config.engine.urls:
         try:
@@ -93,11 +132,11 @@ def check_name(config: Config) -> Config:
             # an adapter has a parent; what a client asks for is a base model
             served |= {str(m["id"]) for m in reply.json()["data"] if not m.get("parent")}
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
-            return config  # one that is down may come: the proxy waits for it
+            away = True  # it may come: the proxy waits for it
     asked = config.engine.name or (config.model_name if config.engine.model else None)
     if asked is None and len(served) == 1:
         return config.model_copy(update={"engine": config.engine.model_copy(update={"name": served.pop()})})
-    if asked not in served:
+    if asked not in served and not (away and (asked or not served)):
         named = f"no model called {asked}" if asked else "several models"
         raise StartError(f"the engine serves {named}: give --name, one of {', '.join(sorted(served)) or '(none)'}")
     return config

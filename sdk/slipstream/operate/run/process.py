@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 
@@ -38,6 +39,27 @@ def reap_group(pid: int, sig: signal.Signals) -> None:
     """Signal the process group of ``pid``, if there is one."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, sig)
+
+
+def how_ended(code: int | None) -> str:
+    """What a process did that has this return code, in words: `ended with exit code 1`."""
+    if code is None or code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """CPU time of a process and its children; None: it cannot be told here."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        spent = (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
+        children = " ".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
+    except (OSError, ValueError, IndexError):
+        return None
+    return spent + sum(cpu_seconds(int(child)) or 0.0 for child in children.split())
 
 
 def is_alive(pid: int) -> bool:

@@ -29,10 +29,8 @@ class OwnEngine(BaseModel):
     """``starting``: its process runs and does not answer yet. ``restarting``: it ended, and is started in a moment."""
     since: float
     starts: int = 1
-    exit_code: int | None = None
-    """Of the run before this one."""
     reason: str | None = None
-    """Why the run before this one ended."""
+    """How the run before this one ended (``Child.end``)."""
 
     def ended(self, now: float) -> str | None:
         """That it serves again, and what it ended with within the last hour."""
@@ -43,7 +41,7 @@ class OwnEngine(BaseModel):
             if self.starts > 2
             else "the engine was started again"
         )
-        return f"{again}: it ended with exit code {self.exit_code} ({self.reason or 'it said nothing'})"
+        return f"{again}: it {self.reason or 'ended'}"
 
     def sentence(self, now: float) -> str | None:
         """What it is busy with; None while it serves."""
@@ -52,9 +50,10 @@ class OwnEngine(BaseModel):
         spent = f"{max(0.0, now - self.since):.0f} s so far"
         if self.starts == 1 and self.state == "starting":
             return f"the engine is starting ({spent}); that takes a minute or more"
-        ended = f"the engine ended with exit code {self.exit_code}" + (f" ({self.reason})" if self.reason else "")
         fix = remedy(self.reason or "")
-        return f"{ended}, and `slipstream up` is starting it again ({spent})" + (f"; {fix}" if fix else "")
+        return f"the engine {self.reason or 'ended'}, and `slipstream up` is starting it again ({spent})" + (
+            f"; {fix}" if fix else ""
+        )
 
 
 class StackReport(BaseModel):
@@ -63,6 +62,8 @@ class StackReport(BaseModel):
     pid: int = 0
     """The supervisor's process id. If that process is gone, an earlier run wrote the file."""
     sidecars: list[Sidecar] = []
+    pids: dict[str, int] = {}
+    """Name of one that runs → its process id."""
     engine: OwnEngine | None = None
 
 
@@ -74,7 +75,7 @@ def sidecar_of(child: Child) -> Sidecar:
         since=child.since,
         starts=child.starts,
         exit_code=child.exit_code,
-        reason=child.last_words()[:500] if bad else child.last_error,
+        reason=child.end() if bad else child.last_end,
     )
 
 
@@ -82,12 +83,11 @@ def sentence(sidecar: Sidecar) -> str | None:
     """What is wrong with it, and what to do; None while it runs or its work is done."""
     fix = remedy(sidecar.reason or "")
     if sidecar.state == "restarting":
-        said = f"the {sidecar.name} ended with exit code {sidecar.exit_code} and is restarted: {sidecar.reason}"
+        said = f"the {sidecar.name} {sidecar.reason}, and is restarted"
         return said + (f"; {fix}" if fix else "")
     if sidecar.state == "down":
         return (
-            f"the {sidecar.name} is down after {sidecar.starts} starts, the last with exit code "
-            f"{sidecar.exit_code}: {sidecar.reason}. "
+            f"the {sidecar.name} is down after {sidecar.starts} starts: it {sidecar.reason}. "
             f"Agents are served; {fix or 'fix it'} and start `slipstream up` again"
         )
     return None
@@ -98,7 +98,7 @@ def starts_again(sidecar: Sidecar, silence: float, now: float) -> str | None:
     if sidecar.state != "running" or sidecar.reason is None or silence < now - sidecar.since:
         return None
     fix = remedy(sidecar.reason)
-    said = f"the {sidecar.name} was started for the {sidecar.starts}. time, and failed before: {sidecar.reason}"
+    said = f"the {sidecar.name} was started for the {sidecar.starts}. time: before, it {sidecar.reason}"
     return said + (f"; {fix}" if fix else "")
 
 
@@ -108,14 +108,9 @@ def engine_of(children: Sequence[Child]) -> OwnEngine | None:
     if child is None:
         return None
     if child.state is not ChildState.RUNNING:
-        code, words = child.exit_code, child.last_words()[:500]
-        return OwnEngine(
-            state="restarting", since=child.since, starts=child.starts, exit_code=code, reason=words or None
-        )
+        return OwnEngine(state="restarting", since=child.since, starts=child.starts, reason=child.end())
     state: Literal["running", "starting"] = "running" if child.answers else "starting"
-    return OwnEngine(
-        state=state, since=child.since, starts=child.starts, exit_code=child.last_exit, reason=child.last_error
-    )
+    return OwnEngine(state=state, since=child.since, starts=child.starts, reason=child.last_end)
 
 
 class SidecarFile:
@@ -131,7 +126,8 @@ class SidecarFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             own = engine_of(children)
             engine = {"engine": own.model_dump(mode="json")} if own else {}
-            temp.write_text(json.dumps({"pid": os.getpid(), "sidecars": sidecars, **engine}))
+            pids = {c.name: c.process.pid for c in children if c.process and c.state is ChildState.RUNNING}
+            temp.write_text(json.dumps({"pid": os.getpid(), "sidecars": sidecars, "pids": pids, **engine}))
             temp.replace(self.path)
         except OSError:
             return  # a full disk must not end what runs; the next change tries again

@@ -15,7 +15,14 @@ from slipstream.engines import started
 from slipstream.errors import StartError
 from slipstream.operate.models.remedies import remedy
 from slipstream.operate.run.health import answers
-from slipstream.operate.run.preflight import preflight, untrainable, wants_judge, wants_trainer
+from slipstream.operate.run.preflight import (
+    check_adapter_name,
+    check_name,
+    preflight,
+    untrainable,
+    wants_judge,
+    wants_trainer,
+)
 from slipstream.operate.run.proxy_file import FILE, running_proxy
 from slipstream.operate.run.supervisor import NO_PROGRAM, Child, ChildState, Supervisor
 from slipstream.settings.judge import is_own
@@ -85,7 +92,7 @@ async def _end_when_hung(child: Child, health: str, config: Config, supervisor: 
         limit = config.engine.hang_timeout if answered else config.engine.start_timeout
         if time.monotonic() - last > limit:
             supervisor.echo(child.name, f"has not answered {health} for {limit:g} s: it is ended and restarted")
-            await supervisor.end(child)
+            await supervisor.end(child, f"it did not answer for {limit:g} s")
 
 
 async def _start_proxy(config: Config, supervisor: Supervisor) -> tuple[Child, str]:
@@ -131,18 +138,36 @@ async def hand_over_key(config: Config, supervisor: Supervisor, sidecars: Sequen
         starts = child.starts
         child.env |= key
         child.may_end = False  # this end is not one that it chose
-        await supervisor.end(child)
+        await supervisor.end(child, "it gets an API key of its own")
         while child.starts == starts and not child.gave_up and not supervisor.stopping.is_set():
             await asyncio.sleep(0.05)
         child.may_end = True
 
 
+async def named(config: Config, supervisor: Supervisor, say: Callable[[str], None], pause: float = 2.0) -> Config:
+    """With the model's name, which the engine alone may know: one that is down is waited for then."""
+    told = False
+    while config.engine.urls and not (config.engine.name or config.engine.model):
+        if not told:
+            say(
+                f"no engine answers at {', '.join(config.engine.urls)} yet. It is waited for, because it alone knows "
+                "the model's name (--name NAME starts without it)"
+            )
+        told = True
+        if await rest(pause, supervisor.stopping):
+            break
+        config = await asyncio.to_thread(check_name, config)
+    return config
+
+
 async def start_stack(config: Config, supervisor: Supervisor, say: Callable[[str], None]) -> Stack:
     """Start what the configuration asks for. The supervisor's ``stop`` ends it. Raises ``StartError``."""
-    config = preflight(config)
+    config = await named(preflight(config), supervisor, say)
     if wants_trainer(config) and (why := untrainable(config)) is not None:
         say(why)
         config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"enabled": False})})
+    if wants_trainer(config):
+        check_adapter_name(config.model_name)
     engine = None
     key = _own_key(config)
     # its imports take as long as a good part of the engine's start: it makes them meanwhile, and touches no GPU

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 
-from slipstream.operate.models.remedies import cause_in
-from slipstream.operate.run.process import die_with_parent, reap_group
+from slipstream.operate.models.remedies import error_in
+from slipstream.operate.run.process import die_with_parent, how_ended, reap_group
 from slipstream.shared.backoff import Backoff
 
 FIRST_PAUSE, LAST_PAUSE = 0.5, 30.0
@@ -77,10 +77,10 @@ class Child:
     """Last lines of this run. What an engine core died of stands far above the last one."""
     starts: int = 0
     exit_code: int | None = None
-    last_exit: int | None = None
-    """The exit code of the run before this one."""
-    last_error: str | None = None
-    """What that run ended with, if nobody had asked it to end."""
+    ended_for: str | None = None
+    """Why the supervisor ended this run."""
+    last_end: str | None = None
+    """How the run before this one ended."""
     answers: bool = True
     """False: it runs and does not serve yet. ``Supervisor.answered`` says that it does; each start begins anew."""
     state: ChildState = ChildState.RUNNING
@@ -92,8 +92,18 @@ class Child:
         return self.state is ChildState.DOWN
 
     def last_words(self) -> str:
-        """The line that says why it ended, else the last line."""
-        return cause_in(self.tail)
+        """For one that did not start: the line that says why, else the last line."""
+        said = [line.strip() for line in self.tail if line.strip()]
+        return error_in(said) or (said or ["it printed nothing"])[-1]
+
+    def end(self) -> str:
+        """How this run ended, and the last error of its log if there is one: `ended with exit code 1: OSError: x`."""
+        if self.ended_for is not None:
+            return f"was ended by `slipstream up`: {self.ended_for}"
+        how, error = how_ended(self.exit_code), error_in(self.tail)
+        if error is None:
+            return how
+        return f"{how}: {error[:500]}" if (self.exit_code or 0) > 0 else f"{how}; its last error: {error[:500]}"
 
 
 class Supervisor:
@@ -103,9 +113,9 @@ class Supervisor:
         self,
         echo: Callable[[str, str], None] | None = None,
         changed: Callable[[Sequence[Child]], None] | None = None,
-        quiet: Callable[[str, str], bool] | None = None,
+        shown: Callable[[str, str], str | None] | None = None,
     ) -> None:
-        """``echo`` gets a child's name and a line: the child's own, unless ``quiet`` drops it, or one about the child.
+        """``echo`` gets a child's name and a line: one about the child, or what ``shown`` makes of the child's own.
         ``changed`` gets all children after a state has changed.
         """
         self.children: list[Child] = []
@@ -114,7 +124,7 @@ class Supervisor:
         self._watches: list[asyncio.Task[None]] = []
         self.echo = to_stderr if echo is None else echo
         self._changed = changed or (lambda _: None)
-        self._quiet = quiet or (lambda _name, _line: False)
+        self._shown = shown or (lambda _name, line: line)
 
     def handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -169,11 +179,12 @@ class Supervisor:
             await self._end_all()
         await asyncio.gather(*self._watches, return_exceptions=True)
 
-    async def end(self, child: Child) -> None:
-        """SIGTERM, then SIGKILL after its grace. Where it is kept, it is started again."""
+    async def end(self, child: Child, why: str | None = None) -> None:
+        """SIGTERM, then SIGKILL after its grace. Where it is kept, it is started again. ``why``: for `status`."""
         process = child.process
         if process is None or process.returncode is not None:
             return
+        child.ended_for = why
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
@@ -203,17 +214,17 @@ class Supervisor:
                 failures = 0
                 backoff.reset()
             failures += 1
-            child.last_error = child.last_words()[:500]
+            child.last_end = child.end()
             if child.exit_code in child.hopeless or (child.max_failures and failures >= child.max_failures):
                 self._give_up(child, failures)
                 return
             self._enter(child, ChildState.RESTARTING)
-            self.echo(child.name, f"ended with exit code {child.exit_code}; restarted in {backoff.pause:g} s")
+            self.echo(child.name, f"{how_ended(child.exit_code)}; restarted in {backoff.pause:g} s")
             await backoff.sleep(self.stopping)
 
     def _give_up(self, child: Child, failures: int) -> None:
         times = "1 failed start" if failures == 1 else f"{failures} failed starts"
-        self.echo(child.name, f"given up: exit code {child.exit_code} after {times}")
+        self.echo(child.name, f"given up after {times}: it {how_ended(child.exit_code)}")
         self._enter(child, ChildState.DOWN)
         if child.essential:
             self.stopping.set()
@@ -222,7 +233,7 @@ class Supervisor:
 
     async def _run_once(self, child: Child) -> None:
         child.starts += 1
-        child.last_exit, child.exit_code = child.exit_code, None
+        child.exit_code = child.ended_for = None
         child.tail.clear()
         child.answers = child.slow_start is False
         self._enter(child, ChildState.RUNNING)
@@ -283,8 +294,8 @@ class Supervisor:
                 return
             line = raw.decode(errors="replace").rstrip()
             child.tail.append(line)
-            if not self._quiet(child.name, line):
-                self.echo(child.name, line)
+            if (said := self._shown(child.name, line)) is not None:
+                self.echo(child.name, said)
 
 
 def to_stderr(name: str, line: str) -> None:

@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from slipstream import contract as c
 from slipstream.client import AsyncClient
@@ -29,6 +32,13 @@ LOUD = (
     '"level": "error"',
 )
 """In a line of a child's log: a person should see it."""
+HEAD = re.compile(r"(\([^)]*\) ?)?(?:[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d (\[[^]]*\]) ?)?")
+"""What vLLM writes before each line, also before those of a traceback: the process, level, time and place."""
+CHAINED = ("During handling of the above", "The above exception was")
+AGAIN = 60.0
+"""Seconds in which the same error of a child is shown once."""
+LOG_BYTES = 20 * 2**20
+"""Of the children's log, at which a new one is begun. The one before stays."""
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -56,19 +66,60 @@ def is_loud(line: str) -> bool:
 
 
 class Quiet:
-    """Which lines of the children's logs ``slipstream up`` leaves out: all but warnings and errors, with what belongs
-    to them.
+    """What ``slipstream up`` shows of its children's logs: warnings and errors, each traceback as one line. ``log``
+    gets all of them.
     """
 
-    def __init__(self) -> None:
-        self._goes_on: set[str] = set()
+    def __init__(self, log: Path, *, verbose: bool = False) -> None:
+        """``verbose``: all of it is shown."""
+        self.log, self.verbose = log, verbose
+        self._within: dict[tuple[str, str], tuple[str, str]] = {}
+        """(child, its process) → what its latest lines belong to (``loud``, ``traceback``, ``told``, ``chained``), and
+        the place in the code that logged them.
+        """
+        self._told: dict[tuple[str, str], float] = {}
+        """(child, error) → when its traceback was shown (monotonic seconds)."""
 
-    def __call__(self, name: str, line: str) -> bool:
-        if is_loud(line) or line.startswith("Traceback") or (name in self._goes_on and line.startswith((" ", "\t"))):
-            self._goes_on.add(name)
-            return False
-        self._goes_on.discard(name)
-        return True
+    def __call__(self, name: str, line: str) -> str | None:
+        self._keep(f"{name:8} | {line}\n")
+        head = HEAD.match(line)
+        if self.verbose or head is None:
+            return line
+        text, process, place = line[head.end() :], (name, head[1] or ""), head[2] or ""
+        within, began = self._within.get(process, ("", ""))
+        goes_on = text.startswith((" ", "\t", "|")) or not text
+        state, said = within, None
+        if text.startswith("Traceback (most"):
+            state = within if within == "chained" else "traceback"
+        elif within in ("traceback", "told", "chained") and text.startswith(CHAINED):
+            state = "chained"
+        elif within == "traceback" and not goes_on:
+            state, said = "told", self._once(name, text)
+        elif within == "chained" and not goes_on:
+            state = "told"
+        elif within in ("traceback", "chained") or (within == "told" and (goes_on or place == began != "")):
+            pass
+        elif is_loud(line) or (within == "loud" and goes_on and text):
+            state, said = "loud", line
+        else:
+            state = ""
+        self._within[process] = state, place
+        return said
+
+    def _once(self, name: str, error: str) -> str | None:
+        now = time.monotonic()
+        if now - self._told.get((name, error), -AGAIN) < AGAIN:
+            return None
+        self._told = {told: at for told, at in self._told.items() if now - at < AGAIN} | {(name, error): now}
+        return f"{error} (its traceback: {self.log})"
+
+    def _keep(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # a full disk must not end what runs
+            if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
+                self.log.replace(self.log.with_suffix(".log.1"))
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with self.log.open("a") as file:
+                file.write(line)
 
 
 class Watch:

@@ -36,24 +36,42 @@ class AgentAddress(NamedTuple):
         )
 
 
+def _ask(place: AgentAddress) -> httpx.Response:
+    headers = {"authorization": f"Bearer {place.key}"} if place.key != "none" else {}
+    return httpx.get(place.filled("{url}/models"), headers=headers, timeout=10.0, trust_env=False)
+
+
+def _names(reply: httpx.Response) -> list[str]:
+    return [str(card["id"]) for card in reply.raise_for_status().json()["data"]]
+
+
+def served_there(place: AgentAddress) -> AgentAddress:
+    """The same with the first name that the proxy serves: nobody here has named the model."""
+    try:
+        return place._replace(model=_names(_ask(place))[0])
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError):
+        return place
+
+
 def trouble_of(place: AgentAddress) -> str | None:
     """Why an agent's call would fail there, and what to do; None: it would be taken.
 
     The proxy is asked as an agent asks, with the agent's key, for the names that it serves: no token is made.
     """
-    headers = {"authorization": f"Bearer {place.key}"} if place.key != "none" else {}
     try:
-        reply = httpx.get(place.filled("{url}/models"), headers=headers, timeout=10.0, trust_env=False)
+        reply = _ask(place)
     except (httpx.HTTPError, httpx.InvalidURL) as e:
         why = str(e) or type(e).__name__
         return f"no proxy answers at {place.root} ({why}): start `slipstream up`, or give its address with --url"
     if reply.status_code in {401, 403}:
         fix = "give one with the scope inference: --key, or SLIPSTREAM_API_KEY (`slipstream keys add NAME`)"
-        return f"the proxy at {place.root} refuses the key {'that you gave' if headers else '(none)'}: {fix}"
+        return (
+            f"the proxy at {place.root} refuses the key {'that you gave' if place.key != 'none' else '(none)'}: {fix}"
+        )
     if reply.status_code == 503:
         return f"the proxy at {place.root} has no engine that is up: `slipstream status` says why"
     try:
-        names = [str(card["id"]) for card in reply.raise_for_status().json()["data"]]
+        names = _names(reply)
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return f"{place.root} is no Slipstream proxy (GET {urlsplit(str(reply.url)).path}: {reply.status_code})"
     if place.model not in names:

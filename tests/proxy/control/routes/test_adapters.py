@@ -4,7 +4,7 @@ import json
 
 import aiohttp
 from tests.support.adapters import write_adapter
-from tests.support.plane import API, until
+from tests.support.plane import API, register, until
 
 
 def form(folder, name: str, *, weights: bool = True) -> aiohttp.FormData:
@@ -52,3 +52,27 @@ async def test_states_outlive_a_restart(plane):
     await plane.again()
     assert (await plane.ask("GET", "/adapters"))[1]["live"] == {"tiny": "tiny@1"}
     await until(lambda: plane.deps.live.value["engines"][0]["loaded"] == ["tiny@1"])
+
+
+async def test_what_a_demotion_costs_training_and_that_the_base_model_is_no_adapter(make_plane):
+    plane = await make_plane(gate={"holdout": 0.0}, groups={"size": 3})
+    await register(plane, 1)
+    for n in range(2):
+        await plane.call(f"e{n}", task="t", adapter="tiny@1", done=True)
+        await plane.seen(f"e{n}")
+
+    async def says():
+        said = (await plane.ask("GET", "/adapters/tiny@1/effect?action=demote"))[1]["says"]
+        return said if any(s.startswith("1 group not trained on yet has runs of tiny@1") for s in said) else None
+
+    said = await until(says)
+    assert any("works on a step from tiny@1" in s for s in said)
+    assert not any("step" in s for s in (await plane.ask("GET", "/adapters/tiny@1/effect?action=freeze"))[1]["says"])
+    status, refused = await plane.ask("POST", "/adapters/tiny/promote", {})
+    assert (
+        status == 404
+        and "is the base model" in refused["error"]["message"]
+        and "demote tiny@" in refused["error"]["fix"]
+    )
+    status, refused = await plane.ask("POST", "/adapters/Qwen%2FQwen3@1/promote", {})
+    assert status == 404 and refused["error"]["message"] == "no adapter Qwen/Qwen3@1"

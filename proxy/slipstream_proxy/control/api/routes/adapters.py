@@ -18,12 +18,14 @@ from slipstream.shared.files import sync
 from slipstream_proxy.control.adapters.files import CONFIG, WEIGHTS
 from slipstream_proxy.control.adapters.fleet import NEXT
 from slipstream_proxy.control.api.http import ADMIN, TRAINER, VIEWER, Ctx, Query, Routes, explain, reply
+from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.gate.report import joined, last_reading
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.log.ids import new_id
+from slipstream_proxy.store.read.status import plural
 
-ADAPTER = "/adapters/{adapter:[A-Za-z0-9._~@-]{1,160}}"
+ADAPTER = "/adapters/{adapter:[A-Za-z0-9._~@%-]{1,160}}"
 UPLOAD_LIMIT = 16 * 2**30
 POLL = 0.05
 
@@ -192,6 +194,26 @@ def _done(ctx: Ctx, adapter: c.Adapter) -> web.StreamResponse:
     return reply(_shown(ctx, adapter))
 
 
+async def _not_learned(deps: Deps, adapter: c.Adapter, action: c.Action) -> list[str]:
+    """What training loses where a version is taken back."""
+    taken, tried = None, deps.registry.of(adapter.model, c.AdapterState.CANDIDATE)
+    if action == "demote" and adapter.state in (c.AdapterState.CANDIDATE, c.AdapterState.LIVE):
+        taken = adapter.name
+    elif action == "promote" and tried is not None and tried.name != adapter.name:
+        newer = adapter.state == c.AdapterState.LIVE or tried.version > adapter.version
+        taken = tried.name if newer else None
+    if taken is None:
+        return []
+    groups: int = await deps.ask(deps.store.statistics.untrained_groups, taken)
+    says = [
+        f"If the trainer works on a step from {taken}, that step is lost: it goes on from the version that is live."
+    ]
+    if groups:
+        waiting = plural(groups, "group not trained on yet has", "groups not trained on yet have")
+        says.insert(0, f"{waiting} runs of {taken}: these runs teach nothing.")
+    return says
+
+
 class EffectQuery(Query):
     action: c.Action
     group: str | None = Field(None, description="As in the action's body.")
@@ -202,4 +224,6 @@ async def effect(ctx: Ctx) -> web.StreamResponse:
     """What `promote`, `demote`, `freeze` or `unfreeze` would do now. Nothing is changed."""
     adapter = ctx.deps.registry.find(ctx.path("adapter"))
     says = ctx.deps.lifecycle.effect(adapter, ctx.query.action, ctx.query.group)
+    if ctx.query.group is None:
+        says += await _not_learned(ctx.deps, adapter, ctx.query.action)
     return reply(c.AdapterEffect(adapter=adapter.name, action=ctx.query.action, says=says))

@@ -146,6 +146,7 @@ async def lease_batch(ctx: Ctx) -> web.StreamResponse:
     deps = ctx.deps
     body: c.BatchLeaseIn = ctx.body
     deps.activity.seen("trainer")
+    deps.activity.pace = min(body.min_groups, body.max_groups), body.max_wait
     if (await deps.switch.state(deps)).paused or not await deps.schedule.admits(deps):
         return web.Response(status=204)
     # the most groups of a batch are enough for one

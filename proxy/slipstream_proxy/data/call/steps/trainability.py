@@ -9,23 +9,31 @@ from slipstream_proxy.dialects.sampling import untrainable_within
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.call.parts import Call
+    from slipstream_proxy.data.engines.live import LiveView
 
 _YES: Final = b"x-slipstream-trainable: yes\r\n"
+_UNKNOWN: Final = b"x-slipstream-trainable: unknown; the engine has not said yet what it is\r\n"
 
 
 class Trainability(CallStep):
     """``x-slipstream-trainable: yes``, or ``no; <reason>`` with the reason that ``slipstream status`` counts.
+    ``unknown`` until the engine has said what it is.
 
     Replies of trained models have it. A reply may still be lost to training for what it is itself, such as a stream
     that breaks off.
     """
+
+    def __init__(self, live: LiveView) -> None:
+        self._live = live
 
     def response_head(self, call: Call, fields: bytes) -> bytes:
         head = call.reply.head
         if head is None or head.status != 200 or call.asked.target.kind != "trained":
             return fields
         reason = _reason(call)
-        return fields + (_YES if reason is None else b"x-slipstream-trainable: no; %b\r\n" % reason.encode())
+        if reason is None:
+            return fields + (_YES if self._live.kind_known else _UNKNOWN)
+        return fields + b"x-slipstream-trainable: no; %b\r\n" % reason.encode()
 
 
 def _reason(call: Call) -> str | None:
