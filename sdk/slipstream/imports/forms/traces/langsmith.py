@@ -31,7 +31,7 @@ def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
             else:
                 trace = found.named(first(row.value, "id", "example_id"), row)
                 trace.task = str(first(row.value, "name", "task") or "") or None
-                trace.call(trace.id, None, _call(row.value, place))
+                trace.call(trace.id or "", None, _call(row.value, place))
     yield from found.runs("langsmith", reading)
 
 
