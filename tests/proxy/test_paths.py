@@ -47,7 +47,7 @@ def test_routes(path, allowed):
         ("/openai/v1/models", "take /openai out"),
         ("/v1/chat/completions/chat/completions", "take /chat/completions out"),
         ("/v1/chat/completions/models", "take /chat/completions out"),
-        ("/v1beta/models/m:generateContent", "Google's own format"),
+        ("/v1beta/models/m:countTokens", "of Google's format only"),
         ("/api/chat", "Ollama's own format"),
         ("/openai/deployments/m/chat/completions", "Azure's form"),
         ("/v1/load_lora_adapter", None),

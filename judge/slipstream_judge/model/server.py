@@ -72,7 +72,7 @@ def base_of(model: str, api_base: str | None) -> str | None:
 
 
 def is_near(url: str | None) -> bool:
-    """Loopback, an address of no public network, or a name that no public server has (one word, ``.local``, ``.svc`` …)."""
+    """An address of no public network, or a name that no public server has (one word, ``.local``, ``.svc`` …)."""
     host = urlsplit(url if url and "//" in url else f"//{url or ''}").hostname or ""
     try:
         found = ipaddress.ip_address(host)
