@@ -47,6 +47,7 @@ def test_routes(path, allowed):
         ("/openai/v1/models", "take /openai out"),
         ("/v1/chat/completions/chat/completions", "take /chat/completions out"),
         ("/v1/chat/completions/models", "take /chat/completions out"),
+        ("/v1/v1beta/models/m:generateContent", "take /v1 out of its path"),
         ("/v1beta/models/m:countTokens", "of Google's format only"),
         ("/api/chat", "Ollama's own format"),
         ("/openai/deployments/m/chat/completions", "Azure's form"),

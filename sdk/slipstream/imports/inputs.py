@@ -130,8 +130,11 @@ def messages_of(value: Value, role: str, place: Place) -> list[Message]:
     read = parsed(value)
     if read in ([], {}):
         return []
-    if isinstance(read, bool | int | float) or (isinstance(read, list) and not _holds_messages(value, read)):
-        return [{"role": role, "content": text_of(value)}]  # what a model answered as JSON
+    text = isinstance(value, str) or role == "assistant"
+    if text and (isinstance(read, bool | int | float) or (isinstance(read, list) and not _holds_messages(value, read))):
+        return [
+            {"role": role, "content": text_of(value)}
+        ]  # what a model answered as JSON, or a text that is no message
     if isinstance(read, Mapping):
         own = mapping(read)
         if wrapped := _wrapped(own, role, place):

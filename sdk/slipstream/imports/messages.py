@@ -306,10 +306,11 @@ def _native(message: Mapping[str, Value]) -> bool:
     return all(isinstance(c, dict) and isinstance(c.get("function"), dict) for c in listed(calls))
 
 
-def _unframed(value: Value) -> Value:
-    """JSON in a text, read where it is a message; what a model answered as JSON is what it said."""
+def _unframed(value: Value, role: str) -> Value:
+    """JSON in a text, read where it is a message; any other is a text, and so is what a model answered as JSON."""
     read = parsed(value)
-    if isinstance(read, Mapping) and SPOKEN.isdisjoint(read) and not names_role(read.get("type")):
+    text = isinstance(value, str) or role == "assistant"
+    if text and isinstance(read, Mapping) and SPOKEN.isdisjoint(read) and not names_role(read.get("type")):
         return text_of(value) if read else None
     return read
 
@@ -319,7 +320,7 @@ def expand(value: Value, role: str, place: Place) -> list[Message]:
 
     Several where it holds answers of tools beside text, none where it says nothing.
     """
-    value = _unframed(value)
+    value = _unframed(value, role)
     if isinstance(value, str):
         return [{"role": role, "content": value}] if value else []
     if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and role_of(value[0]) in KNOWN:

@@ -40,6 +40,16 @@ def test_what_a_model_answered_as_json_is_what_it_said(said):
     assert report.clean
 
 
+def test_token_ids_and_unknown_objects_are_no_question():
+    report = Report()
+    assert (
+        messages_of([1, 2], "user", Place(report, "f:1")) == messages_of({"a": 1}, "user", Place(report, "f:1")) == []
+    )
+    assert report.dropped.total() == 3
+    (message,) = messages_of('{"a": 1}', "user", Place(report, "f:1"))
+    assert message["content"] == '{"a": 1}'
+
+
 def test_an_object_that_a_tool_answered_is_text():
     (message,) = messages_of([{"role": "tool", "content": {"a": 1}}], "user", Place(Report(), "f:1"))
     assert message == {"role": "tool", "content": '{"a": 1}'}

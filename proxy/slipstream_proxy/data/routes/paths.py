@@ -47,7 +47,7 @@ _OTHERS = (
 def hint(path: str) -> str | None:
     """Why there is no such route, and what to change, where a wrong base URL or another format is the reason."""
     named = [path[at:] for at, char in enumerate(path) if char == "/"]
-    whole = next((part for part in named[1:] if methods(part) and part.startswith("/v1/")), None)
+    whole = next((part for part in named[1:] if methods(part) and part.startswith(("/v1/", "/v1beta/"))), None)
     if whole is not None:
         base = path.removesuffix(whole)
         return f"the base URL is wrong: take {base} out of its path, so that clients ask {whole}"
