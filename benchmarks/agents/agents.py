@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "opencode": ("opencode", "run", JOB),
     "qwen-code": ("qwen", "--yolo", "-p", JOB),
     "pi": ("pi", "-p", JOB),
+    "gemini-cli": ("gemini", "--skip-trust", "--yolo", "-p", JOB),
     "copilot": ("copilot", "--allow-all-tools", "-p", JOB),
     "continue": ("cn", "-p", "--auto", JOB),
     "aider": (

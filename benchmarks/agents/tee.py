@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import aiohttp
 from aiohttp import web
 
-from slipstream_proxy.dialects import BY_PATH
+from slipstream_proxy.data.wire.identity import split_path
+from slipstream_proxy.dialects import of_path
 
 CHAT = "/v1/chat/completions"
 ASKED = ("return_token_ids", "logprobs")
@@ -61,10 +62,10 @@ class Tee:
                     await response.write(part)
                 except ConnectionError:  # the program has gone: the proxy is to see it, too
                     return response
-            route: str = next((path for path in BY_PATH if request.path.endswith(path)), "")
-            if route and got.status == 200:
+            form = of_path(split_path(request.path).path)
+            if form is not None and got.status == 200:
                 own = request.headers.get("x-request-id") or got.headers.get("x-slipstream-call") or ""
-                self.seen.append(Exchange(route, own, body, b"".join(parts)))
+                self.seen.append(Exchange(form.path, own, body, b"".join(parts)))
             await response.write_eof()
         return response
 
@@ -90,6 +91,7 @@ def is_same_request(exchange: Exchange, engines: dict[str, Any]) -> bool:
         asked = {name: True for name in ASKED if own.get(name) in (None, False)}
         return bool({**own, **asked, "model": engines["model"]} == engines)
     told = "\n".join(texts(engines))
-    parts = {name: own[name] for name in ("messages", "input", "system", "instructions") if own.get(name) is not None}
+    names = ("messages", "input", "system", "instructions", "contents", "systemInstruction")
+    parts = {name: own[name] for name in names if own.get(name) is not None}
     said = texts(parts, said=isinstance(own.get("input"), str))
     return all(text in told for text in said if not text.startswith(BILLING))

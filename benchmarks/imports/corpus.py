@@ -64,8 +64,6 @@ def held(name: str, shape: Shape, runs: Sequence[Known]) -> Held:
         return Held(2 * len(runs), 2 * len(runs), 0, shape.rewards * len(runs))
     if name == "openai_batch":  # each answer stands alone
         return Held(sum(calls), sum(calls), sum(r.tool_calls for r in runs), 0)
-    if name == "request_response":
-        return Held(sum(calls), sum(calls), sum(r.tool_calls for r in runs), len(runs))
     return Held(len(runs), sum(calls), sum(r.tool_calls for r in runs), shape.rewards * len(runs))
 
 

@@ -19,8 +19,11 @@ from slipstream.settings import JudgeConfig
 from slipstream_judge.model.budget import Budget
 from slipstream_judge.model.llm import Llm
 from slipstream_judge.model.metrics import JudgeMetrics
+from slipstream_judge.model.server import OwnProxy
 from slipstream_judge.run import worker as worker_module
 from slipstream_judge.run.worker import JudgeWorker
+from slipstream_judge.text.excerpts import Shortening, Shown
+from slipstream_judge.text.prompt import build
 
 
 @pytest.fixture
@@ -71,6 +74,17 @@ async def test_scores_count_once_two_votes_agree(proxy):
         "Bearer secret"
     }
     assert len(ruled.requests) == 14, "groups that were held are not asked about again"
+
+
+@pytest.mark.parametrize("status", [400, 422])
+async def test_an_engine_that_knows_no_priority_is_asked_without(ruled, status):
+    ruled.faults.append({"status": status, "body": "Unrecognized request argument supplied: priority"})
+    judge, metrics = JudgeConfig(model="self"), JudgeMetrics()
+    llm = Llm(judge, Budget(judge, metrics), metrics, own=OwnProxy(ruled.url.removesuffix("/v1"), "k", "policy"))
+    prompt = build(Shown("", ["| QUALITY 0.5"], 5, Shortening()), ["e1"], "r", "absolute")
+    for _ in range(2):
+        await llm.ask(prompt.messages, prompt.schema, time.time() + 30)
+    assert [body.get("priority") for body in ruled.requests] == [1000, None, None]
 
 
 async def test_a_judge_that_scores_places_and_not_runs_is_not_used_and_says_so(proxy):

@@ -15,6 +15,7 @@ from slipstream_proxy.dialects.through_chat import items
 NAMES = [
     "type", "role", "content", "text", "name", "id", "input", "call_id", "arguments", "output", "summary", "tools", "tool_choice", "model", "max_tokens",
     "messages", "system", "thinking", "metadata", "stream", "temperature", "function", "parameters", "input_schema", "reasoning", "status", "store",
+    "parts", "functionCall", "functionResponse", "functionDeclarations", "args", "response", "thinkingConfig",
 ]  # fmt: skip
 WORDS = [
     "message", "text", "input_text", "output_text", "function_call", "function_call_output", "reasoning", "tool_use", "tool_result", "thinking", "user",
@@ -29,12 +30,12 @@ BLOCK = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=5)
 BODY = st.fixed_dictionaries({}, optional={
     "model": st.just("m") | VALUES, "max_tokens": st.just(5) | VALUES, "messages": st.lists(BLOCK, max_size=3) | VALUES,
     "input": st.lists(BLOCK, max_size=3) | VALUES, "system": VALUES, "tools": st.lists(BLOCK, max_size=2) | VALUES, "tool_choice": VALUES,
-    "instructions": VALUES, "thinking": VALUES, "output_config": VALUES, "text": VALUES, "reasoning": VALUES, "store": VALUES, "stream": VALUES,
+    "contents": st.lists(BLOCK, max_size=3) | VALUES, "generationConfig": VALUES, "instructions": VALUES, "thinking": VALUES, "output_config": VALUES, "text": VALUES, "reasoning": VALUES, "store": VALUES, "stream": VALUES,
 })  # fmt: skip
 
 
 @settings(max_examples=120, deadline=None)
-@given(st.sampled_from(["messages", "responses"]), BODY)
+@given(st.sampled_from(["messages", "responses", "gemini"]), BODY)
 def test_any_request(name, body):
     dialect, before = BY_NAME[name], copy.deepcopy(body)
     made = dialect.inject(body)

@@ -249,7 +249,8 @@ class Llm:
             given["api_base"] = self.api_base
         if self.own:
             given["extra_headers"] = {**UNRECORDED, **_mapping(given.get("extra_headers"))}
-            given["extra_body"] = {"priority": BEHIND_AGENTS, **_mapping(given.get("extra_body"))}
+            behind = {} if "priority" in self._dropped else {"priority": BEHIND_AGENTS}
+            given["extra_body"] = {**behind, **_mapping(given.get("extra_body"))}
         if self.key:
             given["api_key"] = self.key
         elif self.api_base and LIKE_OPENAI.match(self.model) and not os.environ.get("OPENAI_API_KEY"):
@@ -377,7 +378,7 @@ class Llm:
             return self._slower(text)
         if self._asks_less(error, arguments):
             return _Again(text)
-        if isinstance(error, m.BadRequestError) and (name := self._refused_parameter(str(error), arguments)):
+        if status in {400, 422} and (name := self._refused_parameter(str(error), arguments)):
             log.warning("the judge's model does not take %s; going on without", name)
             self._dropped.add(name)
             return _Again(text)
@@ -422,6 +423,8 @@ class Llm:
         for name in self.judge.params:
             if name.lower() in low and name in arguments:
                 return name
+        if "priority" in low and "priority" in _mapping(arguments.get("extra_body")):
+            return "priority"  # not every engine knows it
         return "temperature" if "temperature" in low and "temperature" in arguments else None
 
 

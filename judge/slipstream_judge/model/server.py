@@ -72,13 +72,13 @@ def base_of(model: str, api_base: str | None) -> str | None:
 
 
 def is_near(url: str | None) -> bool:
-    """Loopback, a private address, or a name that no public server has (one word, ``.local``, ``.svc`` …)."""
+    """An address of no public network, or a name that no public server has (one word, ``.local``, ``.svc`` …)."""
     host = urlsplit(url if url and "//" in url else f"//{url or ''}").hostname or ""
     try:
         found = ipaddress.ip_address(host)
     except ValueError:
         return bool(host) and ("." not in host or host.endswith(NEAR_NAMES))
-    return found.is_private or found.is_loopback or found.is_link_local
+    return not found.is_global
 
 
 def bypass(url: str) -> None:

@@ -19,14 +19,19 @@ STARTS = 64
 """Brackets in vain after which no JSON is looked for any more."""
 DEPTH = 4
 """Wrappers around the entries, as ``{"result": {"scores": …}}``."""
-THOUGHT = re.compile(r"(?is).*(?:</think(?:ing)?>|</thought>|</reason(?:ing)?>|\[/THINK\]|◁/think▷)")
+_THOUGHTS = r"(?:seed:)?think(?:ing)?|thought|reason(?:ing)?|reflection|scratchpad"
+THOUGHT = re.compile(rf"(?is).*(?:</(?:{_THOUGHTS})>|\[/THINK\]|◁/think▷|<channel\|>)")
 FINAL = re.compile(r"(?s).*<\|channel\|>final[^<]*<\|message\|>")
-UNENDED = re.compile(r"(?i)\s*(?:<think(?:ing)?>|<thought>|<reason(?:ing)?>|\[THINK\]|◁think▷)")
-ID = re.compile(r"(?i)\s*(?:run[\w-]*\W+)?(e\d+)\W*")
-ID_KEYS = ("id", "run_id", "run", "name", "label", "episode")
+UNENDED = re.compile(
+    rf"(?i)\s*(?:<(?:{_THOUGHTS})>|\[THINK\]|◁think▷|<\|channel>|(?:<\|start\|>assistant)?<\|channel\|>(?!final))"
+)
+ID = re.compile(r"(?i)\s*(?:run[\w-]*?[\W_]+)?(e\d+)\W*")
+ID_KEYS = ("id", "run_id", "run", "name", "label", "episode", "trajectory_id")
 SCORE_KEYS = ("score", "value", "rating", "grade", "final_score")
 REASON_KEYS = ("reason", "reasoning", "explanation", "comment", "justification", "rationale")
 NUMBER = r"([+-]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][+-]?\d+)?)"
+THOUSANDS = re.compile(r"[+-]?[1-9]\d*,\d{3}(?!\d)")
+"""A comma here may part thousands."""
 SCORE = re.compile(rf"\s*{NUMBER}\s*(?:(%)|(?:/|out of)\s*{NUMBER})?\s*")
 TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])')
 ENDS = ("", "}", "]", "]}", "}}")
@@ -208,6 +213,8 @@ def _entries(value: object, ids: Sequence[str], depth: int, *, whole: bool) -> l
             return [_Item(name, score, _reason(fields))]
         return [_Item(None, score, _reason(fields))] if alone and name is None else []
     wrapped = [fields["scores"]] if "scores" in fields else [*fields.values()]
+    if isinstance(call := fields.get("arguments"), str) and (told := _read(call, 0)) is not None:
+        wrapped = [told[0]]  # a tool's call
     inner = [
         found for v in wrapped if isinstance(v, list | dict) and (found := _entries(v, ids, depth - 1, whole=whole))
     ]
@@ -246,7 +253,7 @@ def _score(value: object, where: str, problems: list[str]) -> tuple[float, str] 
         return None
     if not isinstance(value, str):
         number, most, scale = value, 1.0, ""
-    elif found := SCORE.fullmatch(value):
+    elif (found := SCORE.fullmatch(value)) and not THOUSANDS.match(found[1]):
         number, percent, of = float(found[1].replace(",", ".")), found[2], found[3]
         most = 100.0 if percent else float(of.replace(",", ".")) if of else 1.0
         scale = f"{most:g}" if percent or (of and most != 1) else ""

@@ -107,6 +107,11 @@ class Dialect:
 
     name: str = ""
     path: str = ""
+    routeless: bool = False
+    """No engine has a route for it: what cannot be asked as a chat completion is refused."""
+
+    def read_path(self, path: str, body: JsonObject) -> None:
+        """Writes into the body what the address says of it. ``path`` has its query."""
 
     def inject(self, body: JsonObject, *, packed: bool = False) -> Injected:
         """Ask for ids and log-probabilities. May return the same dict changed.

@@ -106,13 +106,15 @@ class ConversationStart:
 
     def __init__(self, body: JsonObject) -> None:
         self._body = body
-        self._system: list[str] = [t for name in ("system", "instructions") for t in texts(body.get(name))]
+        self._system: list[str] = [
+            t for name in ("system", "instructions", "systemInstruction") for t in texts(body.get(name))
+        ]
         self._talk: list[str] = []
         """Texts of what follows the system prompt, a message each."""
-        said = body.get("messages") if "messages" in body else body.get("input")
+        said = next((body[name] for name in ("messages", "contents") if name in body), body.get("input"))
         for item in said if isinstance(said, list) else [said]:
             role = item.get("role") if isinstance(item, dict) else None
-            content = "\n".join(texts(item.get("content") if isinstance(item, dict) else item))
+            content = "\n".join(texts(item.get("content", item.get("parts")) if isinstance(item, dict) else item))
             if not self._talk and role in _HEAD:
                 self._system.append(content)
             else:

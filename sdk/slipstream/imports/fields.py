@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from slipstream.imports.records import LogRun
 from slipstream.imports.report import Place, Refused, Value
-from slipstream.imports.values import first, mapping, parsed
+from slipstream.imports.values import first, parsed
 
 SPLITS = ("train", "eval")
 ROW = frozenset(
@@ -118,7 +118,10 @@ def rewards_in(row: Mapping[str, Value], place: Place) -> tuple[float | None, di
     value = row.get("reward")
     reward = None if value is None else place.number(value, "reward")
     metrics: dict[str, float] = {}
-    for name, number in {**names_in(row.get("metrics"), "metrics"), **mapping(row.get("rewards"))}.items():
+    several = row.get("rewards")
+    if isinstance(several, bool | int | float) and value is None:
+        several = {"reward": several}
+    for name, number in {**names_in(row.get("metrics"), "metrics"), **names_in(several, "rewards")}.items():
         if name == "reward" and reward is not None:
             continue
         read = place.score(number, f"metrics.{name}")

@@ -117,6 +117,7 @@ WRAPPED = (
     "contents",
     "input",
     "prompt",
+    "prompts",
     "output",
     "response",
     "result",
@@ -126,14 +127,22 @@ WRAPPED = (
 
 def messages_of(value: Value, role: str, place: Place) -> list[Message]:
     """Messages of whatever a program has written down as input or output."""
-    value = parsed(value)
-    if isinstance(value, Mapping):
-        own = mapping(value)
+    read = parsed(value)
+    if read in ([], {}):
+        return []
+    text = isinstance(value, str) or role == "assistant"
+    if text and (isinstance(read, bool | int | float) or (isinstance(read, list) and not _holds_messages(value, read))):
+        return [
+            {"role": role, "content": text_of(value)}
+        ]  # what a model answered as JSON, or a text that is no message
+    if isinstance(read, Mapping):
+        own = mapping(read)
         if wrapped := _wrapped(own, role, place):
             return wrapped
-        return expand(own, role, place)
-    if not isinstance(value, list):
         return expand(value, role, place)
+    if not isinstance(read, list):
+        return expand(read, role, place)
+    value = read
     if any(isinstance(v, Mapping) and v.get("type") in ITEMS for v in value):
         return of_items(value, place)
     if value and all(
@@ -152,6 +161,12 @@ def messages_of(value: Value, role: str, place: Place) -> list[Message]:
         else:
             found += expand(item, role, place)
     return found
+
+
+def _holds_messages(value: Value, read: list[Value]) -> bool:
+    """A list of texts is several messages, but where it is itself written in a text."""
+    kinds = (Mapping, list) if isinstance(value, str) else (Mapping, list, str)
+    return any(isinstance(item, kinds) or parsed(item) is not item for item in read)
 
 
 def _wrapped(own: Mapping[str, Value], role: str, place: Place) -> list[Message]:

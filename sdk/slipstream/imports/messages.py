@@ -166,6 +166,7 @@ ROLES = {
     "bot": "assistant",
     "chatbot": "assistant",
     "agent": "assistant",
+    **dict.fromkeys(("chatgpt", "bing", "bard", "claude", "gemini"), "assistant"),
     "humanmessage": "user",
     "aimessage": "assistant",
     "humanmessagechunk": "user",
@@ -242,6 +243,14 @@ UNSAID = frozenset(
     ]
 )
 """Fields that are read, or that say nothing of what was said."""
+SPOKEN = frozenset(
+    (
+        *("role", "from", "content", "parts", "text", "value", "tool_calls", "toolCalls", "function_call", "refusal"),
+        *("kwargs", "data", "message", "messages", "additional_kwargs", "reasoning_content", "toolInvocations"),
+        *("error", "object", "choices", "usage"),
+    )
+)
+"""An object with none of these is neither a message nor what an API answered."""
 
 
 @dataclass(slots=True)
@@ -297,12 +306,21 @@ def _native(message: Mapping[str, Value]) -> bool:
     return all(isinstance(c, dict) and isinstance(c.get("function"), dict) for c in listed(calls))
 
 
+def _unframed(value: Value, role: str) -> Value:
+    """JSON in a text, read where it is a message; any other is a text, and so is what a model answered as JSON."""
+    read = parsed(value)
+    text = isinstance(value, str) or role == "assistant"
+    if text and isinstance(read, Mapping) and SPOKEN.isdisjoint(read) and not names_role(read.get("type")):
+        return text_of(value) if read else None
+    return read
+
+
 def expand(value: Value, role: str, place: Place) -> list[Message]:
     """The chat messages that one message of a log says. ``role``: of one that names none.
 
     Several where it holds answers of tools beside text, none where it says nothing.
     """
-    value = parsed(value)
+    value = _unframed(value, role)
     if isinstance(value, str):
         return [{"role": role, "content": value}] if value else []
     if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and role_of(value[0]) in KNOWN:
@@ -312,6 +330,8 @@ def expand(value: Value, role: str, place: Place) -> list[Message]:
             place.drop("a message", "it is neither text nor an object")
         return []
     own = {str(k): v for k, v in value.items()}
+    if isinstance(own.get("weight"), str | bool):
+        own["weight"] = place.number(own["weight"], "messages.weight")
     for name in ("kwargs", "data", "message"):  # LangChain's serialised messages, OpenAI's choices
         if isinstance(own.get(name), Mapping) and ("content" in mapping(own[name]) or name == "message"):
             said = role_of(listed(own.get("id"))[-1]) if name == "kwargs" and listed(own.get("id")) else own.get("type")
@@ -364,6 +384,8 @@ def _read(own: Mapping[str, Value], role: str, place: Place) -> list[Message]:
     content = next((own[n] for n in ("content", "parts", "value", "text") if own.get(n) is not None), None)
     if "parts" in own and isinstance(parsed(own["parts"]), list):
         content = own["parts"]
+    if named == "tool" and isinstance(content, Mapping):
+        content = _plain(content)
     content_into(made, content, place)
     more = mapping(own.get("additional_kwargs"))
     for calls in (own.get("tool_calls"), more.get("tool_calls"), own.get("toolCalls")):

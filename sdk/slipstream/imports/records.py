@@ -126,14 +126,9 @@ def said(messages: Sequence[Message], tools: list[Value] | None = None, told: To
     replies = {
         i: Told() if told is None else told
         for i, m in enumerate(kept)
-        if m.get("role") == "assistant" and not _weightless(m)
+        if m.get("role") == "assistant" and m.get("weight") != 0
     }
     return Talk(kept, replies, tools)
-
-
-def _weightless(message: Message) -> bool:
-    weight = message.get("weight")
-    return isinstance(weight, int | float) and weight == 0
 
 
 def talks_of(calls: Sequence[ModelCall], place: Place) -> list[Talk]:

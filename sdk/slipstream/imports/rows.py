@@ -11,7 +11,6 @@ import bz2
 import codecs
 import gzip
 import importlib
-import io
 import itertools
 import json
 import lzma
@@ -20,7 +19,8 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from types import ModuleType
+from typing import Any, BinaryIO, NamedTuple
 
 from slipstream.errors import SlipstreamError, StartError
 from slipstream.imports.report import Report, Value
@@ -38,7 +38,8 @@ BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError)
+BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, RuntimeError, ValueError)
+"""What unpacking raises; ``RuntimeError`` of a zip with a password or an unknown packing."""
 
 
 class LogLine(NamedTuple):
@@ -64,7 +65,7 @@ class Log:
     def _unpacked(self, raw: BinaryIO) -> Iterator[bytes]:
         total = 0
         try:
-            for file in _opened(raw, self.path):
+            for file in _opened(raw):
                 read = getattr(file, "read1", file.read)  # what there is of a packed file that ends in its middle
                 while part := read(CHUNK):
                     total += len(part)
@@ -75,6 +76,8 @@ class Log:
                         )
                         return
                     yield part
+        except SlipstreamError as e:
+            self.report.refuse(f"{self.path}", e)
         except BROKEN as e:
             self.report.refuse(f"{self.path}", f"the packed file is broken, the rest cannot be read: {e}")
         self.share = 1.0
@@ -103,7 +106,7 @@ class Log:
             yield LogLine(number, None if size > MOST_ROW else text, 1.0)
 
 
-def _opened(raw: BinaryIO, path: Path) -> Iterator[BinaryIO]:
+def _opened(raw: BinaryIO) -> Iterator[BinaryIO]:
     head = raw.read(6)
     raw.seek(0)
     if head.startswith(b"\x1f\x8b"):
@@ -118,19 +121,40 @@ def _opened(raw: BinaryIO, path: Path) -> Iterator[BinaryIO]:
         with zipfile.ZipFile(raw) as packed:
             names = [i for i in packed.infolist() if not i.is_dir() and not i.filename.startswith("__MACOSX")]
             if len(names) != 1:
-                raise SlipstreamError(f"{path}: {len(names)} files are packed in it: unpack it, and import each")
+                raise SlipstreamError(f"{len(names)} files are packed in it: unpack it, and import each")
             with packed.open(names[0]) as file:
                 yield file  # type: ignore[misc]
     else:
         yield raw
 
 
+class _Zstd:
+    """Frames of zstd. The package's own reader takes a frame that is cut off for one that has ended."""
+
+    def __init__(self, raw: BinaryIO, package: ModuleType) -> None:
+        self.raw, self.package = raw, package
+        self.frame: Any = None
+        """The frame that has begun; None: between frames."""
+        self.left = b""
+
+    def read(self, _: int) -> bytes:
+        made = b""
+        while not made and (data := self.left or self.raw.read(1024)):  # a bomb unpacks 1 KiB to 32 MiB at most
+            self.frame = self.frame or self.package.ZstdDecompressor(max_window_size=2**31).decompressobj()
+            try:
+                made = self.frame.decompress(data)
+            except self.package.ZstdError as e:
+                raise ValueError(str(e)) from e
+            self.left = self.frame.unused_data
+            self.frame = None if self.frame.eof else self.frame
+        if not made and self.frame is not None:
+            raise EOFError("it ends in the middle of a frame")
+        return made
+
+
 def _zstd(raw: BinaryIO) -> BinaryIO:
     try:
-        zstandard = importlib.import_module("zstandard")
-        return io.BufferedReader(
-            zstandard.ZstdDecompressor(max_window_size=2**31).stream_reader(raw, read_across_frames=True), CHUNK
-        )
+        return _Zstd(raw, importlib.import_module("zstandard"))  # type: ignore[return-value]
     except ModuleNotFoundError:
         try:
             return importlib.import_module("pyarrow").CompressedInputStream(raw, "zstd")  # type: ignore[no-any-return]
@@ -171,7 +195,7 @@ LISTS = ("data", "traces", "observations", "spans", "rows", "runs", "results", "
 _DECODER = json.JSONDecoder()
 _GAP = re.compile(r"[\s,]*")
 _SIGN = re.compile(r'[\[\]{}"]')
-_TEXT_END = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_IN_TEXT = re.compile(r'"|\\.', re.DOTALL)
 
 
 class LogRow(NamedTuple):
@@ -190,7 +214,7 @@ def read_rows(path: Path, report: Report) -> Iterator[LogRow]:
     """The rows of a file, one after the other. One that is no JSON object is told to the report, and left out."""
     with path.open("rb") as file:
         parquet = file.read(4) == b"PAR1" or path.suffix == ".parquet"
-    yield from _parquet(path) if parquet else _json_rows(Log(path, report))
+    yield from _parquet(path, report) if parquet else _json_rows(Log(path, report))
 
 
 def _json_rows(log: Log) -> Iterator[LogRow]:
@@ -344,41 +368,40 @@ class _Values:
             try:
                 value, self.at = _DECODER.raw_decode(self.text, self.at)
             except RecursionError:
-                self.log.report.refuse(where, "its brackets are nested too deeply")
-                if not self._skip():
-                    return
+                self._refuse(where, "its brackets are nested too deeply")
             except json.JSONDecodeError as e:
+                long = len(self.text) - self.at > MOST_ROW
                 cut_off = e.msg.startswith("Unterminated") or e.pos >= len(self.text) - 16
-                if cut_off and len(self.text) - self.at <= MOST_ROW and self.more():
+                if cut_off and not long and self.more():
                     continue
-                why = "a value of more than 64 MiB" if len(self.text) - self.at > MOST_ROW else f"not JSON: {e.msg}"
-                self.log.report.refuse(where, f"{why}; what follows is not read")
-                return
+                self._refuse(where, f"a value of more than {MOST_ROW // MIB} MiB" if long else f"not JSON: {e.msg}")
             else:
                 yield line, value
 
+    def _refuse(self, where: str, why: str) -> None:
+        """Go on behind the value that stands here: where the brackets that it opens are closed."""
+        ended = self.text[self.at] in "[{" and self._skip()
+        self.log.report.refuse(where, why + ("" if ended else "; what follows is not read"))
+        if not ended:
+            self.text, self.at, self.rest, self.chunks = "", 0, b"", iter(())
+
     def _skip(self) -> bool:
-        """To the end of a value that is nested too deeply. False: it has none."""
-        depth, at = 0, self.at
-        while len(self.text) - self.at <= MOST_ROW or not self.ended:
-            sign = _SIGN.search(self.text, at)
+        """To the end of a value that cannot be read; nothing of it is held. False: it has none."""
+        depth, inside = 0, False
+        while True:
+            sign = (_IN_TEXT if inside else _SIGN).search(self.text, self.at)
             if sign is None:
-                size = len(self.text)
-                start = self.at
+                self.at = len(self.text) - self.text.endswith("\\", self.at)  # it belongs to the next letter
                 if not self.more():
                     return False
-                at = size - start
                 continue
-            at = sign.end()
+            self.at = sign.end()
             if sign[0] == '"':
-                end = _TEXT_END.match(self.text, at)
-                at = end.end() if end else len(self.text)
-                continue
-            depth += 1 if sign[0] in "[{" else -1
-            if depth == 0:
-                self.at = at
-                return True
-        return False
+                inside = not inside
+            elif len(sign[0]) == 1:
+                depth += 1 if sign[0] in "[{" else -1
+                if depth == 0:
+                    return True
 
 
 def _open_bytes(raw: bytes) -> int:
@@ -393,7 +416,7 @@ def _open_bytes(raw: bytes) -> int:
     return 0
 
 
-def _parquet(path: Path) -> Iterator[LogRow]:
+def _parquet(path: Path, report: Report) -> Iterator[LogRow]:
     try:
         pa, pq = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ModuleNotFoundError as e:
@@ -406,4 +429,4 @@ def _parquet(path: Path) -> Iterator[LogRow]:
                 number += 1
                 yield LogRow(f"{path}:{number}", row, number / size)
     except (pa.ArrowException, OSError) as e:
-        raise SlipstreamError(f"{path}: not Parquet: {e}") from e
+        report.refuse(f"{path}", f"not Parquet: {e}")

@@ -17,7 +17,8 @@ from slipstream.imports.values import listed, mapping, parsed, whole
 
 @dataclass(slots=True)
 class Trace:
-    id: str
+    id: str | None
+    """None: the log names none, and the episode is named by what it says."""
     file: str
     task: str | None = None
     tags: dict[str, Value] = field(default_factory=dict)
@@ -37,8 +38,8 @@ class Trace:
             self.parents[span] = str(parent)
 
     def run(self, tool: str, reading: Reading) -> LogRun:
-        place = Place(reading.report, f"{self.file}: trace {self.id}")
-        run = LogRun(place.where, f"{tool}-{self.id}", self.task, tags=self.tags, share=self.share)
+        place = Place(reading.report, f"{self.file}: trace {self.id or 'without an id'}")
+        run = LogRun(place.where, self.id and f"{tool}-{self.id}", self.task, tags=self.tags, share=self.share)
         run.calls = list(self._sampled(place))
         names = Counter(name for name, _, _ in self.scores)
         seen: Counter[str] = Counter()
@@ -75,8 +76,8 @@ class Traces(dict[str, Trace]):
 
     def named(self, id: Value, row: LogRow) -> Trace:
         """The trace of this id; without one, the row is a trace of its own."""
-        name = str(id) if id not in (None, "") else f"line-{row.where.rpartition(':')[2]}"
-        trace = self.setdefault(name, Trace(name, row.file))
+        name = None if id in (None, "") else str(id)
+        trace = self.setdefault(name or f" {row.where}", Trace(name, row.file))
         trace.share = row.share
         return trace
 

@@ -12,6 +12,7 @@ import itertools
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -69,10 +70,36 @@ def read_log(paths: Sequence[Path], task: str | None, report: Report, form: str 
         for row in read_rows(path, report)
     )
     named = named_rows(rows, form, reading)
+    names = _Names()
     for name, part in itertools.groupby(named, lambda pair: pair[0]):
         for run in form_of(name).runs((row for _, row in part), reading):
             if (entry := entry_of(run, task, report)) is not None:
-                yield entry
+                yield names.told_apart(entry, run, report)
+
+
+class _Names:
+    """The episodes of one import, by a hash of their ids."""
+
+    def __init__(self) -> None:
+        self.times: Counter[int] = Counter()
+        self.rewards: dict[int, float] = {}
+
+    def told_apart(self, entry: Entry, run: LogRun, report: Report) -> Entry:
+        """Runs that say the same and have no id are episodes of their own. Those with one id are one episode."""
+        name = str(entry.bodies[0]["id"])
+        at = hash(name)
+        self.times[at] += 1
+        before = self.rewards.get(at)
+        if run.id and run.reward is not None:
+            self.rewards[at] = run.reward
+        if self.times[at] == 1 or entry.whole:
+            return entry
+        if run.id:
+            if run.reward is not None and before not in (None, run.reward):
+                why = "runs with one id are one episode, and its last reward counts"
+                report.note(report.converted, entry.where, "reward", why)
+            return entry._replace(counts=entry.counts._replace(episodes=0))
+        return entry._replace(bodies=[{**body, "id": f"{name}-{self.times[at]}"} for body in entry.bodies])
 
 
 def entry_of(run: LogRun, task: str | None, report: Report) -> Entry | None:

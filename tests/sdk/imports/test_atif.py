@@ -20,7 +20,7 @@ ROW = {
 def test_steps_are_messages(tmp_path):
     (body,), report = read(tmp_path, {**ROW, "extra": {"reward": 1}})
     assert [m["role"] for m in body["messages"]] == ["user", "assistant", "tool", "assistant"]
-    assert (body["reward"], body["model"], report.tool_calls) == (1.0, "m", 1)
+    assert (body["id"], body["reward"], body["model"], report.tool_calls) == ("atif-s", 1.0, "m", 1)
     assert "token ids and log-probabilities" in [what for what, _ in report.dropped]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.logs import ASK, END, read
 
 from slipstream.imports.fields import described, labels_in, names_in, rewards_in
 from slipstream.imports.report import Place, Refused, Report
@@ -38,3 +39,18 @@ def test_rewards_by_name():
     at = place()
     assert rewards_in({"rewards": {"reward": 1, "x": "0.5"}, "metrics": {"y": "no"}}, at) == (1.0, {"x": 0.5})
     assert [what for what, _ in at.report.dropped] == ["metrics.y"]
+
+
+def test_no_reward_is_lost_silently(tmp_path):
+    talk = {"messages": [ASK, END]}
+    assert read(tmp_path, {**talk, "rewards": 0.5})[0][0]["reward"] == 0.5
+    for wrong in ({"rewards": [0.5]}, {"reward": 10**400}):
+        bodies, report = read(tmp_path, {**talk, **wrong})
+        assert not bodies and f"{next(iter(wrong))}: " in report.refused[0]
+    _, report = read(tmp_path, {"prompt": "q", "completion": "a", "label": "good"})
+    assert ("label", "a number is needed, this is text ('good')") in report.dropped
+
+
+def test_a_weight_in_a_text_counts(tmp_path):
+    (body,), report = read(tmp_path, {"messages": [ASK, {**END, "weight": "0"}, ASK, {**END, "weight": "1"}]})
+    assert [told["message"] for told in body["replies"]] == [3] and report.converted.total() == 2

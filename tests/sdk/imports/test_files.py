@@ -6,10 +6,9 @@ import gzip
 import tracemalloc
 import zipfile
 
-import pytest
+import zstandard
 from tests.support.logs import ASK, END, taken, written
 
-from slipstream.errors import SlipstreamError
 from slipstream.imports import rows
 from slipstream.imports import rows as files
 from slipstream.imports.report import Report
@@ -65,8 +64,18 @@ def test_a_zip_holds_one_file(tmp_path):
             for n in range(count):
                 packed.write(line, f"{n}.jsonl")
     assert len(taken(tmp_path / "1.zip")[0]) == 1
-    with pytest.raises(SlipstreamError, match="2 files are packed"):
-        taken(tmp_path / "2.zip")
+    (tmp_path / "3.zip").write_bytes((tmp_path / "1.zip").read_bytes()[:-9])
+    bodies, report = taken(tmp_path / "2.zip", tmp_path / "3.zip", line)
+    assert len(bodies) == 1 and len(report.refused) == 2 and "2 files are packed" in report.refused[0]
+
+
+def test_a_zst_file_is_read_up_to_where_it_breaks(tmp_path):
+    line, path = written(tmp_path, {"messages": [ASK, END]}).read_bytes(), tmp_path / "a.jsonl.zst"
+    frame = zstandard.compress(line)
+    for end, why in ((b"", None), (frame[:-4], "middle of a frame"), (b"no frame", "Unknown frame")):
+        path.write_bytes(frame + frame + end)
+        bodies, report = taken(path)
+        assert len(bodies) == 2 and [why in text for text in report.refused] == ([True] if why else [])
 
 
 def test_lines_are_numbered_as_an_editor_numbers_them(tmp_path):

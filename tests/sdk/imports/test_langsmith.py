@@ -28,3 +28,10 @@ def test_children_are_of_their_root_s_trace(tmp_path):
 def test_examples_are_runs_of_one_call(tmp_path):
     (body,), _ = read(tmp_path, {"id": "e", "inputs": {"input": "hi"}, "outputs": {"output": "done"}})
     assert [m["content"] for m in body["messages"]] == ["hi", "done"]
+
+
+def test_tokens_that_stand_in_the_reply_come_along(tmp_path):
+    said = {"lc": 1, "id": ["langchain", "AIMessage"], "kwargs": {"content": "done", "usage_metadata": {"input_tokens": 3, "output_tokens": 2}}}  # fmt: skip
+    row = {"id": "a", "trace_id": "t", "run_type": "llm", "inputs": {"messages": [[ASK]]}, "outputs": {"generations": [[{"text": "done", "message": said}]]}}  # fmt: skip
+    (body,), _ = read(tmp_path, row)
+    assert (body["replies"][0]["prompt_tokens"], body["replies"][0]["completion_tokens"]) == (3, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.support.logs import read, replied
+from tests.support.logs import ASK, END, read, replied
 
 from slipstream.imports.forms.traces.otel import is_one
 
@@ -49,3 +49,13 @@ def test_ids_in_base64_are_read_as_hex(tmp_path):
 def test_a_call_without_its_content_is_said(tmp_path):
     bodies, report = read(tmp_path, span(attributes=[attribute("gen_ai.operation.name", "chat")]))
     assert not bodies and ("a model call", "its messages were not recorded") in report.dropped
+
+
+def test_langfuse_attributes_and_events_in_logs(tmp_path):
+    told = {"langfuse.observation.type": "generation", "langfuse.observation.input": json.dumps([ASK]), "langfuse.observation.output": "done"}  # fmt: skip
+    (body,), _ = read(tmp_path, {"traceId": "a", "spanId": "b", "startTimeUnixNano": "1", "attributes": told})
+    assert replied(body) == [END]
+    said = [{"key": f"gen_ai.{n}.messages", "value": {"stringValue": json.dumps([m])}} for n, m in (("input", ASK), ("output", END))]  # fmt: skip
+    record = {"eventName": "gen_ai.client.inference.operation.details", "traceId": "a", "attributes": said}
+    (body,), _ = read(tmp_path, {"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]})
+    assert replied(body) == [END]

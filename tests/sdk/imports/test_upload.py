@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.logs import ASK, END, read, whys
 from tests.support.server import Reply, Seen, Server
 
 from slipstream.client import AsyncClient
@@ -101,3 +102,17 @@ async def test_a_refusal_names_its_line_and_the_rest_goes_in(server: Server, who
         await upload(client, iter(made), report := Report())
     assert (report.episodes, report.refused) == (4, ["f:3: forgotten"])
     assert taken == ["e0", "e1", "e2", "e4"]
+
+
+def test_runs_that_say_the_same_are_episodes_of_their_own(tmp_path):
+    row = {"prompt": "q", "completion": "a"}
+    first, report = read(tmp_path, {**row, "reward": 1}, {**row, "reward": 1}, {**row, "reward": 0})
+    assert len({body["id"] for body in first}) == 3 and report.episodes == 3 and not report.converted
+    assert read(tmp_path, *[row] * 3)[0][2]["id"] == first[2]["id"]  # again: the same ones
+
+
+def test_runs_with_one_id_are_one_episode_which_is_told(tmp_path):
+    row = {"id": "a", "messages": [ASK, END]}
+    bodies, report = read(tmp_path, {**row, "reward": 1}, {**row, "reward": 0})
+    assert {body["id"] for body in bodies} == {"a"} and report.episodes == 1
+    assert whys(report) == ["runs with one id are one episode, and its last reward counts"]

@@ -8,7 +8,7 @@ from slipstream.operate.setup.agents import AGENTS
 
 
 def test_there_are_more_than_a_dozen_and_each_has_its_section():
-    assert len([a for a in AGENTS.values() if not a.refused]) >= 15
+    assert len(AGENTS) >= 16
     text = (ROOT / "docs" / "coding-agents.md").read_text()
     assert all(f"| `{name}` |" in text for name in AGENTS)
     heads = (

@@ -67,10 +67,10 @@ class Admission:
 
 
 def credential(headers: Headers) -> tuple[str | None, str | None]:
-    """Secret and suffix of ``Authorization: Bearer``, else of ``x-api-key`` or ``api-key``."""
+    """Secret and suffix of ``Authorization: Bearer``, else of another client's header."""
     scheme, _, value = headers.get(b"authorization", b"").strip().partition(b" ")
     if scheme.lower() != b"bearer":
-        other = headers.get(b"x-api-key") or headers.get(b"api-key")
+        other = headers.get(b"x-api-key") or headers.get(b"api-key") or headers.get(b"x-goog-api-key")
         if other is None:
             return None, None
         value = other

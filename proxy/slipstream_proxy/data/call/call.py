@@ -65,6 +65,8 @@ class ActiveCall(Call):
         key, suffix = services.admission.who(self.asked.request.headers)
         services.admission.enter(key)
         payload = read_payload(self.route.body)
+        if payload is not None:
+            self.asked.dialect.read_path(self.asked.request.path, payload)
         self.asked.admit(key, suffix, payload)
         self.route.ask(payload, None)
         services.in_flight.add(self)

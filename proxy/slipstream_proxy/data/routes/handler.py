@@ -20,7 +20,7 @@ from slipstream_proxy.data.wire.identity import Prefix, split_path
 from slipstream_proxy.data.wire.replies import StreamedReply, WholeReply
 from slipstream_proxy.data.wire.request import RequestHead, forwardable
 from slipstream_proxy.data.wire.sink import ABORT, END, QueueSink
-from slipstream_proxy.dialects import BY_PATH
+from slipstream_proxy.dialects import BY_PATH, of_path
 from slipstream_proxy.dialects.base import Dialect, openai_error
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class RequestHandler:
                 return await self._control.forward(request)
             prefix = split_path(target)
             path = decoded(prefix.path)
-            dialect = BY_PATH.get(path) or (BY_PATH["/v1/messages"] if _MESSAGES.search(path) else None)
+            dialect = of_path(path) or (BY_PATH["/v1/messages"] if _MESSAGES.search(path) else None)
             self._hosts.check(request)
             return await self._inference(request, prefix, path)
         except RequestRefused as e:
@@ -98,7 +98,7 @@ class RequestHandler:
     async def _inference(self, request: web.BaseRequest, prefix: Prefix, path: str) -> web.StreamResponse:
         """``path`` is the prefix's, decoded."""
         query = f"?{request.rel_url.raw_query_string}" if request.rel_url.raw_query_string else ""
-        method, dialect = request.method, BY_PATH.get(path)
+        method, dialect = request.method, of_path(path)
         if dialect is not None and method == "POST":
             return await self._captured(request, Prefix(path + query, prefix.episode, prefix.task), dialect)
         if path == MODELS and method == "GET":

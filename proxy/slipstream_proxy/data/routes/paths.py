@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-from slipstream_proxy.dialects import BY_PATH
+from slipstream_proxy.dialects import BY_PATH, of_path
 
 MODELS = "/v1/models"
 _PASSED = {
@@ -37,7 +37,7 @@ def passed(path: str) -> list[str]:
 
 
 _OTHERS = (
-    ("/v1beta/", "this is Google's own format, which the engine does not speak: let the client use its OpenAI format"),
+    ("/v1beta/", "of Google's format only generateContent and streamGenerateContent: use OpenAI's for the others"),
     ("/api/", "this is Ollama's own format, which the engine does not speak: let the client use its OpenAI format"),
     ("/openai/deployments/", "this is Azure's form of the address: let the client use plain OpenAI"),
 )
@@ -47,7 +47,7 @@ _OTHERS = (
 def hint(path: str) -> str | None:
     """Why there is no such route, and what to change, where a wrong base URL or another format is the reason."""
     named = [path[at:] for at, char in enumerate(path) if char == "/"]
-    whole = next((part for part in named[1:] if methods(part) and part.startswith("/v1/")), None)
+    whole = next((part for part in named[1:] if methods(part) and part.startswith(("/v1/", "/v1beta/"))), None)
     if whole is not None:
         base = path.removesuffix(whole)
         return f"the base URL is wrong: take {base} out of its path, so that clients ask {whole}"
@@ -64,6 +64,6 @@ def hint(path: str) -> str | None:
 
 def methods(path: str) -> list[str]:
     """All that a route has; empty: there is no such route."""
-    if path in BY_PATH:
+    if of_path(path) is not None:
         return ["POST"]
     return ["GET"] if path == MODELS else passed(path)

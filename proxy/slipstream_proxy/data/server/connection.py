@@ -21,7 +21,7 @@ from slipstream_proxy.data.wire.http1 import LAST_CHUNK, REASONS, RepeatedHead, 
 from slipstream_proxy.data.wire.identity import Prefix, split_path
 from slipstream_proxy.data.wire.request import MIN_RATE, RequestHead, parse_fields
 from slipstream_proxy.data.wire.sink import Sink
-from slipstream_proxy.dialects import BY_PATH
+from slipstream_proxy.dialects import of_path
 from slipstream_proxy.dialects.base import Dialect, openai_error
 
 if TYPE_CHECKING:
@@ -351,7 +351,7 @@ def _read_line(line: bytes) -> tuple[Prefix, Dialect | None] | None:
     if m is None:
         return None
     prefix = split_path(m[1].decode())
-    read = prefix, BY_PATH.get(prefix.path.partition("?")[0])
+    read = prefix, of_path(prefix.path.partition("?")[0])
     if prefix.episode is None and len(_lines) < 256 and len(line) < 256:
         _lines[line] = read
     return read

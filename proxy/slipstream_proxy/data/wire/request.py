@@ -17,6 +17,7 @@ _DROPPED: Final = HOP_BY_HOP | {
     b"authorization",
     b"x-api-key",
     b"api-key",
+    b"x-goog-api-key",
     b"cookie",
 }
 """Never sent upstream: fields of this hop, and the client's credentials."""

@@ -32,8 +32,6 @@ class CodingAgent(NamedTuple):
     """Where the file's text goes in ``{dir}`` for one run."""
     then: str = ""
     """What is left to do by hand."""
-    refused: str = ""
-    """Why it cannot be connected, and what to do."""
 
 
 _OPENAI = {"OPENAI_BASE_URL": "{url}", "OPENAI_API_KEY": "{key}"}
@@ -108,6 +106,7 @@ _OPENCLAW = {
     },
     "agents": {"defaults": {"model": {"primary": "slipstream/{model}"}}},
 }
+_GEMINI = {"security": {"auth": {"selectedType": "gemini-api-key"}}, "model": {"name": "{model}"}}
 _CONTINUE = """name: Slipstream
 version: 0.0.1
 schema: v1
@@ -267,7 +266,14 @@ AGENTS = {
             "gemini-cli",
             "Gemini CLI",
             "gemini",
-            refused="it speaks Google's own format (/v1beta), which vLLM does not have: use Qwen Code, made from it",
+            env={
+                "GOOGLE_GEMINI_BASE_URL": "{root}",
+                "GEMINI_API_KEY": "{key}",
+                "GEMINI_CLI_HOME": "{dir}",
+            },
+            file=ConfigFile(".gemini/settings.json", _json(_GEMINI)),
+            run_file=".gemini/settings.json",
+            then="start it with GOOGLE_GEMINI_BASE_URL={root} GEMINI_API_KEY={key}",
         ),
     )
 }

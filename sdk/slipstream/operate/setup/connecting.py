@@ -82,8 +82,6 @@ def trouble_of(place: AgentAddress) -> str | None:
 
 def lines_of(agent: CodingAgent, place: AgentAddress) -> list[str]:
     """What to paste: the file with its path, or lines for a shell, and what is left to do."""
-    if agent.refused:
-        raise ConfigError(f"{agent.title}: {agent.refused}")
     lines = []
     if agent.file is not None:
         lines = [f"# ~/{agent.file.path}", *place.filled(agent.file.text).rstrip().split("\n")]
@@ -96,8 +94,6 @@ def run_of(
     agent: CodingAgent, place: AgentAddress, command: list[str], folder: Path
 ) -> tuple[list[str], dict[str, str]]:
     """The command for one run, and what its environment has beside ours. Files go into ``folder``."""
-    if agent.refused:
-        raise ConfigError(f"{agent.title}: {agent.refused}")
     if agent.file is not None and agent.run_file is not None:
         (folder / agent.run_file).parent.mkdir(parents=True, exist_ok=True)
         (folder / agent.run_file).write_text(place.filled(agent.file.text))
@@ -140,8 +136,7 @@ def connect(agent: CodingAgent, place: AgentAddress, home: Path) -> Path | None:
     """Write the agent's file. None: it has none, and ``lines_of`` are to be exported. Raises ``ConfigError`` where a
     file is there that cannot be merged.
     """
-    if agent.refused or agent.file is None:
-        lines_of(agent, place)
+    if agent.file is None:
         return None
     path, text, state = home / agent.file.path, place.filled(agent.file.text), _state(home)
     before = path.read_text() if path.exists() else None

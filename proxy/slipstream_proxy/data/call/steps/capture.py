@@ -46,12 +46,14 @@ class Capture(CallStep):
             target = self._explored(target, payload, call.asked.episode)
         call.asked.mean(model, target)
         call.route.name(target.model)
+        if payload is None and call.asked.dialect.routeless:
+            raise RequestRefused(400, "the body is no JSON object, or too heavy a one")
         if payload is None or (asked is not None and not isinstance(asked, str)):
             heavy = payload is None and too_heavy(call.route.body)
             call.route.ask(None, "too heavy a request" if heavy else "unreadable request")
         elif target.kind != "upstream" and live.gives_ids:
             self._ask_for_ids(call, payload)
-        elif target.kind != "upstream":
+        elif target.kind != "upstream" or call.asked.dialect.routeless:
             self._ask_for_text(call, payload)
         return False
 
@@ -83,6 +85,8 @@ class Capture(CallStep):
         if dialect.name == "responses":  # its reply tells the caller what was sampled with
             self._say_sampling(payload, target)
         injected = self._inject(dialect, payload)
+        if injected.back is None and dialect.routeless:
+            raise RequestRefused(400, f"as a chat completion this cannot be asked: {injected.note}")
         if injected.note is None:
             injected.note = self._say_sampling(injected.body, target, trust=target.trust)
         prefixes = None
@@ -95,7 +99,7 @@ class Capture(CallStep):
         """Nothing is asked for beside what the client asks. A format that the engine has no route for is translated."""
         payload.update(call.asked.target.sampling)
         dialect, back = call.asked.dialect, None
-        if dialect.path not in self._live.routes:
+        if dialect.routeless or dialect.path not in self._live.routes:
             asked = dialect.as_chat(payload)
             if asked.note is not None:
                 why = f"the engine has no route {dialect.path}, and as a chat completion it cannot be asked"

@@ -38,7 +38,9 @@ class Translation(CallStep):
         if call.asked.dialect.name == "responses" and self._own_responses:
             call.route.ask_as_it_came(call.asked, "engine.own_responses")
             return True
-        if call.route.note == NO_IDS:  # there is no route of the engine's whose reply this one would have to equal
+        if (
+            call.route.note == NO_IDS
+        ):  # no ids are asked for, and there is no route of the engine's whose reply this one would have to equal
             call.route.ask_at(CHAT)
             return True
         if back.context_needed and back.context is None:
@@ -69,14 +71,15 @@ class Translation(CallStep):
         if call.route.back is None:
             return body
         if status != 200:
-            return (
-                call.asked.dialect.error(status, said_in(body), "engine_error") if call.route.note == NO_IDS else body
-            )
+            ours = call.route.note == NO_IDS or call.asked.dialect.routeless
+            return call.asked.dialect.error(status, said_in(body), "engine_error") if ours else body
         return call.route.back.whole(_light(body))
 
     def rejected(self, call: Call, status: int) -> bool:
         """The engine's own route says what there is to say of a request that is no chat completion."""
-        if call.route.back is None or status >= 500 or status in _NOT_THE_REQUEST or call.route.note == NO_IDS:
+        if call.route.back is None or call.asked.dialect.routeless or call.route.note == NO_IDS:
+            return False
+        if status >= 500 or status in _NOT_THE_REQUEST:
             return False
         call.route.ask_as_it_came(call.asked, "the engine refused it as a chat completion", again=True)
         return True

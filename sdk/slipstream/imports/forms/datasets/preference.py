@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from slipstream.imports.fields import described, json_in
+from slipstream.imports.fields import described
 from slipstream.imports.forms.datasets.openai import tools_in
 from slipstream.imports.inputs import messages_of
-from slipstream.imports.messages import Message, with_ids
+from slipstream.imports.messages import with_ids
 from slipstream.imports.records import LogRun, Talk, Told, digest
 from slipstream.imports.registry import Reading, each
 from slipstream.imports.report import Place, Refused, Value
@@ -38,9 +38,9 @@ def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
 
 def _runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     frame = mapping(row.get("input"))
-    prompt = _messages(row.get("prompt"), "user", "prompt", place) or messages_of(frame.get("messages"), "user", place)
+    prompt = messages_of(row.get("prompt"), "user", place) or messages_of(frame.get("messages"), "user", place)
     tools = tools_in(frame or row)
-    sides = [_messages(first(row, *columns), "assistant", side, place) for side, columns, _, _ in SIDES]
+    sides = [messages_of(first(row, *columns), "assistant", place) for _, columns, _, _ in SIDES]
     if not prompt:  # both sides are whole conversations
         shared = 0
         while shared < min(map(len, sides)) - 1 and sides[0][shared] == sides[1][shared]:
@@ -53,16 +53,9 @@ def _runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
         run = described(row, place, read=[*READ, *OURS])
         run.id = f"{run.id or f'pair-{digest(prompt, sides)}'}-{side}"
         run.task = run.task or f"pair-{name}"
-        score = first(row, *scores)
-        run.reward = default if score is None else place.number(score, scores[0])
+        scored = next((name for name in scores if row.get(name) is not None), None)
+        run.reward = default if scored is None else place.number(row[scored], scored)
         whole = with_ids([*prompt, *messages] if messages[: len(prompt)] != prompt else messages)
         replies = {i: Told() for i in range(len(prompt), len(whole)) if whole[i]["role"] == "assistant"}
         run.talks = [Talk(whole, replies, tools)]
         yield run
-
-
-def _messages(value: Value, role: str, field: str, place: Place) -> list[Message]:
-    if value is None or value == "":
-        return []
-    told = value if isinstance(value, str) and value.lstrip()[:1] not in "[{" else json_in(value, field)
-    return messages_of(told, role, place)

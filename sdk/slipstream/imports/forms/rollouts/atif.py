@@ -38,7 +38,7 @@ def _run(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     told = _framed(row)
     extra, agent = mapping(told.get("extra")), mapping(told.get("agent"))
     ident = first(told, "session_id", "trajectory_id")
-    run = LogRun(place.where, f"atif-{id}" if ident else None, model=_text(agent.get("model_name")))
+    run = LogRun(place.where, f"atif-{ident}" if ident else None, model=_text(agent.get("model_name")))
     run.tags = {"agent": _text(agent.get("name")), "agent_version": _text(agent.get("version"))}
     task = first(row, "task_name", "task_id", "task") or first(extra, "task_name", "task_id", "task", "instance_id")
     run.task = None if task is None else text_of(mapping(task).get("name") or mapping(task).get("path") or task)

@@ -101,8 +101,8 @@ def _run(row: dict[str, Value], place: Place) -> LogRun:
         run.task = f"{run.task or row.get('env_id') or 'example'}-{example}"
     run.task = run.task or f"prompt-{digest(prompt)}"
     run.metrics = {**numbers_in(row, (*ROW, *READ), place), **run.metrics}
-    if isinstance(row.get("label"), bool) and run.reward is None:
-        run.reward = 1.0 if row["label"] else 0.0
+    if run.reward is None and (label := row.get("label")) is not None:
+        run.reward = float(label) if isinstance(label, bool) else place.score(label, "label")
     run.tags |= {k: v for k in LABELS if isinstance(v := row.get(k), str | int | float) and v != ""}
     for name in ("info", "state", "trajectory", "completion_ids", "completion_logprobs", "logprobs"):
         if row.get(name) not in (None, "", [], {}, "{}"):

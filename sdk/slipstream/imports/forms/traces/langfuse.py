@@ -42,7 +42,8 @@ def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
             if "observations" in row.value or "trace" in row.value:
                 _trace(found, row, place)
             elif row.value.get("type") in TYPES:
-                _observation(found, row.value, place, row)
+                ident = first(row.value, "traceId", "trace_id") or row.value.get("id")
+                _observation(found.named(ident, row), row.value, place)
             elif "value" in row.value or "dataType" in row.value or "data_type" in row.value:
                 _score(found.named(first(row.value, "traceId", "trace_id"), row), row.value, place)
             else:
@@ -65,7 +66,7 @@ def _trace(found: Traces, row: LogRow, place: Place) -> None:
     trace = found.named(ident, row)
     _describe(trace, told)
     for observation in objects:
-        _observation(found, {**observation, "traceId": trace.id}, place, row)
+        _observation(trace, observation, place)
     scores = [*listed(told.get("scores")), *(listed(row.value.get("scores")) if told is not row.value else [])]
     seen: set[str] = set()
     for score in map(mapping, scores):
@@ -98,9 +99,8 @@ def _score(trace: Trace, score: Mapping[str, Value], place: Place) -> None:
         trace.scores.append((name, read, first(score, "observationId", "observation_id") is None))
 
 
-def _observation(found: Traces, row: Mapping[str, Value], place: Place, at: LogRow) -> None:
+def _observation(trace: Trace, row: Mapping[str, Value], place: Place) -> None:
     ident = str(row.get("id") or "")
-    trace = found.named(first(row, "traceId", "trace_id") or ident, at)
     parent = first(row, "parentObservationId", "parent_observation_id")
     named = first(row, "traceName", "trace_name")
     trace.task = trace.task or (str(named) if named else None)

@@ -31,7 +31,7 @@ def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
             else:
                 trace = found.named(first(row.value, "id", "example_id"), row)
                 trace.task = str(first(row.value, "name", "task") or "") or None
-                trace.call(trace.id, None, _call(row.value, place))
+                trace.call(trace.id or "", None, _call(row.value, place))
     yield from found.runs("langsmith", reading)
 
 
@@ -89,8 +89,12 @@ def _call(row: Mapping[str, Value], place: Place) -> ModelCall:
     at = place.time(row.get("start_time"), "start_time")
     end = place.time(row.get("end_time"), "end_time")
     llm = mapping(outputs.get("llm_output"))
+    generations = listed(outputs.get("generations"))
+    said = mapping(next(iter(listed(next(iter(generations), None))), None)).get("message")
+    own = mapping(mapping(said).get("kwargs")).get("usage_metadata")
     counts = usage_of(
-        row, about.get("usage_metadata"), outputs.get("usage_metadata"), llm.get("token_usage"), outputs.get("usage")
+        *(row, about.get("usage_metadata"), outputs.get("usage_metadata"), llm.get("token_usage")),
+        *(outputs.get("usage"), own),
     )
     model = about.get("ls_model_name") or first(asked, "model", "model_name") or first(inputs, "model")
     told = Told(at, None if at is None or end is None else max(0.0, end - at), *counts, str(model) if model else None)

@@ -12,6 +12,7 @@ from slipstream.imports.traces import Traces, replies_of, sent_of, tool_of, usag
 from slipstream.imports.values import first, listed, mapping
 
 GATHERS = True
+REDACTED = "redacted-by-litellm"
 FRAMES = ("standard_logging_object", "standard_logging_payload", "kwargs")
 LABELS = (("user", ("end_user", "user", "user_id")), ("team", ("team_alias", "team_id", "user_api_key_team_alias")))
 
@@ -56,6 +57,9 @@ def _take(found: Traces, row: Mapping[str, Value], place: Place, at: LogRow) -> 
     sent = row.get("messages")
     sent = sent if sent not in (None, "", [], {}, "{}", "[]") else (asked or row.get("input"))
     messages, tools = sent_of(sent, place)
+    if any(m.get("content") == REDACTED for m in messages):
+        place.drop("a model call", "its messages were redacted (turn_off_message_logging)")
+        return
     settings = mapping(first(row, "model_parameters", "optional_params"))
     tools = tools or [tool_of(t) for t in listed(settings.get("tools") or asked.get("tools"))] or None
     begin, end = place.time(row.get("startTime"), "startTime"), place.time(row.get("endTime"), "endTime")

@@ -23,14 +23,19 @@ EVENTS = {
     "gen_ai.tool.message": "tool",
 }
 """Events of before the messages became attributes → the role."""
-FRAMES = ("resourceSpans", "resource_spans", "scopeSpans", "scope_spans", "instrumentationLibrarySpans", "spans")
+FRAMES = (
+    *("resourceSpans", "resource_spans", "scopeSpans", "scope_spans", "instrumentationLibrarySpans"),
+    *("resourceLogs", "resource_logs", "scopeLogs", "scope_logs", "logRecords", "log_records", "spans"),
+)
+DETAILS = "gen_ai.client.inference.operation.details"
+"""The event that has all messages of a call."""
 LABELS = {"user": ("enduser.id", "user.id"), "agent": ("gen_ai.agent.name",), "session": ("session.id",)}
 Said = tuple[list[Message], list[Message]]
 
 
 def is_one(row: Mapping[str, Value]) -> bool:
     """OTLP's JSON, or one span of it."""
-    if any(name in row for name in FRAMES[:5]):
+    if any(name in row for name in FRAMES[:-1]):
         return True
     if any(name in row for name in ("startTimeUnixNano", "start_time_unix_nano")):
         return True
@@ -75,8 +80,21 @@ def _spans(row: Mapping[str, Value]) -> Iterator[Mapping[str, Value]]:
         for part in below:
             for item in listed(part):
                 yield from _spans(mapping(item))
+    elif "severityNumber" in row or "eventName" in row or "event_name" in row or "timeUnixNano" in row:
+        yield _of_log(row)
     else:
         yield row
+
+
+def _of_log(record: Mapping[str, Value]) -> Mapping[str, Value]:
+    """A log record with an event that has a whole call in it, as the span of this call."""
+    attributes = _attributes(record.get("attributes"))
+    name = first(record, "eventName", "event_name") or attributes.get("event.name")
+    at = first(record, "timeUnixNano", "time_unix_nano")
+    told = attributes if name == DETAILS else {}
+    return {**record, "spanId": f"{first(record, 'spanId', 'span_id')}-log", "startTimeUnixNano": at} | (
+        {"attributes": told, "parentSpanId": first(record, "spanId", "span_id")}
+    )
 
 
 def _plain(value: Value) -> Value:
@@ -86,7 +104,7 @@ def _plain(value: Value) -> Value:
     ((kind, inner),) = value.items()
     kind = str(kind).replace("_v", "V")
     if kind == "intValue":
-        return int(str(inner))
+        return int(str(inner)) if str(inner).lstrip("-").isdecimal() else inner
     if kind == "arrayValue":
         return [_plain(v) for v in listed(mapping(inner).get("values"))]
     if kind == "kvlistValue":
@@ -130,6 +148,7 @@ def call_of(span: Mapping[str, Value], attributes: Mapping[str, Value], place: P
         _as_events(span, place),
         _as_numbers(attributes, place),
         _as_vercel(attributes, place),
+        _as_langfuse(attributes, place),
     )
     sent, replies = next((said for said in ways if said[1]), next((said for said in ways if said[0]), ([], [])))
     if not replies and not sent:
@@ -141,7 +160,9 @@ def call_of(span: Mapping[str, Value], attributes: Mapping[str, Value], place: P
     counts = usage_of(
         usage, mapping(mapping(told.get("llm")).get("usage")), mapping(mapping(told.get("ai")).get("usage"))
     )
-    model = first(attributes, "gen_ai.request.model", "gen_ai.response.model", "ai.model.id")
+    model = first(
+        attributes, "gen_ai.request.model", "gen_ai.response.model", "ai.model.id", "langfuse.observation.model.name"
+    )
     tools = [tool_of(t) for t in listed(attributes.get("gen_ai.tool.definitions"))]
     tools = tools or [tool_of(t) for t in listed(attributes.get("ai.prompt.tools"))] or _numbered_tools(attributes)
     said = Told(at, None if at is None or end is None else max(0.0, end - at), *counts, str(model) if model else None)
@@ -175,13 +196,21 @@ def _as_vercel(attributes: Mapping[str, Value], place: Place) -> Said:
     return sent, expand({"role": "assistant", "content": text or None, "toolCalls": calls}, "assistant", place)
 
 
+def _as_langfuse(attributes: Mapping[str, Value], place: Place) -> Said:
+    """The attributes of Langfuse's own SDK."""
+    if attributes.get("langfuse.observation.type") != "generation":
+        return [], []
+    sent, _ = sent_of(attributes.get("langfuse.observation.input"), place)
+    return sent, replies_of(attributes.get("langfuse.observation.output"), sent, place)
+
+
 def _as_events(span: Mapping[str, Value], place: Place) -> Said:
     sent: list[Message] = []
     replies: list[Message] = []
     for event in map(mapping, listed(span.get("events"))):
         attributes = _attributes(event.get("attributes"))
         name = str(event.get("name"))
-        if name == "gen_ai.client.inference.operation.details":
+        if name == DETAILS:
             return _as_attributes(attributes, place)
         if name == "gen_ai.choice":
             found, role = replies, "assistant"
