@@ -40,7 +40,7 @@ def one_customer_of_five(by_group: bool = True) -> tuple[GateTrial, Decision]:
 def test_what_fails_for_one_customer_of_five_is_taken_back_and_the_reason_names_it():
     trial, decision = one_customer_of_five()
     assert decision is Decision.ROLLBACK
-    assert f"worse than tiny for {BAD}: -0.8" in verdict_reason(trial, NAMES, decision)
+    assert f"worse than tiny for {BAD}: -0." in verdict_reason(trial, NAMES, decision)
     report = report_of(trial, NAMES, decision)
     assert report.groups[0].name == BAD and report.groups[0].trial_episodes < 200
     assert report.evidence >= report.threshold > report.groups[-1].evidence
@@ -131,3 +131,16 @@ def test_without_groups_nothing_is_looked_at():
     trial.serve(1)
     play(trial, 60, lambda *_: 1.0)
     assert not trial.groups.slots and report_of(trial, NAMES).groups == []
+
+
+def test_a_group_that_a_person_gave_the_version_to_takes_nothing_back_alone():
+    trial, _ = one_customer_of_five(by_group=False)
+    trial.settings.by_group = trial.settings.group_alone = True
+    assert trial.verdict() is Decision.ROLLBACK_GROUP and trial.groups.is_short(best=False)
+    trial.groups.given = frozenset({BAD})
+    assert trial.verdict() is Decision.ACCEPT and trial.worst_group() is None
+    trial.keep_from(frozenset(), frozenset({BAD}))
+    again = GateTrial(trial.settings)
+    again.load(json.loads(json.dumps(trial.dump())))
+    again.keep_from(frozenset(), frozenset({BAD}))
+    assert again.groups.given == {BAD} and again.groups.worst(best=False) is not None
