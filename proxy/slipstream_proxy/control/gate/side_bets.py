@@ -35,13 +35,13 @@ ENOUGH, LEAST_SHARE = 20, 0.04
 """Runs of a group, and its share of the traffic, from which on it is looked at. Below half the share it makes room."""
 ALONE: Final = 2.5
 """Growth of one group's evidence that is as suspicious as that of all together at 1."""
-SHORT, PRIOR = -2.0, 3.0
+SHORT, PRIOR, MOST_PRIOR = -2.0, 3.0, 20.0
 """Standard errors, at most, of a reward of any kind, by which a group's loss is larger than ``MARGIN`` where it is
 suspicious: it moves shares and holds back an acceptance, and takes nothing back. And the runs of the reference that its
-known mean is worth.
+known mean is worth, at least and at most.
 """
-OWN: Final = 12
-"""Runs of each group on trial that "better on the whole" waits for."""
+OWN, OF_BEST = 12, 100
+"""Runs of each group on trial that "better on the whole" waits for; and those without which the best version stays."""
 REMEMBERED: Final = 2000
 """Runs, at most, that shares of the traffic are taken from."""
 
@@ -71,7 +71,8 @@ class GroupSlot:
         bets = self.detectors[best]
         if not bets.n_tested:
             return False
-        reference = bets.n_reference + PRIOR
+        known = self.best if best else self.baseline.control
+        reference = bets.n_reference + min(max(known.n, PRIOR), MOST_PRIOR)
         loss = bets.sum_tested / bets.n_tested - bets.sum_reference / reference
         return loss + MARGIN < SHORT * 0.5 * math.sqrt(1.0 / bets.n_tested + 1.0 / reference)
 
@@ -192,9 +193,11 @@ class GroupWatch:
         """Whether some group loses, as far as is seen."""
         return any(slot.is_short(best=best) for slot in self._heard())
 
-    def is_heard(self) -> bool:
-        """Whether every group had runs enough on trial to show that it fails."""
-        return all(slot.detectors[0].n_tested >= OWN for slot in self._heard())
+    def is_heard(self, *, best: bool) -> bool:
+        """Whether every group that still comes had runs enough to show that it fails."""
+        least, enough = 0.5 * LEAST_SHARE * self.total, OF_BEST if best else OWN
+        coming = (slot for slot in self._heard() if self.counts.get(slot.name, 0.0) >= least)
+        return all(slot.detectors[best].n_tested >= enough for slot in coming)
 
     def worst(self, *, best: bool) -> tuple[str, BettingDetector] | None:
         """→ (group, its bets) with the most evidence; None: no group is looked at."""

@@ -285,8 +285,11 @@ class GateTrial:
             self._mark()
 
     def beats_best(self) -> bool:
-        """Whether what is served was shown to be better than the best version."""
-        return self.better_best.wealth >= 1.0 / self.settings.alpha
+        """Whether what is served was shown to be better than the best version. Groups are compared with that one until
+        each had runs enough: afterwards nobody looks.
+        """
+        heard = not self.settings.by_group or (self.groups.is_heard(best=True) and not self._by_group(best=True))
+        return self.better_best.wealth >= 1.0 / self.settings.alpha and heard
 
     def roll_back(self, to_best: bool, made: int) -> None:
         """What is served is taken back: to the control, or to the best version. ``made``: the newest version that there
@@ -525,7 +528,7 @@ class GateTrial:
         if not self.on_trial or self.own < OWN or self.frozen or self.scale.is_coarse():
             return Decision.UNDECIDED
         # the evidence for "better" is of all versions on trial together: the newest must not have lost it again
-        heard = self.since >= self.settings.settle or not self.settings.by_group or self.groups.is_heard()
+        heard = self.since >= self.settings.settle or not self.settings.by_group or self.groups.is_heard(best=False)
         proven = self.better.wealth >= limit and self.calm_aside() and self.own_sum >= 0.0 and heard
         if proven or (self.since >= self.settings.settle and self.trusted()):
             return Decision.ACCEPT
