@@ -47,6 +47,8 @@ class World:
     """End at the first rollback."""
     tags: int = 0
     """Values of a tag that runs have, each as often as the others."""
+    known: bool = True
+    """The runs before version 1 have them too."""
     collapsed: float | None = None
     """Quality of every version for the first of these; all others get so much better that the mean is the version's."""
     alone: bool = False
@@ -108,7 +110,10 @@ class Simulation:
         for _ in range(world.warm):
             task = self.task()
             reward = (world.before or world.reward)(self.coin, task, world.base)
-            self.trial.observe(outcome_of(0, "live", "", f"t{task}", reward))
+            run_before = outcome_of(0, "live", "", f"t{task}", reward)
+            if world.tags and world.known:
+                run_before.groups = (TAG.format(self.coin.randrange(world.tags)),)
+            self.trial.observe(run_before)
         live, total, held = 0, 0.0, 0
         for i in range(world.episodes):
             if i % world.every == 0:

@@ -20,6 +20,12 @@ DURATIONS: dict[str, Duration] = {
     "lognormal": lambda c: math.exp(c.gauss(0.0, 0.5)),
     "exponential": lambda c: c.expovariate(1.0),
 }
+REWARDS: dict[str, Callable[[random.Random, float], float]] = {
+    "binary": lambda c, q: float(c.random() < q),
+    "three values": lambda c, q: 1.0 if c.random() < q else c.choice((0.0, 0.5)),
+    "graded": lambda c, q: c.uniform(0.6, 1.0) if c.random() < q else c.uniform(0.0, 0.4),
+    "negative": lambda c, q: -c.uniform(0.0, 0.2) if c.random() < q else -c.uniform(0.5, 1.0),
+}
 WARM = 300
 """Rewarded runs of the base model before the first version comes."""
 
@@ -43,6 +49,18 @@ class TimedWorld:
     """Share of runs, of both arms, that never get a reward."""
     quick_failures: bool = False
     """Failures of later versions end at once; their successes take their time."""
+    reward: str = "binary"
+    factor: float = 1.0
+    shift: float = 0.0
+    """What rewards are multiplied with, and what is added, ``change`` seconds after the warm runs."""
+    change: float = math.inf
+    by_start: bool = False
+    """Runs that began before the change have the old scale whenever they end. Else each that ends before has it."""
+    declared: bool = False
+    """People say so at that moment."""
+    first: float = 0.0
+    """Seconds after the warm runs at which the first version comes."""
+    warm: int = WARM
     counted: int = 2000
     """Runs that the gate counts, at most."""
 
@@ -59,6 +77,8 @@ class TimedRun:
     waiting: int = 0
     """Most runs that waited in the line."""
     late: int = 0
+    rescaled: int = 0
+    """How often another scale was found."""
     counts: list[int] = field(default_factory=list)
 
 
@@ -71,16 +91,21 @@ class TimedSimulation:
         self.line = AssignmentLine(self.trial.deadline)
         self.ends: list[tuple[float, int, str, ArmOutcome, bool]] = []
         self.seq = self.made = 0
+        self.changed = math.inf
+        """When the scale of rewards changes."""
         self.run = TimedRun()
 
     def play(self) -> TimedRun:
         world, run, trial = self.world, self.run, self.trial
         now = self._warm()
-        began, next_version = now, now
+        began, next_version = now, now + world.first
+        self.changed = now + world.change
         counted = 0
         while counted < world.counted:
             now += self.coin.expovariate(world.rate)
             counted += self._until(now)
+            if world.declared and now >= self.changed:
+                trial.declare(self.changed)
             if run.rolled_back is not None:
                 run.rolled_back -= began
                 return run
@@ -90,14 +115,14 @@ class TimedSimulation:
                 next_version = now + world.every
                 run.deadline = run.deadline or trial.deadline.seconds(self.made)
             self._assign(now)
-            if trial.control == trial.best == trial.tried == self.made:
+            if self.made and trial.control == trial.best == trial.tried == self.made:
                 break  # it is proven, and nothing more is compared
         return run
 
     def _warm(self) -> float:
         """The base model alone, one run after the other as they end."""
         now = 0.0
-        for _ in range(WARM):
+        for _ in range(self.world.warm):
             now += self.coin.expovariate(self.world.rate)
             self._assign(now)
         now += 20.0 * self.world.usual
@@ -116,13 +141,15 @@ class TimedSimulation:
             self.seq, eid, now, outcome_of(version, got.arm, got.chances, "", 0.0, tried), compared=compared
         )
         self.run.live += version > 0 and version == trial.tried != trial.control
-        good = coin.random() < (world.quality if version else world.base)
+        reward = REWARDS[world.reward](coin, world.quality if version else world.base)
         seconds = world.usual * DURATIONS[world.durations](coin)
         if version:
-            seconds *= 0.01 if world.quick_failures and not good else world.slower
+            seconds *= 0.01 if world.quick_failures and reward < 0.5 else world.slower
         if math.isinf(seconds) or coin.random() < world.lost:
             return
-        end = outcome_of(version, got.arm, got.chances, "", float(good), tried)
+        if (now if world.by_start else now + seconds) >= self.changed:
+            reward = world.factor * reward + world.shift
+        end = outcome_of(version, got.arm, got.chances, "", reward, tried)
         self.seq += 1
         heapq.heappush(self.ends, (now + seconds, self.seq, eid, end, compared))
 
@@ -140,6 +167,7 @@ class TimedSimulation:
 
     def _count(self, now: float) -> int:
         trial, counted = self.trial, 0
+        self.run.rescaled = trial.rescaled
         trial.silent = self.line.is_silent(trial.tried, now)
         while (outcome := self.line.take(now, min(trial.floor, trial.best_floor))) is not None:
             counted += bool(outcome.tried)

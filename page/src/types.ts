@@ -272,6 +272,7 @@ export interface Adapter {
   accepted: boolean;
   best: boolean;
   kept_from?: Record<string, string>;
+  given?: string[];
   frozen?: boolean | null;
   gate: GateReport | null;
   replay: ReplayVerdict | null;

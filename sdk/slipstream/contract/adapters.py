@@ -269,6 +269,8 @@ class Adapter(Model):
     """Group of runs (``tag.NAME=VALUE``, ``task=NAME``) for which alone it was taken back → the adapter that the
     group's new runs get. Versions that are made from it take this over.
     """
+    given: list[str] = Field(default_factory=list)
+    """Groups of runs that a person gave it back to: no loss of such a group alone takes it back again."""
     frozen: bool | None = None
     """True: a person froze it. False: a person unfroze it, and no guard freezes it any more. None: the guards decide.
     """
@@ -357,11 +359,15 @@ Action = Literal["promote", "demote", "freeze", "unfreeze"]
 """What a person can do with a version."""
 
 
+GROUP = r"^(task=|tag\.[^=]+=).+$"
+"""``tag.NAME=VALUE`` or ``task=NAME``."""
+
+
 class GateIn(Model):
     """``POST adapters/{v}/promote``, ``…/demote``, ``…/freeze`` and ``…/unfreeze``."""
 
     reason: str | None = None
-    group: str | None = Field(None, pattern=r"^(task=|tag\.[^=]+=).+$")
+    group: str | None = Field(None, pattern=GROUP)
     """Promote or demote for the new runs of this group alone: ``tag.NAME=VALUE`` or ``task=NAME``."""
 
 

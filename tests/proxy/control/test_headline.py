@@ -47,3 +47,11 @@ def test_without_held_out_runs_it_says_what_it_speaks_of():
     assert headline("m", "m@2", [rows[1]], versions(2), NOW).endswith("nothing to compare it with yet")
     assert headline("m", "m", [], {}, NOW) is None
     assert headline("m", "m", [rows[0]], {}, NOW) == "training runs 0.80 ± 0.10 with m, 0 versions, 0 taken back"
+
+
+def test_a_version_without_runs_of_its_own_does_not_hide_what_earlier_ones_showed():
+    rows = [row("m", 400, 0.25), row("m@21", 400, 0.89, std=0.2)]
+    said = headline("m", "m@22", rows, versions(22, v20="rolled_back"), NOW)
+    assert said is not None and "0.25 → 0.89 ± 0.02 with m@21 (m@22 has no held-out run yet) since Monday" in said
+    said = headline("m", "m@22", [row("m@21", 40, 0.5), row("m@22", 40, 0.5)], versions(22), NOW)
+    assert said is not None and "nothing to compare" not in said

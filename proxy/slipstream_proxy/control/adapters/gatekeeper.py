@@ -131,6 +131,7 @@ class Gatekeeper:
         while (run := self.trials.next(model, 0.0 if more else now)) is not None:
             if not run.finished:
                 run.groups = self.trials.groups(*await in_thread(store.outcomes.labels, run.eid))
+            latched = trial.latched
             decision = trial.observe(run)
             self.trials.note(model)
             counted += 1
@@ -138,6 +139,8 @@ class Gatekeeper:
                 await self._act(model, decision)
                 await self._keep(store, model)
                 return True
+            if trial.latched != latched:  # a person decides, also after a restart
+                await self._keep(store, model)
         self._unkept[model] = self._unkept.get(model, 0) + counted
         if self._unkept[model] >= KEEP_EVERY:
             await self._keep(store, model)

@@ -6,6 +6,9 @@ Changes of adapters' states, kept durably.
 
 Alone, a change is a mutation in the spool. With a shared store it is a compare-and-set of the store's revision: it
 counts if no other proxy was first, so one gate decides, whichever proxy it runs in.
+
+What an action makes of adapters' states, before it is done. What is said of an action by hand is computed by the same
+lines as what is done.
 """
 
 from __future__ import annotations
@@ -14,13 +17,13 @@ import asyncio
 import bisect
 import logging
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import JsonValue
 
-from slipstream.contract import Adapter, Event
-from slipstream.contract import AdapterState as S
+from slipstream.contract import Action, Adapter, AdapterState, Event, GateReport, fallen
+from slipstream.engines import was_the_engines
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.engines.live import LiveState, ModelLive
 from slipstream_proxy.control.engines.pool import EnginePool
@@ -32,6 +35,7 @@ from slipstream_proxy.control.storage.store_handle import RETRY, StoreHandle
 if TYPE_CHECKING:
     from slipstream_proxy.control.adapters.trials import GateTrials
 
+S = AdapterState
 MOST_GONE = 256
 
 
@@ -122,3 +126,307 @@ class AdapterJournal:
         if revision is None:
             raise ConcurrentChange
         return revision
+
+
+BY_HAND = "promoted by hand"
+SERVED, WAITS = (S.CANDIDATE, S.LIVE), ": it goes live when it is loaded"
+
+
+class Change(NamedTuple):
+    """``adapter`` as it will be, all that changes with it, and what is told of it."""
+
+    adapter: Adapter
+    changed: list[Adapter]
+    events: list[Event]
+
+
+class StateChanges:
+    """Looks at the registry and changes nothing."""
+
+    def __init__(self, registry: AdapterRegistry) -> None:
+        self.registry = registry
+
+    def accept(
+        self,
+        adapter: Adapter,
+        reason: str,
+        report: GateReport | None = None,
+        *,
+        best: bool = True,
+        ended: Sequence[Adapter] = (),
+    ) -> Change:
+        """It is live, and the adapter before it retires. ``best``: slides are measured against it from now on.
+        ``ended``: other adapters whose trial ends with that, as they will be.
+        """
+        before = self.registry.of(adapter.model, S.LIVE)
+        gate = report or closed(adapter.gate, reason)
+        now = {"state": S.LIVE, "reason": reason, "decided": time.time(), "gate": gate, "best": best}
+        adapter = adapter.model_copy(update={**now, "accepted": True, "forced": False, "frozen": None})
+        changed = [*ended, adapter]
+        if before and before.name != adapter.name:
+            update = {"state": S.RETIRED, "reason": f"{adapter.name} is live", "frozen": None}
+            changed.insert(0, before.model_copy(update=update))
+        if best:
+            changed = self._only_best(adapter, changed)
+        was = before.name if before else self.registry.base
+        note = event("promote", adapter=adapter.name, before=was, reason=reason, gate=dumped(report))
+        return Change(adapter, changed, [note])
+
+    def take_back(
+        self, adapter: Adapter, reason: str, report: GateReport | None = None, state: AdapterState = S.ROLLED_BACK
+    ) -> Change:
+        """Rolled back or refused: the last accepted adapter answers new episodes."""
+        back = self.registry.last_accepted(adapter) if adapter.state == S.LIVE else None
+        was_best = adapter.best
+        gate = report or closed(adapter.gate, reason)
+        update = {"state": state, "reason": reason, "decided": time.time(), "gate": gate}
+        adapter = adapter.model_copy(update={**update, "best": False, "forced": False, "frozen": None})
+        changed = [adapter]
+        if state == S.ROLLED_BACK or adapter.failed_replay:
+            changed += self.descendants(changed, adapter)
+        if back:
+            update = {"state": S.LIVE, "reason": f"{adapter.name} was taken back", "best": was_best or back.best}
+            changed.append(back.model_copy(update=update))
+        kind = "rollback" if state == S.ROLLED_BACK else "refused"
+        to = self.registry.live(adapter.model, {**self.registry.items, **{a.name: a for a in changed}})
+        return Change(adapter, changed, [event(kind, adapter=adapter.name, to=to, reason=reason, gate=dumped(report))])
+
+    def take_back_for(
+        self, adapter: Adapter, group: str, to: str, reason: str, report: GateReport | None = None
+    ) -> Change:
+        """For one group of runs alone: its new runs get ``to``, and all others go on as before. A version on trial is
+        kept from the group too: it would take that over if it came now.
+        """
+        given = [name for name in adapter.given if name != group]
+        update = {"kept_from": {**adapter.kept_from, group: to}, "given": given, "reason": reason}
+        adapter = adapter.model_copy(update=update)
+        changed, tried = [adapter], self.registry.of(adapter.model, S.CANDIDATE)
+        if tried is not None and tried.name != adapter.name and group not in tried.kept_from:
+            changed.append(tried.model_copy(update={"kept_from": {**tried.kept_from, group: to}}))
+        note = event("rollback", adapter=adapter.name, group=group, to=to, reason=reason, gate=dumped(report))
+        return Change(adapter, changed, [note])
+
+    def descendants(self, changed: list[Adapter], adapter: Adapter) -> list[Adapter]:
+        """Versions that wait or are tried go with the one that they were made from, once ``changed`` counts.
+
+        Where nobody said what a waiting one was made from, it counts as made from ``adapter``.
+        """
+        ours = {a.name: a for a in changed}
+        now = {**self.registry.items, **ours}
+        found = []
+        for a in self.registry.in_state(S.LOADING, S.CANDIDATE):
+            unknown = a.parent is None and a.state == S.LOADING and not a.forced and a.version > adapter.version
+            taken = adapter.name if unknown and a.model == adapter.model else fallen(now, a.name)
+            if taken and a.name not in ours:
+                found.append(gone(a, taken))
+        return found
+
+    def _only_best(self, adapter: Adapter, changed: list[Adapter]) -> list[Adapter]:
+        """The changes, with the mark of the best version taken from all others of the model."""
+        now = {a.name: a for a in changed}
+        for a in self.registry.items.values():
+            if a.model == adapter.model and a.best and a.name != adapter.name:
+                now[a.name] = now.get(a.name, a).model_copy(update={"best": False})
+        return list(now.values())
+
+    # by hand
+
+    def by_hand(
+        self, adapter: Adapter, action: Action, reason: str | None = None, group: str | None = None
+    ) -> Iterator[Change]:
+        """One change after the other: each is to be put into the registry before the next one is asked for. Raises
+        ``Problem`` 409 where the action cannot be done.
+        """
+        if group is not None and action in ("freeze", "unfreeze"):
+            text = f"a version is {action.replace('ze', 'zen')} for all runs"
+            raise Problem(422, text, field="body.group", fix="leave group out, or demote it for that group")
+        if action == "promote":
+            return self._promote(adapter, reason) if group is None else self._give_back(adapter, group, reason)
+        if action == "demote":
+            return self._demote(adapter, reason, group)
+        return self._freeze(adapter, reason, action == "freeze")
+
+    def _promote(self, adapter: Adapter, reason: str | None) -> Iterator[Change]:
+        tried = self.registry.of(adapter.model, S.CANDIDATE)
+        if adapter.state == S.LIVE:
+            if tried is not None:
+                yield self.take_back(tried, f"{adapter.name} was kept by hand")
+            given = adapter.model_copy(update={"kept_from": {}})
+            if not adapter.best:  # by hand is final: slides are measured against it from now on
+                yield self.accept(given, reason or BY_HAND)
+            elif adapter.kept_from:  # all runs get it
+                given = given.model_copy(update={"reason": reason or BY_HAND})
+                yield Change(given, [given], [])
+            return
+        if adapter.state == S.CANDIDATE:
+            yield self.accept_by_hand(adapter, reason)
+            return
+        self._expect_servable(adapter)
+        reason = f"{reason or BY_HAND}{WAITS}"
+        if tried is not None:
+            reason += f", and the trial of {tried.name} ends"
+        adapter = adapter.model_copy(update={"state": S.LOADING, "reason": reason, "forced": True})
+        yield Change(adapter, [adapter], [])
+
+    def _expect_servable(self, adapter: Adapter) -> None:
+        """Raises ``Problem`` 409."""
+        if not self.registry.files.exist(adapter):
+            text = f"{adapter.name} cannot be served: its files are gone from {self.registry.files.folder(adapter)}"
+            fix = "put its folder back, or promote another version; adapters.keep says how many stay on disk"
+            raise Problem(409, text, field="path.adapter", fix=fix)
+        by_engine = adapter.state == S.REFUSED and not adapter.failed_replay
+        if by_engine and not was_the_engines(adapter.reason, adapter.name):
+            text, fix = f"{adapter.name} cannot be served: {adapter.reason}", "publish it again under the next number"
+            raise Problem(409, text, field="path.adapter", fix=fix)
+
+    def accept_by_hand(self, adapter: Adapter, reason: str | None) -> Change:
+        """By hand is final: what is on trial ends. A newer one is taken back, with what was made from it."""
+        reason = (reason or BY_HAND).split(WAITS, 1)[0]
+        adapter = adapter.model_copy(update={"kept_from": {}})
+        tried = self.registry.of(adapter.model, S.CANDIDATE)
+        if tried is None or tried.name == adapter.name:
+            return self.accept(adapter, reason)
+        ended = retired(tried, f"{adapter.name} was promoted by hand")
+        if tried.version < adapter.version:
+            return self.accept(adapter, f"{reason}; the trial of {tried.name} ended", ended=[ended])
+        ended = ended.model_copy(update={"state": S.ROLLED_BACK, "best": False})
+        made = self.descendants([ended, adapter], tried)
+        return self.accept(adapter, f"{reason}; {tried.name} was taken back", ended=[ended, *made])
+
+    def _demote(self, adapter: Adapter, reason: str | None, group: str | None) -> Iterator[Change]:
+        if group is not None:
+            to = self._without(self._served(adapter))
+            text = f"taken back for {group} by hand: its new runs get {to}"
+            yield self.take_back_for(adapter, group, to, f"{reason}; {text}" if reason else text)
+            return
+        if adapter.state not in (S.CANDIDATE, S.LIVE, S.LOADING):
+            text = f"{adapter.name} is {adapter.state.value.replace('_', ' ')}: there is nothing to take back"
+            raise Problem(409, text, field="path.adapter")
+        yield self.take_back(adapter, reason or "taken back by hand")
+
+    def _give_back(self, adapter: Adapter, group: str, reason: str | None) -> Iterator[Change]:
+        if group not in self._served(adapter).kept_from:
+            known = ", ".join(adapter.kept_from) or "none"
+            text = f"{adapter.name} was not taken back for {group} alone"
+            raise Problem(409, text, field="body.group", fix=f"the groups that it was taken back for: {known}")
+        kept_from = {name: to for name, to in adapter.kept_from.items() if name != group}
+        reason, given = f"{reason or BY_HAND}: given back to {group}", sorted({*adapter.given, group})
+        adapter = adapter.model_copy(update={"kept_from": kept_from, "given": given, "reason": reason})
+        changed, tried = [adapter], self.registry.of(adapter.model, S.CANDIDATE)
+        if tried is not None and tried.name != adapter.name:  # the group gets this one, and not what is on trial
+            changed.append(tried.model_copy(update={"kept_from": {**tried.kept_from, group: adapter.name}}))
+        yield Change(adapter, changed, [event("promote", adapter=adapter.name, group=group, reason=reason)])
+
+    def _freeze(self, adapter: Adapter, reason: str | None, frozen: bool) -> Iterator[Change]:
+        said = f"{'frozen' if frozen else 'unfrozen'} by hand" + (f": {reason}" if reason else "")
+        adapter = self._served(adapter).model_copy(update={"frozen": frozen, "reason": said})
+        yield Change(adapter, [adapter], [event("adapter", adapter=adapter.name, frozen=frozen, reason=said)])
+
+    def _served(self, adapter: Adapter) -> Adapter:
+        """The same. Raises ``Problem`` 409 where new runs do not get it."""
+        if adapter.state in SERVED:
+            return adapter
+        text = f"{adapter.name} is {adapter.state.value.replace('_', ' ')}: no new run gets it"
+        raise Problem(409, text, field="path.adapter", fix="name the version on trial, or the live one")
+
+    def _without(self, adapter: Adapter) -> str:
+        """What new runs get if it is taken back."""
+        if adapter.state == S.CANDIDATE:
+            return self.registry.accepted(adapter.model)
+        back = self.registry.last_accepted(adapter)
+        return back.name if back is not None else self.registry.base
+
+
+def effect_of(before: AdapterRegistry, adapter: Adapter, action: Action, group: str | None = None) -> list[str]:
+    """What an action by hand would do, in sentences: it is done to a copy. Raises ``Problem`` where it cannot be."""
+    after = before.copy()
+    changes = StateChanges(after)
+    for change in changes.by_hand(adapter, action, None, group):
+        after.put(change.changed)
+    now = after.items[adapter.name]
+    if waits := action == "promote" and now.state == S.LOADING:  # and when it is loaded
+        after.put(changes.accept_by_hand(now, now.reason).changed)
+    if group is not None:
+        return _said_of_group(after, adapter.model, group)
+    name, says = adapter.name, []
+    if action in ("freeze", "unfreeze"):
+        says = _said_of_freeze(after, now, action == "freeze")
+    elif action == "promote":
+        says = [f"New runs get {name}, without a trial{', as soon as it is loaded' if waits else ''}."]
+        if adapter.state == S.LIVE:
+            says = [f"{name} is live already."]
+    elif adapter.state == S.LOADING:
+        says = [f"{name} waits: it is taken back before new runs get it."]
+        if (gets := after.live(adapter.model)) != before.live(adapter.model):
+            says.append(f"New runs get {gets}.")
+    else:
+        says = [f"{name} is taken back.", f"New runs get {after.live(adapter.model)}."]
+        says.append("Running episodes keep it until they end.")
+    says += [said for a in before.items.values() if (said := _said_of_other(a, after.items[a.name], name))]
+    if action == "promote" and adapter.kept_from and not after.items[name].kept_from:
+        says.append(f"It goes to {', '.join(adapter.kept_from)} again, too.")
+    rest = [a for a in after.in_state(S.LOADING) if a.model == adapter.model and not a.forced]
+    if action != "freeze" and rest:
+        says.append(f"{max(rest, key=lambda a: a.version).name} waits, and can be tried then.")
+    return says
+
+
+def _said_of_group(after: AdapterRegistry, model: str, group: str) -> list[str]:
+    gets = after.kept_from(model).get(group, after.live(model))
+    says = [f"New runs of {group} get {gets}.", "All other runs get what they get now."]
+    served = after.served(model)
+    if served is not None and group in served.given:
+        says.append(f"The gate takes {served.name} back for that group no more.")
+    return says
+
+
+def _said_of_freeze(after: AdapterRegistry, adapter: Adapter, freeze: bool) -> list[str]:
+    model, tried = adapter.model, after.of(adapter.model, S.CANDIDATE)
+    held = after.frozen(model)
+    if tried is None:
+        newer = "Newer versions wait until somebody unfreezes, promotes or demotes it."
+        return [f"{adapter.name} stays live.", newer if freeze else "Newer versions are tried again."]
+    if freeze and held:
+        return [f"{tried.name} is not accepted.", f"Newer versions wait until somebody decides on {adapter.name}."]
+    if freeze or held:
+        on = "goes on, because it was unfrozen" if freeze else "stays frozen"
+        return [f"{tried.name}, which is on trial, {on} by hand."]
+    decides = "A person" if after.config.gate.trial == "manual" else "The gate"
+    says = [f"{decides} decides on {tried.name} again."]
+    return [*says, "No guard freezes it any more."] if tried.name == adapter.name else says
+
+
+def _said_of_other(was: Adapter, now: Adapter, name: str) -> str | None:
+    """What becomes of an adapter that the action does not name."""
+    if was.name == name or now.state in (was.state, S.LIVE):
+        return None
+    if was.state == S.LIVE:
+        return f"{was.name}, which is live, is retired."
+    if (now.reason or "").startswith(made_from("")[:9]):
+        return f"{was.name} was made from it, and is dropped."
+    return f"The trial of {was.name} ends: it is {'taken back' if now.state == S.ROLLED_BACK else 'retired'}."
+
+
+def gone(adapter: Adapter, taken: str) -> Adapter:
+    """It goes with the version that it was made from: taken back if episodes had it, else never served."""
+    ended = retired(adapter, made_from(taken))
+    return ended.model_copy(update={"state": S.ROLLED_BACK}) if adapter.state == S.CANDIDATE else ended
+
+
+def retired(adapter: Adapter, reason: str) -> Adapter:
+    """It is tried no longer, and there is no verdict."""
+    now = {"state": S.RETIRED, "reason": reason, "decided": time.time(), "gate": closed(adapter.gate, reason)}
+    return adapter.model_copy(update={**now, "frozen": None})
+
+
+def closed(gate: GateReport | None, reason: str) -> GateReport | None:
+    """A report of what was decided without the gate: what it saw stays, and nothing more is to come."""
+    if gate is None or gate.decision != "undecided":
+        return gate
+    return gate.model_copy(
+        update={"episodes_left": None, "reason": reason, "fix": None, "control_share": 0.0, "best_share": 0.0}
+    )
+
+
+def dumped(report: GateReport | None) -> dict[str, JsonValue] | None:
+    return report.model_dump(mode="json") if report is not None else None

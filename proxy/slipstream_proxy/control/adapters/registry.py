@@ -47,6 +47,13 @@ class AdapterRegistry:
         self.pins: dict[str, int] = {}
         """Adapter → open episodes, as of the last look at the store."""
 
+    def copy(self) -> AdapterRegistry:
+        """To see what a change would make of it."""
+        twin = AdapterRegistry(self.config)
+        twin.given_up = set(self.given_up)
+        twin.put(self.items.values())
+        return twin
+
     @property
     def models(self) -> list[str]:
         """Names of the trained models."""
@@ -93,6 +100,18 @@ class AdapterRegistry:
         found = (a for a in self._bests.values() if a.model == model and a.name not in self.given_up)
         good = [a for a in found if a.state in (S.LIVE, S.RETIRED) and self.files.exist(a)]
         return max(good, key=lambda a: a.version).name if good else self.base
+
+    def frozen(self, model: str) -> bool | None:
+        """True: by hand, what is on trial is not accepted, and newer versions wait. False: a person unfroze what is on
+        trial. None: nobody said anything. While something is on trial, a frozen live version stays live: nothing takes
+        its place.
+        """
+        tried, live = self.of(model, S.CANDIDATE), self.of(model, S.LIVE)
+        if tried is not None and tried.frozen is not None:
+            return tried.frozen
+        if tried is not None:
+            return True if live is not None and live.frozen else None
+        return live.frozen if live is not None else None
 
     def served(self, model: str) -> Adapter | None:
         """The version on trial, else the live one; None: the base model."""

@@ -181,7 +181,8 @@ class Swapper:
         if not errors:
             self.failing.pop(adapter.name, None)
             now = self.registry.items[adapter.name]
-            if mine and now.state == S.LOADING:  # it may have been taken back meanwhile
+            held = not now.forced and self.trials.waits(now.model)  # something may have frozen meanwhile
+            if mine and now.state == S.LOADING and not held:  # it may have been taken back meanwhile
                 if self.replays is None or self.replays.ready(now):
                     await self.lifecycle.activate(now)
                 else:

@@ -79,9 +79,8 @@ class GateTrials:
         if candidate is not None and candidate.version != trial.tried:
             trial.serve(candidate.version)
         trial.replayed = candidate.replay.suspicion if candidate is not None and candidate.replay is not None else None
-        served = registry.served(model)
-        trial.frozen_by_hand = None if served is None else served.frozen
-        trial.keep_from(frozenset(registry.kept_from(model)))
+        trial.frozen_by_hand, served = registry.frozen(model), registry.served(model)
+        trial.keep_from(frozenset(registry.kept_from(model)), frozenset(served.given if served is not None else ()))
         return trial
 
     def hold_out(self, model: str, rows: Sequence[JsonObject]) -> None:
@@ -177,6 +176,12 @@ class GateTrials:
         known = load(tags, {}) if tags != "{}" and by != [] else {}
         found = dict(groups_of(task, known))
         return tuple(found.values() if by is None else [found[name] for name in by if name in found])
+
+    def is_strange(self, model: str, group: str) -> bool:
+        """Whether no run of this group was counted, although the gate looks at such groups."""
+        by = self.config.gate.by
+        looks = by is None or group.split("=", 1)[0] in by
+        return looks and group not in self.of(model).groups.counts
 
     def next(self, model: str, now: float) -> ArmOutcome | None:
         """The run that is to be counted next; None: it is still running. ``now``: all that ended before is fed."""

@@ -145,11 +145,14 @@ class BettingDetector:
             before, below = d, now
         return float(self.sign)
 
-    def lower_to(self, wealths: list[float], put: float) -> None:
-        """No more wealth than at an earlier point: what came since was about a version that is gone."""
-        for i, kept in enumerate(wealths):
-            self.wealths[i] = min(self.wealths[i], kept)
-        self.put = min(self.put, put)
+    def lower_to(self, kept: JsonValue) -> None:
+        """As it was at an earlier point (``dump``), with no more wealth than now: what came since was about a version
+        that is gone.
+        """
+        credit, put, wealths = self.credit, self.put, self.wealths
+        self.load(kept)
+        self.credit, self.put = credit, min(self.put, put)
+        self.wealths = [min(now, before) for now, before in zip(wealths, self.wealths, strict=True)]
         self.wealth = sum(self.wealths[: len(BETS)])
 
     def dump(self) -> list[JsonValue]:

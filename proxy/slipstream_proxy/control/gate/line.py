@@ -190,6 +190,7 @@ class AssignmentLine:
         elif not compared:
             began = self.running.pop(eid, None)
             outcome.seconds = max(at - began, 0.0) if began is not None else None
+            outcome.at = began if began is not None else at
             self.waiting[eid or f"#{seq}"] = WaitingRun(seq, at, outcome, compared=False)
 
     def take(self, now: float, floor: int) -> ArmOutcome | None:
@@ -206,7 +207,7 @@ class AssignmentLine:
             self.cursor, self.at = run.seq, max(self.at, run.at + limit if ended is None else ended)
             if run.moved or (ended is None and over):
                 continue
-            outcome.at = run.at
+            outcome.at = run.at if run.compared else outcome.at
             self.deadline.count(run.at)
             if run.compared and not over:
                 outcome.finished = ended is not None and ended - run.at <= limit

@@ -52,7 +52,7 @@ class ArmOutcome:
     assignment; ``tried``: the version that was on trial then, None where that was not written down. ``seconds``: from
     its assignment until its reward was known; None: not measured. ``finished``: it had a reward before the deadline.
     ``groups``: names of those that it belongs to, as ``tag.customer=acme``. ``eid``: which episode it is. ``at``:
-    when it was assigned, or when its reward was known where nobody compared it; seconds since the epoch.
+    when it was assigned, or when its reward was known where that is not known; seconds since the epoch.
     ``measures``: of the guards, as far as they are known.
     """
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ WINDOW = 1000
 """Rewards that the bounds are taken from."""
 EVERY = 16
 """Rewards between two looks at the bounds, after the first ``EVERY``."""
+
+COARSE_OF, COARSE = 128, 0.25
+"""Newest rewards, and the part of the range that they fill at least if it is theirs."""
 
 
 class RewardScale:
@@ -59,6 +63,15 @@ class RewardScale:
     def reward(self, unit: float) -> float:
         """The inverse of ``unit`` for what was not clipped."""
         return self.low + unit * (self.high - self.low)
+
+    def is_coarse(self) -> bool:
+        """Whether the newest rewards lie in a small part of the range: it still holds rewards of before, and a loss
+        looks small in it.
+        """
+        if self.fixed or len(self.ring) < COARSE_OF or self.span <= 0.0:
+            return False
+        newest = sorted((self.ring[self.next :] + self.ring[: self.next])[-COARSE_OF:])
+        return 0.0 < newest[-1 - COARSE_OF // 100] - newest[COARSE_OF // 100] < COARSE * self.span
 
     def see(self, reward: float) -> bool:
         """Remember a reward. → Whether the bounds moved."""
@@ -105,83 +118,96 @@ def _number(value: JsonValue) -> float:
     return float(value)
 
 
-RESCALE_WINDOW: Final = 24
-"""Newest rewards of the reference arm."""
+RECENT: Final = (24, 100, 400)
+"""Newest rewards of the reference arm that are looked at together: where runs take time, the old scale goes slowly."""
+LAG: Final = 0.376
+"""Rewards are old when this part of their number, and ``RECENT[0]`` more, came after them."""
 OLD: Final = 1000
-"""Rewards before these, at most."""
+"""Old rewards, at most."""
 LEAST_OLD: Final = 32
+FEWEST: Final = 0.05
+"""Share of the newest rewards that are unknown, below which they may be those of a new task."""
 ALONE: Final = 8
 """Newest rewards, none of which is the only reward there was, that make another scale."""
-SURE, DOUBT = 1e-6, 0.05
+BEYOND: Final = 0.1
+"""Of the old rewards' range: what lies further outside is unlike them."""
+SURE: Final = 1e-6
+DOUBTS: Final = (0.05, 0.005, 0.001)
 """Probabilities of so many unknown rewards by chance: another scale, and perhaps one."""
 NARROW, TASKS = 0.2, 12
 """Share of the old rewards between the newest ones below which the range has shrunk, and tasks that must say so."""
-PENDING: Final = 4000
 
 
 class ScaleWatch:
+    """Only rewards of the reference arm are shown to it."""
+
     def __init__(self) -> None:
         self.old: deque[float] = deque()
         self.ordered: list[float] = []
         self.counts: dict[float, int] = {}
         self.single = 0
         """Old rewards that were seen once: so often a new one is unlike all others, on the same scale."""
-        self.newest: deque[tuple[float, str | None]] = deque()
-        """(reward, its task in the reference arm), from the oldest of the window on. None: of another arm."""
-        self.window = 0
+        self.newest: deque[tuple[float, str]] = deque()
+        """(reward, its task) of those that are not old yet."""
+        self.unknown: deque[tuple[bool, float]] = deque()
+        self.outside: deque[tuple[bool, float]] = deque()
+        """Of each of ``newest``: whether it was unlike all old ones, and outside their range, when it came; and how
+        probable that was on the old scale.
+        """
+        self.odd = 0
+        """How many flags are set."""
         self.doubt = False
         """Some rewards of the reference arm are unlike all before: it is not settled yet what that means."""
 
-    def see(self, reward: float, task: str | None) -> list[float] | None:
-        """``task``: of a run of the reference arm; None: of another arm. → The rewards on the new scale, where it is
-        another one from now on.
-        """
-        self.newest.append((reward, task))
-        if task is not None:
-            self.window += 1
-        while self.window > RESCALE_WINDOW or len(self.newest) > PENDING:
+    def see(self, reward: float, task: str) -> bool:
+        """→ Whether the scale is another one from now on."""
+        self._note(reward, task)
+        while len(self.newest) > RECENT[0] + LAG * len(self.old):
             self._age()
-        if task is None or len(self.old) < LEAST_OLD:
-            return None
-        first = self._changed()
-        if first is None:
-            return None
-        found = [r for r, _ in list(self.newest)[first:]]
-        self.begin(found)
-        return found
+        return len(self.old) >= LEAST_OLD and self._changed()
 
     def begin(self, rewards: list[float]) -> None:
         """Only these are known."""
         self.old, self.ordered, self.counts, self.single = deque(), [], {}, 0
-        self.newest, self.window, self.doubt = deque(), 0, False
+        self.newest, self.unknown, self.outside = deque(), deque(), deque()
+        self.odd, self.doubt = 0, False
         for reward in rewards:
             self._remember(reward)
 
-    def _changed(self) -> int | None:
-        """→ Where the new scale begins in ``newest``; None: it is the old one, or that is not sure."""
-        seen = [(i, r, t) for i, (r, t) in enumerate(self.newest) if t is not None]
-        n, k = len(self.old), len(seen)
-        unknown = [i for i, r, _ in seen if r not in self.counts]
+    def _note(self, reward: float, task: str) -> None:
+        self.newest.append((reward, task))
+        n = len(self.old)
+        known = n < LEAST_OLD or len(self.counts) == 1
+        slack = 0.0 if known else BEYOND * (self.ordered[-1] - self.ordered[0])
+        within = known or self.ordered[0] - slack <= reward <= self.ordered[-1] + slack
+        new = (self.single + 1.0) / (n + 1.0)
+        self.unknown.append((new < 0.5 and not known and reward not in self.counts, new))
+        self.outside.append((not within, min(3.0 / (n + 1.0), 1.0)))
+        self.odd += self.unknown[-1][0] + self.outside[-1][0]
+
+    def _changed(self) -> bool:
+        n, few = len(self.old), min(RECENT[0], len(self.newest))
         if len(self.counts) == 1:
-            self.doubt = len(unknown) == k
-            return unknown[0] if self.doubt and k >= ALONE else None
-        outside = [i for i, r, _ in seen if not self.ordered[0] <= r <= self.ordered[-1]]
-        chance = min(
-            _tail(k, len(unknown), (self.single + 1.0) / (n + 1.0)), _tail(k, len(outside), min(3.0 / (n + 1.0), 1.0))
-        )
-        self.doubt = chance < DOUBT
-        if chance < SURE:
-            return (unknown or outside)[0]
-        if k < RESCALE_WINDOW or 4 * len(self.counts) < n or len({t or f"#{i}" for i, _, t in seen}) < TASKS:
-            return None
-        low, high = min(r for _, r, _ in seen), max(r for _, r, _ in seen)
-        between = bisect_right(self.ordered, high) - bisect_left(self.ordered, low)
-        return 0 if between < NARROW * n else None
+            self.doubt = not any(reward in self.counts for reward, _ in islice(reversed(self.newest), few))
+            return self.doubt and few >= ALONE
+        self.doubt = False
+        for window, doubt in zip(RECENT, DOUBTS, strict=True) if self.odd else ():
+            k = min(window, len(self.newest))
+            chance = min(_chance(self.unknown, k), _chance(self.outside, k))
+            self.doubt = self.doubt or chance < doubt
+            if chance < SURE:
+                return True
+        if few < RECENT[0] or 4 * len(self.counts) < n:
+            return False
+        seen = list(islice(reversed(self.newest), few))
+        if len({task or f"#{i}" for i, (_, task) in enumerate(seen)}) < TASKS:
+            return False
+        low, high = min(r for r, _ in seen), max(r for r, _ in seen)
+        return bisect_right(self.ordered, high) - bisect_left(self.ordered, low) < NARROW * n
 
     def _age(self) -> None:
-        reward, task = self.newest.popleft()
-        if task is not None:
-            self.window -= 1
+        reward, _ = self.newest.popleft()
+        self.odd -= self.unknown.popleft()[0] + self.outside.popleft()[0]
         if len(self.old) >= OLD:
             self._forget(self.old.popleft())
         self._remember(reward)
@@ -207,7 +233,7 @@ class ScaleWatch:
         return {"old": [*self.old], "newest": newest}
 
     def load(self, kept: JsonValue) -> None:
-        """None, of a program that did not look: it begins now."""
+        """None, of a program that did not look: it begins now. A reward without a task was another arm's."""
         if not isinstance(kept, dict):
             return
         old, newest = kept["old"], kept["newest"]
@@ -217,13 +243,28 @@ class ScaleWatch:
         for pair in newest:
             if not isinstance(pair, list) or not isinstance(pair[0], int | float):
                 raise TypeError("rewards of another shape")
-            task = pair[1] if isinstance(pair[1], str) else None
-            self.newest.append((float(pair[0]), task))
-            self.window += task is not None
+            if isinstance(pair[1], str):
+                self._note(float(pair[0]), pair[1])
+
+
+def _chance(flags: deque[tuple[bool, float]], k: int) -> float:
+    """Of so many flags among the last ``k`` on the old scale; 1.0 where they are few."""
+    found, expected = 0, 0.0
+    for flag, probability in islice(reversed(flags), k):
+        found += flag
+        expected += probability
+    return _tail(k, found, expected / k) if found >= FEWEST * k else 1.0
 
 
 def _tail(n: int, least: int, p: float) -> float:
-    """Probability of at least so many of ``n``."""
-    if least <= 0:
+    """Probability of at least so many of ``n``; 1.0 where these are no more than is to be expected."""
+    if least <= n * p:
         return 1.0
-    return min(sum(math.comb(n, i) * p**i * (1.0 - p) ** (n - i) for i in range(least, n + 1)), 1.0)
+    log = math.lgamma(n + 1) - math.lgamma(least + 1) - math.lgamma(n - least + 1)
+    term = total = math.exp(log + least * math.log(p) + (n - least) * math.log1p(-p))
+    for i in range(least, n):
+        term *= (n - i) / (i + 1) * p / (1.0 - p)
+        total += term
+        if term < 1e-12 * total:
+            break
+    return min(total, 1.0)

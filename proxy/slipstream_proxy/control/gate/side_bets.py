@@ -14,6 +14,7 @@ level of its own. It speaks against a version only where the measure is worse by
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -34,6 +35,13 @@ ENOUGH, LEAST_SHARE = 20, 0.04
 """Runs of a group, and its share of the traffic, from which on it is looked at. Below half the share it makes room."""
 ALONE: Final = 2.5
 """Growth of one group's evidence that is as suspicious as that of all together at 1."""
+SHORT, PRIOR, MOST_PRIOR = -2.0, 3.0, 20.0
+"""Standard errors, at most, of a reward of any kind, by which a group's loss is larger than ``MARGIN`` where it is
+suspicious: it moves shares and holds back an acceptance, and takes nothing back. And the runs of the reference that its
+known mean is worth, at least and at most.
+"""
+OWN, OF_BEST = 12, 100
+"""Runs of each group on trial that "better on the whole" waits for; and those without which the best version stays."""
 REMEMBERED: Final = 2000
 """Runs, at most, that shares of the traffic are taken from."""
 
@@ -58,6 +66,16 @@ class GroupSlot:
         known = self.best if best else self.baseline.control
         return (known.value * known.n + SHRINK * otherwise) / (known.n + SHRINK)
 
+    def is_short(self, *, best: bool) -> bool:
+        """Whether its rewards are lower by more than ``MARGIN``, as far as is seen."""
+        bets = self.detectors[best]
+        if not bets.n_tested:
+            return False
+        known = self.best if best else self.baseline.control
+        reference = bets.n_reference + min(max(known.n, PRIOR), MOST_PRIOR)
+        loss = bets.sum_tested / bets.n_tested - bets.sum_reference / reference
+        return loss + MARGIN < SHORT * 0.5 * math.sqrt(1.0 / bets.n_tested + 1.0 / reference)
+
     def earn(self, at: int) -> None:
         """Each run of any group earns credit for the next start."""
         for detector in self.detectors:
@@ -72,9 +90,13 @@ class GroupSlot:
 
 
 class GroupWatch:
-    def __init__(self) -> None:
+    def __init__(self, given: frozenset[str] = frozenset()) -> None:
+        self.given = given
+        """By a person: a loss of these alone speaks against nothing."""
         self.slots: dict[str, GroupSlot] = {}
         self.counts: dict[str, float] = {}
+        self.first: dict[str, int] = {}
+        """Group → the run in which it was first seen: a new customer's share counts from there."""
         self.total = 0.0
         self.seen = 0
 
@@ -84,11 +106,13 @@ class GroupWatch:
         self.total += 1.0
         for name in groups:
             n = self.counts[name] = self.counts.get(name, 0.0) + 1.0
-            if name not in self.slots and n >= max(ENOUGH, LEAST_SHARE * self.total):
+            since = self.seen - self.first.setdefault(name, self.seen)
+            if name not in self.slots and n >= max(ENOUGH, LEAST_SHARE * min(self.total, since)):
                 self._look_at(name)
         if self.total >= REMEMBERED:
             self.total /= 2.0
             self.counts = {name: n / 2.0 for name, n in self.counts.items() if n > 1.0}
+            self.first = {name: self.first.get(name, 0) for name in self.counts}
 
     def _look_at(self, name: str) -> None:
         if len(self.slots) < SLOTS:
@@ -149,22 +173,35 @@ class GroupWatch:
         for slot in self.slots.values():
             slot.detectors[best].reset(fresh=fresh)
 
+    def _heard(self) -> list[GroupSlot]:
+        return [slot for slot in self.slots.values() if slot.name not in self.given]
+
     def wealth(self, *, best: bool) -> float:
-        return sum(slot.detectors[best].wealth for slot in self.slots.values())
+        return sum(slot.detectors[best].wealth for slot in self._heard())
 
     def suspicion(self, *, best: bool) -> float:
         """Growth of the evidence of all groups together, or of the worst one, for each unit put in: 1 without
         evidence.
         """
-        found = [slot.detectors[best] for slot in self.slots.values()]
+        found = [slot.detectors[best] for slot in self._heard()]
         put = sum(detector.put for detector in found)
         if put <= 0.0:
             return 1.0
         return max(self.wealth(best=best) / put, max(d.growth() for d in found) / ALONE)
 
+    def is_short(self, *, best: bool) -> bool:
+        """Whether some group loses, as far as is seen."""
+        return any(slot.is_short(best=best) for slot in self._heard())
+
+    def is_heard(self, *, best: bool) -> bool:
+        """Whether every group that still comes had runs enough to show that it fails."""
+        least, enough = 0.5 * LEAST_SHARE * self.total, OF_BEST if best else OWN
+        coming = (slot for slot in self._heard() if self.counts.get(slot.name, 0.0) >= least)
+        return all(slot.detectors[best].n_tested >= enough for slot in coming)
+
     def worst(self, *, best: bool) -> tuple[str, BettingDetector] | None:
         """→ (group, its bets) with the most evidence; None: no group is looked at."""
-        found = max(self.slots.values(), key=lambda slot: slot.detectors[best].wealth, default=None)
+        found = max(self._heard(), key=lambda slot: slot.detectors[best].wealth, default=None)
         return None if found is None else (found.name, found.detectors[best])
 
     def dump(self) -> dict[str, JsonValue]:
@@ -172,7 +209,8 @@ class GroupWatch:
             [s.name, s.earned, s.baseline.dump(), *(d.dump() for d in s.detectors), [s.best.value, s.best.n]]
             for s in self.slots.values()
         ]
-        return {"slots": slots, "counts": {**self.counts}, "total": self.total, "seen": self.seen}
+        counts: dict[str, JsonValue] = {"counts": {**self.counts}, "first": {**self.first}}
+        return {"slots": slots, **counts, "total": self.total, "seen": self.seen}
 
     def load(self, kept: JsonValue) -> None:
         """None, of a program that did not look at groups: it begins now."""
@@ -183,6 +221,8 @@ class GroupWatch:
             raise TypeError("groups of another shape")
         self.counts = {name: _number(n) for name, n in counts.items()}
         self.total, self.seen = _number(total), int(_number(seen))
+        first = kept.get("first")
+        self.first = {name: int(_number(n)) for name, n in first.items()} if isinstance(first, dict) else {}
         self.slots = {}
         for one in slots:
             if not isinstance(one, list) or len(one) not in (5, 6) or not isinstance(one[2], dict):
@@ -295,6 +335,9 @@ class GuardWatch:
         """The worst guard, where it is worse on trial as far as is seen; None: there is none."""
         found = self.worst()
         return found if found is not None and found.detector.growth() > 1.5 and found.means() else None
+
+    def of(self, name: str) -> Guard | None:
+        return next((guard for guard in self.guards if guard.name == name), None)
 
     def alarmed(self, alpha: float) -> Guard | None:
         """The guard that is shown to be worse; None: there is none."""

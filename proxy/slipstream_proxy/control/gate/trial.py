@@ -48,6 +48,10 @@ not the best version, is what a rollback goes back to.
 """
 HELD_OUT = 16
 """Held-out runs on each side before they say anything."""
+HELD = 4
+"""Times ``settle``: so many episodes on trial a group's loss that may still be chance holds back an acceptance."""
+SHRUNK = 1 / 3
+"""Of the range of rewards: what was counted on a wider one does not help to accept a version."""
 OWN_Z = -2.0
 """A version whose own rewards lie further below those of both the control and the versions before it, in standard
 errors, is not accepted yet.
@@ -78,7 +82,11 @@ class GateTrial:
         self.rescaled = 0
         """How often the rewards' scale was found or said to have changed."""
         self.declared = 0.0
-        """When people last said so; seconds since the epoch. Runs from before are no evidence."""
+        """When people last said so; seconds since the epoch."""
+        self.fresh = 0.0
+        """Runs that began before are no evidence: their rewards may be on another scale."""
+        self.widest = 0.0
+        """The widest range of rewards while ``since`` was counted."""
         self.baseline = Baseline()
         self.deadline = Deadline(settings.deadline)
         self.worse = BettingDetector(1, LUMP, RATE, shifts=settings.shifts)
@@ -116,17 +124,19 @@ class GateTrial:
         """
         self.kept_from: frozenset[str] = frozenset()
         """Groups for which alone what is served was taken back: their runs are no evidence."""
+        self.given: frozenset[str] = frozenset()
+        """Groups that a person gave what is served back to: no loss of theirs alone speaks against it."""
+        self.latched = ""
+        """The guard that was shown to be worse on trial: a person decides, whatever later runs say."""
         self.ahead = 0.0
         """Standard errors by which held-out runs of later versions are above those of the best one (``hold_out``)."""
-        self.frozen_by_hand: bool | None = None
-        """As ``Adapter.frozen`` of the version on trial."""
+        self.frozen_by_hand: bool | None = None  # as ``AdapterRegistry.frozen``
         self.asked: int | None = None
         """``seen`` when a newer version first had to wait for the one that is served."""
         self._mark()
 
     def _mark(self) -> None:
-        self.kept: list[float] = list(self.worse_best.wealths)
-        self.kept_put = self.worse_best.put
+        self.kept: list[JsonValue] = [detector.dump() for detector in (self.worse_best, self.better_best)]
 
     @property
     def on_trial(self) -> bool:
@@ -177,13 +187,17 @@ class GateTrial:
         return max(0, min(self.own // OWN + spared, max(len(self.settings.plan), 1) - 1) - (doubt > 0.0))
 
     def _by_group(self, *, best: bool) -> float:
-        """As ``_suspicion``, of the groups."""
-        return _grown(self.groups.suspicion(best=best)) if self.settings.by_group else 0.0
+        """As ``_suspicion``, of the groups. What is seen of one holds back an acceptance, but only for a while."""
+        if not self.settings.by_group:
+            return 0.0
+        short = self.since < HELD * self.settings.settle and self.groups.is_short(best=best)
+        return 1.0 if short else _grown(self.groups.suspicion(best=best))
 
     def _by_guard(self) -> float:
         """As ``_suspicion``, of the guards."""
-        heard = self.settings.guard_action != "say" and self.frozen_by_hand is not False
-        return _grown(self.guards.growth()) if heard else 0.0
+        if self.settings.guard_action == "say" or self.frozen_by_hand is False:
+            return 0.0
+        return 1.0 if self.alarm is not None else _grown(self.guards.growth())
 
     def _by_replay(self) -> float:
         """As ``_suspicion``, of the replay, until the version's own runs say more."""
@@ -232,8 +246,8 @@ class GateTrial:
 
     @property
     def alarm(self) -> Guard | None:
-        """The guard that is worse on trial than with the control; None: there is none."""
-        return self.guards.alarmed(self.settings.alpha) if self.on_trial and not self.unsettled else None
+        """The guard that was shown to be worse on trial than with the control; None: there is none."""
+        return self.guards.of(self.latched) if self.on_trial else None
 
     @property
     def frozen(self) -> bool:
@@ -248,6 +262,7 @@ class GateTrial:
         """A new version is on trial. The evidence goes on; its first finished episode is a new start."""
         self.tried = version
         self.silent = False
+        self.latched = ""
         self._forget_own()
         self.asked = None
         self.undecided += 1
@@ -270,8 +285,11 @@ class GateTrial:
             self._mark()
 
     def beats_best(self) -> bool:
-        """Whether what is served was shown to be better than the best version."""
-        return self.better_best.wealth >= 1.0 / self.settings.alpha
+        """Whether what is served was shown to be better than the best version. Groups are compared with that one until
+        each had runs enough: afterwards nobody looks.
+        """
+        heard = not self.settings.by_group or (self.groups.is_heard(best=True) and not self._by_group(best=True))
+        return self.better_best.wealth >= 1.0 / self.settings.alpha and heard
 
     def roll_back(self, to_best: bool, made: int) -> None:
         """What is served is taken back: to the control, or to the best version. ``made``: the newest version that there
@@ -285,7 +303,8 @@ class GateTrial:
             self.move_best(self.best, fresh=True)
             self.control = self.best
         else:
-            self.worse_best.lower_to(self.kept, self.kept_put)
+            for detector, kept in zip((self.worse_best, self.better_best), self.kept, strict=True):
+                detector.lower_to(kept)
             self.groups.reset(best=True)
         self._begin_again(fresh=True)
         self.tried = self.control
@@ -307,10 +326,11 @@ class GateTrial:
         self.move_best(control, fresh=True)
         self._begin_again(fresh=True)
 
-    def keep_from(self, groups: frozenset[str]) -> None:
+    def keep_from(self, groups: frozenset[str], given: frozenset[str] = frozenset()) -> None:
         """What is served was taken back for these groups alone, or was given back to one. The evidence that is left
-        is about other runs, so it begins again, as after a rollback.
+        is about other runs, so it begins again, as after a rollback. ``given``: by a person.
         """
+        self.given = self.groups.given = given
         if groups != self.kept_from:
             self.kept_from = groups
             self.since = self.late = 0
@@ -324,6 +344,7 @@ class GateTrial:
             detector.reset(fresh=fresh)
         self.groups.reset(best=False, fresh=fresh)
         self.guards.reset(fresh=fresh)
+        self.latched = ""
 
     def _forget_trial(self) -> None:
         self.since = self.late = self.undecided = 0
@@ -352,14 +373,14 @@ class GateTrial:
         One that is not ``finished`` counts as the lowest reward.
         """
         self.seen += 1
-        before = outcome.at < self.declared or not self.kept_from.isdisjoint(outcome.groups)
+        before = outcome.at < self.fresh or not self.kept_from.isdisjoint(outcome.groups) or self._straggles(outcome)
         if before or (not outcome.finished and self.deadline.sparse):
             self._see_duration(outcome, tested=outcome.version > self.floor)
             return self.verdict()
-        if outcome.finished and not self.scale.fixed:
-            found = self.watch.see(outcome.reward, outcome.task if self._is_reference(outcome) else None)
-            if found is not None:
-                self.rewards_changed(found)
+        watched = outcome.finished and not self.scale.fixed and self._is_reference(outcome)
+        if watched and self.watch.see(outcome.reward, outcome.task):
+            self.rewards_changed(outcome.at + (outcome.seconds or 0.0))
+            return self.verdict()
         self.groups.count(outcome.groups)
         x = self.scale.unit(outcome.reward) if outcome.finished else 0.0
         expected = self.baseline.of(outcome.task)
@@ -377,7 +398,23 @@ class GateTrial:
         if outcome.finished and self.scale.see(outcome.reward):
             for known in (self.baseline, self.groups):
                 known.rescale(low, high, self.scale.low, self.scale.high)
+            self._see_span()
         return self.verdict()
+
+    def _straggles(self, outcome: ArmOutcome) -> bool:
+        """Whether it began before anything was compared, and ends now. Such runs come in the order of their ends: the
+        longest ones, and those on an older scale, come last.
+        """
+        alone = outcome.live <= 0.0 and outcome.control <= 0.0 and outcome.candidate <= 0.0
+        return alone and self.on_trial and outcome.seconds is not None and self.scale.count >= SETTLED
+
+    def _see_span(self) -> None:
+        """Where the range of rewards has shrunk, runs that were counted before said little: a loss looked small."""
+        self.widest = max(self.widest, self.scale.span)
+        if 0.0 < self.scale.span < SHRUNK * self.widest:
+            self.widest = self.scale.span
+            self.since = self.late = 0
+            self._forget_own()
 
     def _is_reference(self, outcome: ArmOutcome) -> bool:
         """Whether its adapter is one that is not on trial and was there before."""
@@ -388,22 +425,20 @@ class GateTrial:
         if at <= self.declared:
             return False
         self.declared = at
-        self.rewards_changed([])
+        self.rewards_changed(at)
         return True
 
-    def rewards_changed(self, rewards: list[float]) -> None:
-        """Rewards are on another scale from now on. ``rewards``: those of the new scale that are known. The evidence
+    def rewards_changed(self, at: float) -> None:
+        """Rewards are on another scale, of runs that began after ``at``: those of others may be on either. The evidence
         begins again: on two scales, one reward means two things.
         """
         self.rescaled += 1
+        self.fresh = max(self.fresh, at)
+        self.widest = 0.0
         if not self.scale.fixed:
             self.scale = RewardScale()
-        self.baseline, self.groups = Baseline(), GroupWatch()
-        for reward in rewards:
-            self.scale.see(reward)
-        for reward in rewards:
-            self.baseline.see(self.scale.unit(reward), "", tested=False)
-        self.watch.begin(rewards)
+        self.baseline, self.groups = Baseline(), GroupWatch(self.given)
+        self.watch.begin([])
         self.since = self.late = 0
         self._forget_own()
         self.asked = None
@@ -453,6 +488,8 @@ class GateTrial:
             self.hung.see(float(outcome.finished), self.deadline.rewarded, on_trial, share)
         self.groups.see(outcome.groups, x, expected, on_trial, share, best=False)
         self.guards.see(outcome.measures, outcome.task, on_trial, share)
+        if not self.latched and self.on_trial and (guard := self.guards.alarmed(self.settings.alpha)) is not None:
+            self.latched = guard.name
         return on_trial
 
     def _against_best(self, outcome: ArmOutcome, x: float, expected: float) -> None:
@@ -488,10 +525,11 @@ class GateTrial:
             return Decision.ROLLBACK_BEST if slides or not self.on_trial else Decision.ROLLBACK
         if self.settings.guard_action == "rollback" and self.alarm is not None:
             return Decision.ROLLBACK
-        if not self.on_trial or self.own < OWN or self.frozen:
+        if not self.on_trial or self.own < OWN or self.frozen or self.scale.is_coarse():
             return Decision.UNDECIDED
         # the evidence for "better" is of all versions on trial together: the newest must not have lost it again
-        proven = self.better.wealth >= limit and self.calm_aside() and self.own_sum >= 0.0
+        heard = self.since >= self.settings.settle or not self.settings.by_group or self.groups.is_heard(best=False)
+        proven = self.better.wealth >= limit and self.calm_aside() and self.own_sum >= 0.0 and heard
         if proven or (self.since >= self.settings.settle and self.trusted()):
             return Decision.ACCEPT
         return Decision.UNDECIDED
@@ -544,11 +582,13 @@ class GateTrial:
             "watch": self.watch.dump(),
             "rescaled": self.rescaled,
             "declared": self.declared,
+            "fresh": [self.fresh, self.widest],
+            "latched": self.latched,
             "scale": self.scale.dump(),
             "baseline": self.baseline.dump(),
             "evidence": [d.dump() for d in (self.worse, self.better, self.worse_best, self.better_best)],
             "hung": [*self.hung.dump()],
-            "kept": [self.kept_put, *self.kept],
+            "kept": [*self.kept],
             "groups": self.groups.dump(),
             "guards": self.guards.dump(),
         }
@@ -560,7 +600,7 @@ class GateTrial:
         evidence, scale, baseline, marked = kept["evidence"], kept["scale"], kept["baseline"], kept["kept"]
         if not isinstance(evidence, list) or not isinstance(scale, dict) or not isinstance(baseline, dict):
             raise TypeError("evidence of another shape")
-        if not isinstance(marked, list) or len(marked) != 1 + len(self.kept):
+        if not isinstance(marked, list):
             raise TypeError("evidence of another shape")
         detectors = (self.worse, self.better, self.worse_best, self.better_best)
         for detector, state in zip(detectors, evidence, strict=True):
@@ -583,8 +623,19 @@ class GateTrial:
         self.declared = float(declared) if isinstance(declared, int | float) else 0.0
         sums = [kept.get(name, 0.0) for name in ("own_sum", "own_above")]
         self.own_sum, self.own_above = (float(x) if isinstance(x, int | float) else 0.0 for x in sums)
-        values = [float(x) for x in marked if isinstance(x, int | float)]
-        self.kept_put, self.kept = values[0], values[1:]
+        fresh, latched = kept.get("fresh", [self.declared, 0.0]), kept.get("latched", "")
+        if isinstance(fresh, list):
+            self.fresh, self.widest = (float(x) if isinstance(x, int | float) else 0.0 for x in fresh)
+        self.latched = latched if isinstance(latched, str) else ""
+        self._load_mark(marked)
+
+    def _load_mark(self, marked: list[JsonValue]) -> None:
+        """An older program kept [wealth put in, *wealths] of the evidence against the best version alone."""
+        if marked and not isinstance(marked[0], list):
+            marked = [[0.0, marked[0], *[0.0] * 6, *marked[1:]], self.better_best.dump()]
+        if len(marked) != len(self.kept):
+            raise TypeError("evidence of another shape")
+        self.kept = marked
 
 
 def _is_over(outcome: ArmOutcome, floor: int) -> bool:

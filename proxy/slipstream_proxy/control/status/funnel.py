@@ -172,7 +172,7 @@ LOST = {
         "nothing to do: what a bad adapter sampled must not train the next one",
     ),
     ("dropped", "rolled_back"): (
-        "the gate took back the adapter that sampled them",
+        "the adapter that sampled them was taken back",
         "nothing to do: what a bad adapter sampled must not train the next one",
     ),
     ("dropped", "deleted"): ("their episodes were deleted", "nothing to do"),

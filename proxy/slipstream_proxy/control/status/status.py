@@ -54,21 +54,28 @@ def headline(
     made = [a for a in versions.values() if a.state not in (AdapterState.LOADING, AdapterState.REFUSED)]
     taken = sum(a.state == AdapterState.ROLLED_BACK for a in made)
     count = f"{len(made)} version{'' if len(made) == 1 else 's'}, {taken} taken back"
+    good = sorted((a for a in made if a.state != AdapterState.ROLLED_BACK), key=lambda a: -a.version)
     for split, name in (("eval", "held-out"), ("train", "no held-out runs; training runs")):
-        found = {str(a): m for a in (base, live) if (m := _measured(mine, str(a), split)) is not None}
-        if base in found and live in found and live != base:
+        names = [live, *(a.name for a in good if a.name != live)] if live != base else []
+        kind = "held-out" if split == "eval" else "rewarded"
+        newest = next(((a, m) for a in names if (m := _measured(mine, a, split)) is not None), None)
+        first = _measured(mine, base, split)
+        if first is not None and newest is not None:
+            of, found = newest[0], {base: first, live: newest[1]}
             d, low, high = difference(found[base][:3], found[live][:3])
             sure = f"better by {low:.2f} to {high:.2f}" if low > 0 else f"worse by {-high:.2f} to {-low:.2f}"
             if low <= 0 <= high:
                 sure = f"not sure yet: the difference is {d:+.2f}, between {low:+.2f} and {high:+.2f}"
             since = min(a.created for a in made) if made else now
             after = f"{found[live][0]:.2f} ± {(found[live][2] - found[live][1]) / 2:.2f}"
+            after += "" if of == live else f" with {of} ({live} has no {kind} run yet)"
             return f"{name} {found[base][0]:.2f} → {after} since {_day(since, now)}, {count} ({sure})"
     for split, name in (("eval", "held-out"), ("train", "training runs")):
         for adapter in (live, base):
             if (one := _measured(mine, adapter, split)) is not None:
                 said = f"{name} {one[0]:.2f} ± {(one[2] - one[1]) / 2:.2f} with {adapter}"
-                return f"{said}, {count}" + (": nothing to compare it with yet" if made else "")
+                alone = made and not any(_measured(mine, a.name, split) for a in made if a.name != adapter)
+                return f"{said}, {count}" + (": nothing to compare it with yet" if alone else "")
     return None
 
 

@@ -52,7 +52,7 @@ def test_reward_up_and_a_guard_down_waits_for_a_person_and_says_what_to_do():
 
 
 def test_suspicion_of_a_guard_gives_the_control_more_and_says_so():
-    trial, decision = hacked("freeze", n=60)
+    trial, decision = hacked("freeze", n=40)
     assert decision is Decision.UNDECIDED and not trial.frozen and trial.guards.growth() > 2.0
     assert trial.shares() == (0.5, 0.0) and not trial.trusted()
     reason = report_of(trial, NAMES).reason
@@ -122,3 +122,22 @@ def test_what_it_keeps_goes_on_where_it_was_unless_the_bad_direction_is_another_
     without = GateTrial(trial.settings)
     without.load({k: v for k, v in kept.items() if k != "guards"})
     assert without.guards.guards[0].detector.n_tested == 0
+
+
+def test_a_freeze_does_not_thaw_by_itself_nor_by_a_restart():
+    """By chance or not, later runs look good again: the guard was shown to be worse, so a person decides."""
+    trial, _ = hacked("freeze", n=300)
+    assert trial.frozen
+    trial.guards.guards[0].detector.reset()
+    trial.watch.doubt = True  # of the rewards' scale: the guard is about something else
+    assert trial.frozen and trial.shares() == (0.5, 0.0) and trial.waits("go") and not trial.trusted()
+    again = GateTrial(trial.settings)
+    again.load(json.loads(json.dumps(trial.dump())))
+    assert again.frozen and report_of(again, NAMES).reason.startswith("frozen: cut_off")
+    again.frozen_by_hand = False
+    assert not again.frozen
+    for ends in (lambda t: t.serve(2), lambda t: t.accept(), lambda t: t.roll_back(False, 1)):
+        freed = GateTrial(trial.settings)
+        freed.load(json.loads(json.dumps(trial.dump())))
+        ends(freed)
+        assert not freed.frozen, "another version is on trial, or none"

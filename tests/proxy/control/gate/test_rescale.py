@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from benchmarks.gate.timed import TimedWorld
+from benchmarks.gate.timed import play as timed
 from tests.support.trial import play, success, warm
 
+from slipstream_proxy.control.gate.line import AssignmentLine
 from slipstream_proxy.control.gate.report import report_of
-from slipstream_proxy.control.gate.rules import Decision, TrialSettings
+from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
 from slipstream_proxy.control.gate.scale import ScaleWatch
 
 Draw = Callable[[random.Random], float]
@@ -32,9 +36,9 @@ def noticed(before: Draw, after: Draw, seed: int, runs: int = 60) -> int | None:
     """→ After how many rewards of the reference arm on the new scale."""
     coin, watch = random.Random(seed), ScaleWatch()
     for i in range(600):
-        assert watch.see(before(coin), f"t{i}") is None
+        assert not watch.see(before(coin), f"t{i}")
     for i in range(runs):
-        if watch.see(after(coin), f"n{i}") is not None:
+        if watch.see(after(coin), f"n{i}"):
             return i + 1
     return None
 
@@ -64,12 +68,10 @@ def test_other_tasks_and_rare_rewards_are_no_other_scale(before, after):
     assert [noticed(before, after, seed, 400) for seed in range(10)] == [None] * 10
 
 
-def test_other_arms_say_nothing_of_the_scale_and_it_is_kept_over_a_restart():
+def test_what_is_known_of_the_scale_is_kept_over_a_restart():
     coin, watch = random.Random(1), ScaleWatch()
     for i in range(200):
         watch.see(binary(coin), f"t{i}")
-    for _ in range(200):
-        assert watch.see(-10.0, None) is None
     again = ScaleWatch()
     again.load(json.loads(json.dumps(watch.dump())))
     assert again.dump() == watch.dump() and (again.counts, again.single) == (watch.counts, watch.single)
@@ -81,7 +83,7 @@ def test_total_failure_on_a_new_scale_is_taken_back_and_not_accepted():
     coin = random.Random(2)
     play(trial, 400, lambda *_: 100.0 * binary(coin))
     trial.serve(1)
-    decision, _ = play(trial, 60, success({0: 0.7, 1: 0.0}))
+    decision, _ = play(trial, 90, success({0: 0.7, 1: 0.0}))
     assert trial.rescaled == 1 and trial.scale.high <= 1.0
     report = report_of(trial, {0: "tiny", 1: "tiny@1"}, decision)
     if decision is Decision.UNDECIDED and trial.unsettled:
@@ -100,3 +102,29 @@ def test_while_it_is_not_clear_there_is_no_verdict():
     trial.worse.wealth = 1e6
     assert trial.verdict() is Decision.UNDECIDED
     assert "unlike all before" in report_of(trial, {}).reason
+
+
+@pytest.mark.parametrize(
+    ("factor", "by_start", "first"), [(0.01, True, 20.0), (0.01, False, 0.0), (100.0, True, 20.0), (100.0, False, 0.0)]
+)
+def test_rewards_of_the_old_scale_that_come_late_do_not_hide_a_loss_on_the_new_one(factor, by_start, first):
+    """50 runs a second of 30 seconds. The scale changes while thousands run, by when they began or by when they end;
+    then, or in the midst of it, success falls from 0.6 to 0.2.
+    """
+    world = TimedWorld(50.0, quality=0.2, durations="lognormal", factor=factor, change=20.0, by_start=by_start)
+    run = timed(replace(world, first=first, warm=1000, counted=8000), 0)
+    assert run.rolled_back is not None and run.accepted == 0
+
+
+def test_runs_that_began_before_a_declared_change_do_not_count():
+    trial = warm(TrialSettings(shifts=False))
+    trial.declare(100.0)
+    line = AssignmentLine(trial.deadline)
+    for i in range(40):
+        line.assign(2 * i, f"e{i}", 99.0 + i % 2 * 2, outcome_of(0, "live", "", "", 0.0), compared=False)
+    for i in range(40):
+        line.end(100 + i, f"e{i}", 150.0, outcome_of(0, "live", "", "", 100.0 if i % 2 == 0 else 1.0), compared=False)
+        run = line.take(150.0, 0)
+        assert run is not None
+        trial.observe(run)
+    assert trial.scale.count == 20 and trial.scale.high == 1.0

@@ -158,12 +158,12 @@ def test_what_it_keeps_does_not_grow_with_the_episodes():
     for i in range(12_000):
         if i % 64 == 0:
             trial.serve(i // 64 + 1)
-        arm = "control" if coin.random() < 0.1 else "live"
+        arm = "control" if coin.random() < 0.2 else "live"
         version = trial.control if arm == "control" else trial.tried
-        chances = "live=0.9 control=0.1"
+        chances = "live=0.8 control=0.2"
         if trial.observe(outcome_of(version, arm, chances, f"t{i}", coin.gauss(0, 1))) is Decision.ACCEPT:
             trial.accept()
-        if i % 6000 == 5999:
+        if i in (7999, 11_999):
             sizes.append(len(json.dumps(trial.dump())))
     assert sizes[1] < 1.05 * sizes[0] < 400_000
 

@@ -14,6 +14,7 @@ from aiohttp import BodyPartReader, web
 from pydantic import Field, StringConstraints, ValidationError
 
 from slipstream import contract as c
+from slipstream.contract.adapters import GROUP
 from slipstream.shared.files import sync
 from slipstream_proxy.control.adapters.files import CONFIG, WEIGHTS
 from slipstream_proxy.control.adapters.fleet import NEXT
@@ -166,29 +167,30 @@ async def promote(ctx: Ctx) -> web.StreamResponse:
     """Make the adapter live. What is on trial ends; a newer version on trial is taken back. `group`: give it back to
     that group's new runs.
     """
-    return _done(ctx, await ctx.deps.lifecycle.promote(ctx.path("adapter"), ctx.body.reason, ctx.body.group))
+    return await _by_hand(ctx, "promote")
 
 
 @by_hand(ADAPTER + "/demote", audit="demote")
 @by_hand(ADAPTER + "/rollback", audit="demote")
 async def demote(ctx: Ctx) -> web.StreamResponse:
     """Take the adapter back. `group`: for that group's new runs alone. (`rollback` is the older name.)"""
-    return _done(ctx, await ctx.deps.lifecycle.demote(ctx.path("adapter"), ctx.body.reason, ctx.body.group))
+    return await _by_hand(ctx, "demote")
 
 
 @by_hand(ADAPTER + "/freeze", audit="freeze")
 async def freeze(ctx: Ctx) -> web.StreamResponse:
     """The adapter on trial or live stays what it is: it is not accepted, and newer versions wait."""
-    return _done(ctx, await ctx.deps.lifecycle.freeze(ctx.path("adapter"), ctx.body.reason))
+    return await _by_hand(ctx, "freeze")
 
 
 @by_hand(ADAPTER + "/unfreeze", audit="unfreeze")
 async def unfreeze(ctx: Ctx) -> web.StreamResponse:
     """The gate decides on the adapter again, and no guard freezes it."""
-    return _done(ctx, await ctx.deps.lifecycle.freeze(ctx.path("adapter"), ctx.body.reason, frozen=False))
+    return await _by_hand(ctx, "unfreeze")
 
 
-def _done(ctx: Ctx, adapter: c.Adapter) -> web.StreamResponse:
+async def _by_hand(ctx: Ctx, action: c.Action) -> web.StreamResponse:
+    adapter = await ctx.deps.lifecycle.by_hand(ctx.path("adapter"), action, ctx.body.reason, ctx.body.group)
     ctx.deps.publisher.publish()
     ctx.deps.gatekeeper.notify()
     return reply(_shown(ctx, adapter))
@@ -216,14 +218,17 @@ async def _not_learned(deps: Deps, adapter: c.Adapter, action: c.Action) -> list
 
 class EffectQuery(Query):
     action: c.Action
-    group: str | None = Field(None, description="As in the action's body.")
+    group: str | None = Field(None, pattern=GROUP, description="As in the action's body.")
 
 
 @ROUTES.add("GET", ADAPTER + "/effect", query=EffectQuery, result=c.AdapterEffect, errors=(404, 409))
 async def effect(ctx: Ctx) -> web.StreamResponse:
     """What `promote`, `demote`, `freeze` or `unfreeze` would do now. Nothing is changed."""
     adapter = ctx.deps.registry.find(ctx.path("adapter"))
-    says = ctx.deps.lifecycle.effect(adapter, ctx.query.action, ctx.query.group)
-    if ctx.query.group is None:
+    group = ctx.query.group
+    says = ctx.deps.lifecycle.effect(adapter, ctx.query.action, group)
+    if group is None:
         says += await _not_learned(ctx.deps, adapter, ctx.query.action)
+    elif ctx.deps.trials.is_strange(adapter.model, group):
+        says.append(f"The gate has counted no run of {group} so far: check the name.")
     return reply(c.AdapterEffect(adapter=adapter.name, action=ctx.query.action, says=says))
