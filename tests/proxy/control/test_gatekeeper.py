@@ -86,6 +86,8 @@ async def test_one_customer_keeps_the_version_before_and_all_others_go_on(make_p
     assert (await plane.ask("POST", "/adapters/tiny@2/promote", {"group": "tag.customer=zoo"}))[0] == 409
     assert (await plane.ask("POST", "/adapters/tiny@2/promote", body))[1]["kept_from"] == {}
     assert (await served("v", acme))["tiny@2"] > 1
+    trial = plane.deps.trials.of("tiny")
+    assert trial.groups.given == {"tag.customer=acme"}, "by hand is final: that group alone takes nothing back"
     _, audit = await plane.ask("GET", "/audit")
     assert audit["entries"][0]["action"] == "promote" and audit["entries"][0]["detail"]["group"] == body["group"]
     events = [json.loads(x) for x in (await plane.ask("GET", "/training/events"))[1].splitlines()]
