@@ -81,6 +81,9 @@ async def test_posted_rewards_beside_a_judge(make_plane):
     found = await line(plane, "unweighted_reward")
     assert (found.count, found.blocks) == (2, False)  # the judge's scores are on their way
     assert "post it as 'judge'" not in found.fix
+    for episode in ("e0", "unknown"):  # also where no call has come yet
+        _, ack = await plane.ask("POST", f"/episodes/{episode}/rewards", {"value": 1.0})
+        assert "trains nothing" in ack["fix"] and "`reward = 1.0`" in ack["fix"]
 
 
 def standing(*versions: tuple[int, int, float]) -> list[AdapterReward]:

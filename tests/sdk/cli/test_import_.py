@@ -91,7 +91,7 @@ def test_files_that_are_none(server: Server, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == "slipstream import: none.jsonl: no such file\n"
     Path("bad.parquet").write_bytes(b"PAR1 no")
     assert main(["import", "bad.parquet", "--url", server.url]) == 1
-    assert capsys.readouterr().err.startswith("slipstream import: bad.parquet: not Parquet: ")
+    assert capsys.readouterr().err.startswith("slipstream import: refused: bad.parquet: not Parquet: ")
 
 
 def test_forms_are_listed_and_an_unknown_one_is_refused(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,16 @@ from tests.support.served import Served
 
 from slipstream.errors import ConfigError
 from slipstream.operate.setup.agents import AGENTS
-from slipstream.operate.setup.connecting import AgentAddress, connect, lines_of, run_of, served_there, trouble_of, undo
+from slipstream.operate.setup.connecting import (
+    STATE,
+    AgentAddress,
+    connect,
+    lines_of,
+    run_of,
+    served_there,
+    trouble_of,
+    undo,
+)
 
 PLACE = AgentAddress("http://127.0.0.1:8100", "my-model")
 RUN = PLACE._replace(episode="run1", task="fix")
@@ -95,3 +104,17 @@ def test_it_asks_the_proxy_as_the_agent_would_and_says_what_is_wrong():
     assert served_there(PLACE._replace(root="http://127.0.0.1:9")) == PLACE._replace(root="http://127.0.0.1:9")
     assert set(heard) == {("/t/fix/e/run1/v1/models", "Bearer sk-1")}
     assert "start `slipstream up`" in (trouble_of(PLACE._replace(root="http://127.0.0.1:9")) or "")
+
+
+def test_a_link_stays_a_link_and_no_key_is_shown_to_others(tmp_path):
+    agent, kept = AGENTS["claude-code"], tmp_path / "dotfiles.json"
+    kept.write_text("{}")
+    path = tmp_path / agent.file.path
+    path.parent.mkdir()
+    path.symlink_to(kept)
+    connect(agent, PLACE, tmp_path)
+    assert path.is_symlink() and "my-model" in kept.read_text()
+    undo(agent, tmp_path)
+    assert path.is_symlink() and kept.read_text() == "{}"
+    made = connect(AGENTS["opencode"], PLACE, tmp_path)
+    assert {p.stat().st_mode & 0o777 for p in (made, tmp_path / STATE)} == {0o600}

@@ -103,11 +103,12 @@ def run_of(
 
 
 def _write(path: Path, text: str) -> None:
-    """The whole file or nothing of it."""
+    """The whole file or nothing of it. It may hold keys: a new one is its owner's alone. A link stays one."""
+    path = path.resolve()
     made = path.with_name(f".{path.name}.slipstream")
+    made.touch(0o600)
     made.write_text(text)
-    if path.exists():
-        made.chmod(path.stat().st_mode)
+    made.chmod(path.stat().st_mode if path.exists() else 0o600)
     made.replace(path)
 
 
@@ -124,6 +125,7 @@ def _state(home: Path) -> dict[str, Any]:
 def _keep(home: Path, state: dict[str, Any]) -> None:
     (home / STATE).parent.mkdir(parents=True, exist_ok=True)
     _write(home / STATE, json.dumps(state, indent=2) + "\n")
+    (home / STATE).chmod(0o600)  # it holds what stood in the agents' files
 
 
 def _merged(before: Any, more: Any) -> Any:

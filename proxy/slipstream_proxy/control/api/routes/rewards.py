@@ -94,10 +94,10 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
     if not ack.known and deps.store_answers:
         there = await deps.ask(deps.store.episodes.known, key, [episode])
         ack = ack.model_copy(update={"known": bool(there)})  # its call was read from the spool before this reward
-    if not ack.known:
-        ack = ack.model_copy(update={"fix": await _why_unknown(ctx, key, episode)})
-    elif not deps.config.reward.weights.get(body.name):
-        ack = ack.model_copy(update={"fix": unweighted_fix(body.name, deps.config.reward.weights)})
+    fixes = [] if ack.known else [await _why_unknown(ctx, key, episode)]
+    if not deps.config.reward.weights.get(body.name):
+        fixes.append(unweighted_fix(body.name, deps.config.reward.weights))
+    ack = ack.model_copy(update={"fix": "; ".join(fixes) or None})
     return ended_reply(reply(ack.model_copy(update={"done": True}))) if ends else reply(ack)
 
 
