@@ -46,6 +46,8 @@ Filters = Mapping[str, Any]
 """Of ``slipstream episodes``, by name."""
 BUSY = 1.0
 """Seconds between two looks at a group that another judge has."""
+PATIENCE = 120.0
+"""Seconds that such a group is waited for."""
 
 
 def _asked(task: str | None, wanted: str | None) -> bool:
@@ -132,12 +134,14 @@ class Rerun:
         wanted = GroupLeaseIn(
             worker=self.worker, names=self.panel.names, seconds=self.seconds, form="deltas", groups=[group]
         )
-        until = time.monotonic() + self.seconds
+        until = time.monotonic() + PATIENCE
         while (lease := await self.client.lease_groups(wanted)) is None:
             if time.monotonic() > until:
                 raise JudgeFailed("another judge has this group, or an episode of it was forgotten")
             await asyncio.sleep(BUSY)
-        (whole,) = lease.groups
+        if not lease.groups:  # its episodes were forgotten a moment ago
+            return 0
+        whole = lease.groups[0]
         whole.episodes = [e for e in whole.episodes if e.episode.state == EpisodeState.DONE]
         scores = await self._scored(whole)
         marked = [score.model_copy(update={"meta": score.meta | {"rerun": self.id}}) for score in scores]

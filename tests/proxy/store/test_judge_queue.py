@@ -71,8 +71,9 @@ def test_named_groups_are_scored_anew_and_the_old_scores_stay(opened):
     assert take_scores(store, name, scores(anew.lease, "t1-0", "t1-1", value=0.9), NOW + 9)
     found = store.episodes.get("-", "t1-0")
     assert [r.value for r in found.rewards] == [0.5, 0.9] and found.reward == 0.9
-    forming = store.statistics.counts(NOW)["groups"]
-    assert forming["forming"] == 1 and store.judging.lease(ask(groups=[name]), NOW + 10) is not None
+    half = store.episodes.get("-", "half-0").group
+    rest = store.judging.lease(ask(groups=[half]), NOW + 10)
+    assert [len(g.episodes) for g in rest.groups] == [1], "one that is still forming, too"
 
 
 def test_scores_from_the_spool_are_the_same_scores(store):
