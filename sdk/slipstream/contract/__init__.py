@@ -128,7 +128,18 @@ from slipstream.contract.judging import (
     Score,
     ScoresIn,
 )
-from slipstream.contract.learning import Learning, LearningPoint, TaskRuns, TaskStanding, TaskTable, WorstRun
+from slipstream.contract.learning import (
+    Behaviour,
+    BehaviourChange,
+    Learning,
+    LearningPoint,
+    MeasuredRun,
+    MeasureMean,
+    TaskRuns,
+    TaskStanding,
+    TaskTable,
+    WorstRun,
+)
 from slipstream.contract.names import (
     IN_A_URL,
     Asked,
@@ -190,6 +201,8 @@ __all__ = [
     "BatchLeaseIn",
     "BatchPage",
     "BatchSummary",
+    "Behaviour",
+    "BehaviourChange",
     "CacheEntry",
     "CallRecord",
     "CallTokens",
@@ -249,6 +262,8 @@ __all__ = [
     "Learning",
     "LearningPoint",
     "Lineage",
+    "MeasureMean",
+    "MeasuredRun",
     "Model",
     "Named",
     "NamedEpisode",

@@ -13,12 +13,14 @@ A figure for people to look at: it may be lost, is not in the spool, and only th
 The tokens of one call, without putting the rest of its run together.
 
 Each task: how its runs went with the base model and go now, how surely they differ, and its worst runs.
+
+What a version changed in behaviour: side measures and tools of its runs beside those of the base model.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -30,7 +32,7 @@ from slipstream.contract import BatchGaps, LabelCase, LabelCases, Reward, TaskRu
 from slipstream_proxy.store.conversation.call_rows import choices_of, head_ids
 from slipstream_proxy.store.conversation.calls import TOKEN_COLUMNS, CallTable
 from slipstream_proxy.store.learning.groups import GroupTable, LineageRow, adapters_of, lineage_of
-from slipstream_proxy.store.learning.rewards import RewardTable
+from slipstream_proxy.store.learning.rewards import OutcomeLog, RewardTable
 from slipstream_proxy.store.read.curves import difference, mean_interval
 from slipstream_proxy.store.tables.driver import IN, Driver, Row, Tx, given
 from slipstream_proxy.store.tables.rows import (
@@ -507,3 +509,67 @@ def _standing(
         return found
     d, low, high = difference((base.mean, base.low, base.high), (now.mean, now.low, now.high))
     return found.model_copy(update={"difference": d, "low": low, "high": high})
+
+
+COMPARED = 200
+"""Runs of a version, and of its base model, whose behaviour is compared: the newest."""
+SHARES = ("cut_off", "refusals", "tool_errors")
+"""Of a run's calls."""
+MEASURES = ("turns", "reply_tokens", "seconds", *SHARES)
+MOST_TOOLS = 30
+
+
+class BehaviourReport:
+    def __init__(self, db: Driver, outcomes: OutcomeLog) -> None:
+        self.db = db
+        self.outcomes = outcomes
+
+    def read(
+        self, adapter: str, base: str, *, key: str | None = None, split: str | None = None, task: str | None = None
+    ) -> c.Behaviour:
+        """``key``: whose runs; None: all."""
+        tests, params = given(("key = ?", key), ("split = ?", split), ("task = ?", task))
+        own = [] if split else [OWN_RUNS]
+        where = " AND ".join(["state = 'done'", "calls > 0", *own, *tests])
+        of = f"SELECT task FROM t_episodes WHERE {where} AND adapter = ? AND task IS NOT NULL"
+        common, names = f"{of} INTERSECT {of}", (*params, adapter, *params, base)
+        newest = """SELECT adapter, eid FROM (SELECT adapter, eid, row_number() OVER
+            (PARTITION BY adapter ORDER BY started DESC, eid) AS age FROM t_episodes
+            WHERE {} AND adapter IN (?, ?)) e WHERE age <= ?"""
+        with self.db.read() as tx:
+            ((tasks,),) = tx.all(f"SELECT count(*) FROM ({common}) t", names)
+            if tasks:
+                rows = tx.all(
+                    newest.format(f"{where} AND task IN ({common})"), (*params, *names, adapter, base, COMPARED)
+                )
+            else:
+                rows = tx.all(newest.format(where), (*params, adapter, base, COMPARED))
+        eids = [eid for _, eid in rows]
+        measures, tools = self.outcomes.measures(eids, MEASURES), self.outcomes.tools(eids)
+        called = [name for name, _ in sum(tools.values(), Counter[str]()).most_common(MOST_TOOLS)]
+        for eid, of_run in measures.items():
+            of_run |= {f"calls of {name}": float(tools[eid][name]) for name in called}
+        sides = [[eid for name, eid in rows if name == side] for side in (base, adapter)]
+        changes = []
+        for name in (*MEASURES, *(f"calls of {tool}" for tool in called)):
+            old, new = ([(m[name], e) for e in side if name in (m := measures[e])] for side in sides)
+            if old and new:
+                changes.append(_change(name, old, new))
+        changes.sort(key=lambda x: -abs(x.difference) / (x.high - x.low) if x.high > x.low else 0.0)
+        return c.Behaviour(adapter=adapter, base=base, tasks=tasks, latest=COMPARED, changes=changes)
+
+
+def _change(name: str, old: list[tuple[float, str]], new: list[tuple[float, str]]) -> c.BehaviourChange:
+    top = 1.0 if name in SHARES else max(value for value, _ in (*old, *new))
+    sides = []
+    for values in ([value for value, _ in old], [value for value, _ in new]):
+        mean, std = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+        low, high = mean_interval(mean, std, len(values), 0.0, top)
+        sides.append(c.MeasureMean(n=len(values), mean=mean, low=low, high=high))
+    base, version = sides
+    d, low, high = difference((base.mean, base.low, base.high), (version.mean, version.low, version.high))
+    runs = []
+    for value, eid in sorted(new, reverse=d >= 0)[:WORST]:
+        key, episode = eid.split("/", 1)
+        runs.append(c.MeasuredRun(key=key, id=episode, value=value))
+    return c.BehaviourChange(measure=name, base=base, version=version, difference=d, low=low, high=high, runs=runs)
