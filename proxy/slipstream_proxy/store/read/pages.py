@@ -23,6 +23,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ from slipstream_proxy.store.conversation.call_rows import choices_of, head_ids
 from slipstream_proxy.store.conversation.calls import TOKEN_COLUMNS, CallTable
 from slipstream_proxy.store.learning.groups import GroupTable, LineageRow, adapters_of, lineage_of
 from slipstream_proxy.store.learning.rewards import OutcomeLog, RewardTable
-from slipstream_proxy.store.read.curves import difference, mean_interval
+from slipstream_proxy.store.read.curves import difference, mean_interval, wilson
 from slipstream_proxy.store.tables.driver import IN, Driver, Row, Tx, given
 from slipstream_proxy.store.tables.rows import (
     BATCH_COLUMNS,
@@ -100,6 +101,35 @@ def uncertainty_of(rewards: Sequence[Reward], low: float, high: float) -> tuple[
 UNLABELLED = "NOT EXISTS (SELECT 1 FROM t_rewards h WHERE h.eid = t_episodes.eid AND h.source = 'human')"
 
 
+NOT_BY = """NOT EXISTS (SELECT 1 FROM t_audit a WHERE a.action = 'label' AND a.target = t_episodes.id
+    AND coalesce(a.key, '-') = ?)"""
+
+
+def agreement_of(rows: Collection[Row], owner: str | None) -> c.LabelAgreement | None:
+    """Of all labels in order: episode, whose key said it, what was said. ``owner``: whose episodes; None: all."""
+    said: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+    for episode, who, text in rows:
+        told = load(text, {})
+        if owner in (None, told.get("key")) and isinstance(told.get("value"), int | float):
+            said[str(told.get("key")), episode, str(told.get("name"))][who or "-"] = float(told["value"])
+    shared = {run: of for run, of in said.items() if len(of) > 1}
+    pairs = [abs(a - b) for of in shared.values() for a, b in combinations(of.values(), 2)]
+    if not pairs:
+        return None
+    same = sum(d == 0 for d in pairs) / len(pairs)
+    low, high = wilson(same, len(pairs))
+    people = {who for of in shared.values() for who in of}
+    return c.LabelAgreement(
+        runs=len({run[:2] for run in shared}),
+        people=len(people),
+        pairs=len(pairs),
+        same=same,
+        low=low,
+        high=high,
+        distance=statistics.fmean(pairs),
+    )
+
+
 class LabelQueue:
     def __init__(self, db: Driver, rewards: RewardTable) -> None:
         self.db = db
@@ -118,10 +148,21 @@ class LabelQueue:
         split: str | None = None,
         adapter: str | None = None,
         limit: int = 20,
+        second: str | None = None,
     ) -> LabelCases:
-        """The most uncertain of the newest finished episodes that no person has labelled."""
+        """The most uncertain of the newest finished episodes that no person has labelled. ``second``: those that people
+        with other keys than this one have.
+        """
         tests, params = given(("key = ?", key), ("task = ?", task), ("split = ?", split), ("adapter = ?", adapter))
-        tests += ["state = 'done'", "calls > 0", UNLABELLED, *([] if split else [OWN_RUNS])]
+        if second is not None:
+            tests += [f"NOT {UNLABELLED}", NOT_BY]
+            params.append(second)
+        tests += [
+            "state = 'done'",
+            "calls > 0",
+            *([] if split else [OWN_RUNS]),
+            *([UNLABELLED] if second is None else []),
+        ]
         sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE {" AND ".join(tests)}
             ORDER BY started DESC, eid DESC LIMIT ?"""
         with self.db.read() as tx:
@@ -129,6 +170,7 @@ class LabelQueue:
             rewards = self.rewards.of(tx, eps)
             labelled = """SELECT count(*) FROM t_episodes WHERE state <> 'deleted'
                 AND eid IN (SELECT eid FROM t_rewards WHERE source = 'human')"""
+            said = tx.all("SELECT target, key, data FROM t_audit WHERE action = 'label' ORDER BY ts, id")
             ((count,),) = tx.all(labelled if key is None else labelled + " AND key = ?", [] if key is None else [key])
         low, high = range_of([r for of in rewards.values() for r in of])
         ranked = [(*uncertainty_of(rewards[ep.eid], low, high), ep) for ep in eps]
@@ -137,7 +179,7 @@ class LabelQueue:
             LabelCase(episode=ep.public(), uncertainty=score, why=why, rewards=rewards[ep.eid])
             for score, why, ep in ranked[:limit]
         ]
-        return LabelCases(cases=cases, looked_at=len(eps), labelled=count)
+        return LabelCases(cases=cases, looked_at=len(eps), labelled=count, agreement=agreement_of(said, key))
 
 
 JUDGING = ("judge", "human")
