@@ -174,6 +174,14 @@ def test_the_table_of_versions_is_what_the_package_asks_for() -> None:
     assert len(wanted) == 5 and [line for line in wanted if line not in faq] == []
 
 
+@pytest.mark.parametrize(
+    "words", ["optimizer", "pause training", "temperature 0", "claude code", "ports", "vllm versions"]
+)
+def test_a_section_of_the_docs_holds_what_people_search_for(words: str) -> None:
+    sections = [s.lower() for p in (ROOT / "docs").glob("*.md") for s in re.split(r"^#+ ", p.read_text(), flags=re.M)]
+    assert any(all(re.search(rf"\b{word}\b", s) for word in words.split()) for s in sections)
+
+
 def test_the_version_is_the_packages_own() -> None:
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == slipstream.__version__
 
