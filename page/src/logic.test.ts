@@ -7,6 +7,7 @@ import { step } from "./keyboard";
 import { linesOf } from "./learning";
 import { EventParser } from "./live";
 import { may } from "./may";
+import { blocks, inlines, isMarked } from "./markdown";
 import { errorText, read } from "./messages";
 import { isImported, isMeasured, tagsOf, taskOf } from "./names";
 import { link, parsePlace } from "./route";
@@ -205,4 +206,38 @@ test("a correlation of few has a wide interval that holds it", () => {
   }
   const wide = (n: number): number => spanOf(0.9, n)[1] - spanOf(0.9, n)[0];
   expect(wide(8)).toBeGreaterThan(3 * wide(200));
+});
+
+test("a reply's Markdown is read, and nothing of it becomes HTML or another kind of address", () => {
+  const text = "# Plan\nDo **this** first.\n\n1. one\n   more\n2. two\n   - inner\n```js\n# no heading\n```\n> said\n| a | b |\nSee [it](https://a.b/c) or https://d.e/f.";
+  expect(blocks(text)).toEqual([
+    { kind: "heading", text: "Plan" },
+    { kind: "text", text: "Do **this** first.\n" },
+    {
+      kind: "list",
+      ordered: true,
+      items: [
+        { depth: 0, number: 1, text: "one\nmore" },
+        { depth: 0, number: 2, text: "two" },
+        { depth: 1, number: 0, text: "inner" },
+      ],
+    },
+    { kind: "code", text: "# no heading" },
+    { kind: "quote", text: "said" },
+    { kind: "code", text: "| a | b |" },
+    { kind: "text", text: "See [it](https://a.b/c) or https://d.e/f." },
+  ]);
+  expect(inlines("See [it](https://a.b/c) or https://d.e/f.")).toEqual([
+    "See ",
+    { kind: "link", text: "it", href: "https://a.b/c" },
+    " or ",
+    { kind: "link", text: "https://d.e/f", href: "https://d.e/f" },
+    ".",
+  ]);
+  for (const evil of ["[x](javascript:alert(1))", "<img src=x onerror=alert(1)>", "[x](data:text/html,a)", "2 * 3 * 4", "a_b_c"]) {
+    expect(inlines(evil)).toEqual([evil]);
+    expect(isMarked(evil)).toBe(false);
+  }
+  expect(blocks("```\ncut off")).toEqual([{ kind: "code", text: "cut off" }]);
+  for (const long of ["[", "**", "`", "- ", "https://"]) expect(isMarked(long.repeat(20_000))).toBeTypeOf("boolean");
 });

@@ -472,6 +472,31 @@ export interface TaskStanding {
   worst: { key: string; id: string; reward: number }[];
 }
 
+export interface MeasureMean {
+  n: number;
+  mean: number;
+  low: number;
+  high: number;
+}
+
+export interface BehaviourChange {
+  measure: string;
+  base: MeasureMean;
+  version: MeasureMean;
+  difference: number;
+  low: number;
+  high: number;
+  runs: { key: string; id: string; value: number }[];
+}
+
+export interface BehaviourAnswer {
+  adapter: string;
+  base: string;
+  tasks: number;
+  latest: number;
+  changes: BehaviourChange[];
+}
+
 export interface TaskTable {
   tasks: TaskStanding[];
   left_out: number;
@@ -482,6 +507,7 @@ export interface LabelCases {
   cases: { episode: Episode; uncertainty: number; why: string; rewards: Reward[] }[];
   looked_at: number;
   labelled: number;
+  agreement: { runs: number; people: number; pairs: number; same: number; low: number; high: number; distance: number } | null;
 }
 
 export interface Paused {

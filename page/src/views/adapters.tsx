@@ -10,6 +10,7 @@ import { versionOf } from "../learning";
 import { actions } from "../lineage";
 import { tell } from "../live";
 import { useMay } from "../may";
+import { Behaviour } from "../parts/behaviour";
 import { Gate } from "../parts/gate";
 import { LineageChart } from "../parts/lineage";
 import { Replay } from "../parts/replay";
@@ -112,6 +113,7 @@ function Detail({ adapter: a, means }: { adapter: Adapter; means: Means | null }
           <Gate adapter={a} />
         </div>
       </div>
+      <Behaviour key={a.name} adapter={a} />
       <Replay adapter={a} />
     </section>
   );

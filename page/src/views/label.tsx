@@ -5,7 +5,7 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { ApiError } from "../api";
 import { useAsk } from "../data";
 import { readEpisode } from "../episode";
-import { number, plural } from "../format";
+import { number, percent, plural } from "../format";
 import { useKeys } from "../keyboard";
 import { taskOf } from "../names";
 import { LabelForm } from "../parts/labelform";
@@ -18,7 +18,8 @@ import type { Episode, EpisodeDetail, LabelCases } from "../types";
 const idOf = (e: Pick<Episode, "id" | "key">): string => `${e.key}/${e.id}`;
 
 export function Label({ place }: { place: Place }): JSX.Element {
-  const { data, error } = useAsk<LabelCases>("/labels/queue?limit=100", ["episode", "reward"]);
+  const [second, setSecond] = useState(false);
+  const { data, error } = useAsk<LabelCases>(`/labels/queue?limit=100${second ? "&second=true" : ""}`, ["episode", "reward"]);
   const [done, setDone] = useState<ReadonlySet<string>>(new Set());
   const cases = (data?.cases ?? []).filter((c) => !done.has(idOf(c.episode)));
   const queue = cases.map((c) => c.episode);
@@ -51,6 +52,14 @@ export function Label({ place }: { place: Place }): JSX.Element {
           : `The first ${data ? number(queue.length) : "…"} of the newest ${data ? number(data.looked_at) : "…"} episodes without a label`}
         , those first of which a label tells most; {data ? number(data.labelled) : "…"} labelled so far{done.size ? `, ${number(done.size)} since you came` : ""}. j and k go through them; 1 is good, 0 is bad, c writes a note, Enter saves and goes on.
       </p>
+      <label class="small">
+        <input type="checkbox" name="second" checked={second} onChange={(e) => setSecond(e.currentTarget.checked)} /> runs that others labelled and this key did not
+      </label>
+      {data?.agreement ? (
+        <p class="small" id="agreement">
+          {plural(data.agreement.people, "person", "people")} labelled {plural(data.agreement.runs, "run")} twice or more: {percent(data.agreement.same)} of {plural(data.agreement.pairs, "pair")} of labels are equal (truly {percent(data.agreement.low)} to {percent(data.agreement.high)}), {number(data.agreement.distance)} apart on average.
+        </p>
+      ) : null}
       {wanted ? (
         // shown with the queue, whose line above it may change its height when it comes
         <div class="split preview" style={data || error ? undefined : { visibility: "hidden" }}>

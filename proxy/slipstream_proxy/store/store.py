@@ -23,7 +23,14 @@ from slipstream_proxy.store.learning.groups import GroupTable, Pace
 from slipstream_proxy.store.learning.rewards import OutcomeLog, RewardTable
 from slipstream_proxy.store.read.curves import LearningCurves
 from slipstream_proxy.store.read.episodes import EpisodeTable
-from slipstream_proxy.store.read.pages import CallTokenTable, GapTable, GroupPages, LabelQueue, TaskReport
+from slipstream_proxy.store.read.pages import (
+    BehaviourReport,
+    CallTokenTable,
+    GapTable,
+    GroupPages,
+    LabelQueue,
+    TaskReport,
+)
 from slipstream_proxy.store.read.status import StoreStatistics
 from slipstream_proxy.store.tables import schema
 from slipstream_proxy.store.tables.driver import Driver
@@ -70,7 +77,7 @@ class Store:
             db, rules, memory, self.episodes, self.groups, self.rewards, self.outcomes, self.tallies
         )
         self.statistics = StoreStatistics(db, rules, pace, self.tallies, self.rewards)
-        self.reports = Reports(db, self.calls, self.groups, self.rewards)
+        self.reports = Reports(db, self.calls, self.groups, self.rewards, self.outcomes)
         self._deletion = Deletion(db, memory, self.calls, self.episodes, self.groups, self.tallies, instance)
         self._upkeep = threading.Lock()
         """A snapshot and a rewriting of the file, one at a time."""
@@ -218,10 +225,13 @@ class Store:
 
 
 class Reports:
-    def __init__(self, db: Driver, calls: CallTable, groups: GroupTable, rewards: RewardTable) -> None:
+    def __init__(
+        self, db: Driver, calls: CallTable, groups: GroupTable, rewards: RewardTable, outcomes: OutcomeLog
+    ) -> None:
         self.groups = GroupPages(db, groups, rewards)
         self.tokens = CallTokenTable(db, calls)
         self.gaps = GapTable(db)
         self.learning = LearningCurves(db)
         self.tasks = TaskReport(db)
+        self.behaviour = BehaviourReport(db, outcomes)
         self.labels = LabelQueue(db, rewards)

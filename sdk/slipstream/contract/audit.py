@@ -46,6 +46,20 @@ class LabelCase(Model):
     rewards: list[Reward] = Field(default_factory=list)
 
 
+class LabelAgreement(Model):
+    """How far people agree who labelled the same run under the same name, each with a key of their own."""
+
+    runs: int
+    people: int
+    pairs: int
+    same: float
+    """Share of pairs of labels with one value. The true one lies between ``low`` and ``high`` in 95 of 100 cases."""
+    low: float
+    high: float
+    distance: float
+    """Mean distance of the two values."""
+
+
 class LabelCases(Model):
     """``GET labels/queue``, the most uncertain first."""
 
@@ -54,6 +68,8 @@ class LabelCases(Model):
     """Finished episodes without a label that were compared: the newest."""
     labelled: int
     """Episodes that have a reward with source ``human``."""
+    agreement: LabelAgreement | None = None
+    """None: no two people have labelled the same run."""
 
 
 class AnnotationIn(Model):

@@ -83,6 +83,48 @@ class TaskStanding(Model):
     """Of ``now`` where there are such runs, the lowest reward first."""
 
 
+class MeasureMean(Model):
+    """Mean of a side measure over ``n`` runs, and between what the true mean lies in 95 of 100 cases."""
+
+    n: int
+    mean: float
+    low: float
+    high: float
+
+
+class MeasuredRun(Model):
+    key: str
+    id: str
+    value: float
+
+
+class BehaviourChange(Model):
+    """One measure of a run. ``calls of NAME``: how often a run called that tool."""
+
+    measure: str
+    base: MeasureMean
+    version: MeasureMean
+    difference: float
+    """``version`` less ``base``, with its 95 % interval."""
+    low: float
+    high: float
+    runs: list[MeasuredRun] = Field(default_factory=list)
+    """Of the version: those that show the change most."""
+
+
+class Behaviour(Model):
+    """``GET adapters/NAME/behaviour``: how runs of a version differ from those of its base model."""
+
+    adapter: str
+    base: str
+    tasks: int
+    """That both have runs of: only these are compared. 0: there is no such task, and all runs are."""
+    latest: int
+    """At most so many runs of each are compared, the newest."""
+    changes: list[BehaviourChange]
+    """The surest first. Empty: one of the two has no finished run."""
+
+
 class TaskTable(Model):
     """``GET tasks``: the tasks that go worst first."""
 

@@ -147,6 +147,23 @@ async def test_an_engine_that_computes_otherwise_and_takes_no_adapters(plane, tm
     assert firing(tmp_path, before, await scrape(plane)) == {"SlipstreamEngineGap", "SlipstreamEngineTakesNoAdapters"}
 
 
+async def test_a_freeze_and_a_kept_group_wait_for_a_person(make_plane, tmp_path):
+    plane = await make_plane(gate={"holdout": 0.5, "group_verdict": "group"})
+    await plane.call("a", tags={"customer": "acme"}, done=True)
+    await plane.seen("a")
+    assert (await register(plane, 1))[0] < 300
+    before = await scrape(plane)
+    body = {"group": "tag.customer=acme", "reason": "fails for acme"}
+    assert (await plane.ask("POST", "/adapters/tiny@1/rollback", body))[0] == 200
+    assert (await plane.ask("POST", "/adapters/tiny@1/freeze", {"reason": "not yet"}))[0] == 200
+    frozen = await scrape(plane)
+    assert firing(tmp_path, before, frozen) == {
+        "SlipstreamGateKeepsGroups", "SlipstreamGateFrozen", "SlipstreamRolledBack",
+    }  # fmt: skip
+    assert (await plane.ask("POST", "/adapters/tiny@1/unfreeze", {}))[0] == 200
+    assert firing(tmp_path, frozen, await scrape(plane)) == {"SlipstreamGateKeepsGroups"}
+
+
 async def test_a_store_that_takes_nothing_while_the_spool_grows(plane, tmp_path, monkeypatch):
     before = await scrape(plane)
     ingester = plane.deps.ingester

@@ -322,6 +322,9 @@ async def test_how_the_gate_s_evidence_moved_is_drawn_and_goes_on(make_plane, tm
         await runs.talk("one-more", 0, adapter="tiny@1", chances="live=0.7 control=0.3", done=True)
         await runs.reward("one-more", 0.9)
         await page.until(f"Number({points}) === {before + 1}")
+        await page.js("document.querySelector('#behaviour summary').click()")
+        await page.until("document.querySelector('#behaviour [data-id=turns]')?.innerText.includes(' of ')")
+        await page.js("document.querySelector('#behaviour [data-id=turns] td a').scrollIntoView()")
         assert await page.accessibility() == []
         assert page.errors == []
 

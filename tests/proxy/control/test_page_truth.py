@@ -219,7 +219,14 @@ async def make_tasks(runs: Runs) -> None:
         for task, base, now in (("easy", 0.0, 1.0), ("hard", 1.0, 0.0)):
             for adapter, value in (("tiny", base), ("tiny@1", now)):
                 name = f"{task}-{adapter[4:] or 'base'}-{n}".replace("@", "v")
-                await runs.talk(name, n % 2, task=task, adapter=adapter, done=True)
+                await runs.talk(
+                    name,
+                    n % 2,
+                    task=task,
+                    adapter=adapter,
+                    done=True,
+                    evil="**Done**: [x](javascript:alert(1)) https://a.b/c",
+                )
                 await runs.reward(name, value if n else 0.5)
 
 
@@ -236,6 +243,12 @@ async def test_the_task_that_fails_most_and_its_worst_run(make_plane, tmp_path):
         assert "sort=base" in await page.js("location.hash")
         await page.js("document.querySelector('tbody tr td:last-child a').click()")
         await page.until("location.hash.startsWith('#/episode/easy-v1-')")
+        await page.until("document.querySelector('.markdown strong')?.innerText === 'Done'")
+        links = "[...document.querySelectorAll('.markdown a')].map(a => a.href + ' ' + a.rel)"
+        assert set(await page.js(links)) == {"https://a.b/c noopener noreferrer nofollow"}
+        assert await page.accessibility() == []
+        await page.js("document.querySelector('.role button').click()")
+        await page.until("document.querySelector('.assistant pre')?.innerText.includes('**Done**')")
         await page.go(home + "#/compare?left=-%2Fhard-base-1&right=-%2Fhard-v1-2")
         await page.holds("tokens sampled")
         await page.until("document.querySelectorAll('.diff tr.less, .diff tr.more').length > 0")

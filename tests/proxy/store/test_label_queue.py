@@ -63,3 +63,26 @@ def test_the_queue(store):
     assert store.reports.labels.read("-", task="other").cases == []
     store.ingest([mutation("delete", {"key": "-", "episode": "differ"})], {})
     assert [c.episode.id for c in store.reports.labels.read("-").cases] == ["unscored", "agree"]
+
+
+def labelled(who: str, episode: str, value: float, n: int, name: str = "reward"):
+    entry = {"id": f"a{n}", "at": NOW + n, "key": who, "name": None, "action": "label", "target": episode}
+    return mutation("audit", {**entry, "detail": {"name": name, "value": value, "key": "-", "edited": False}})
+
+
+def test_how_far_people_agree_who_labelled_the_same_run(store):
+    runs = [call(name, at=NOW + i, done=True) for i, name in enumerate("abc")]
+    given = [reward(name, 1.0, source="human") for name in "ab"]
+    store.ingest(
+        [*runs, *given, labelled("ann", "a", 1.0, 0), labelled("ann", "b", 1.0, 1), labelled("bob", "a", 0.0, 2)], {}
+    )
+    found = store.reports.labels.read("-", second="bob")
+    assert [c.episode.id for c in found.cases] == ["b"] and found.agreement.same == 0.0
+    assert [c.episode.id for c in store.reports.labels.read("-").cases] == ["c"]
+    store.ingest([labelled("bob", "b", 1.0, 3), labelled("bob", "c", 1.0, 4), labelled("eve", "c", 0.5, 5, "tone")], {})
+    told = store.reports.labels.read("-").agreement
+    assert (told.runs, told.people, told.pairs, told.same, told.distance) == (2, 2, 2, 0.5, 0.5)
+    assert 0 < told.low < 0.5 < told.high < 1
+    store.ingest([labelled("bob", "a", 1.0, 6)], {})  # on second thoughts
+    assert store.reports.labels.read(None).agreement.same == 1.0
+    assert store.reports.labels.read("nobody").agreement is None

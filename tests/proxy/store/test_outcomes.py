@@ -125,6 +125,32 @@ def test_side_measures_are_of_all_calls_and_of_the_newest_reward_of_a_name(store
     assert store.outcomes.measures(["-/b"], ["reward.polite"]) == {"-/b": {"reward.polite": 0.4}}
 
 
+def test_what_a_version_changed_is_told_by_measure_and_tool_over_the_tasks_that_both_have(store):
+    records = []
+    for n in range(12):
+        tool = broken_tool("{}") if n % 2 else None
+        records += [
+            call(f"base{n}", task="t", adapter="m", done=True, **({"choices": tool} if tool else {})),
+            *(
+                call(f"new{n}", task="t", adapter="m@1", choices=broken_tool("{}"), at=NOW + i)
+                for i in range(n % 3 + 2)
+            ),
+            call(f"new{n}", task="t", adapter="m@1", at=NOW + 9, done=True),
+            call(f"other{n}", task="only the base", adapter="m", done=True),
+        ]
+    store.ingest(records, {})
+    found = store.reports.behaviour.read("m@1", "m")
+    changes = {x.measure: x for x in found.changes}
+    assert (found.tasks, changes["turns"].base.n, changes["turns"].version.n) == (1, 12, 12)
+    looks = changes["calls of look"]
+    assert (looks.base.mean, looks.version.mean, looks.difference) == (0.5, 3.0, 2.5) and looks.low > 0
+    assert {(r.id, r.value) for r in looks.runs} <= {(f"new{n}", 4.0) for n in (2, 5, 8, 11)} and len(looks.runs) == 3
+    assert (changes["turns"].base.mean, changes["turns"].version.mean) == (1.0, 4.0)
+    assert changes["refusals"].difference == 0.0 and found.changes[-1].low <= 0 <= found.changes[-1].high
+    assert store.reports.behaviour.read("m@1", "m", key="nobody").changes == []
+    assert store.reports.behaviour.read("m@1", "m", task="only the base").changes == []
+
+
 def test_a_reward_comes_with_the_tags_and_the_task_of_its_episode(store):
     store.ingest([call("a", tags={"customer": "acme"}, done=True), reward("a", 1.0)], {})
     (end,) = ends(store)

@@ -19,7 +19,7 @@ import json
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -379,6 +379,19 @@ class OutcomeLog:
                 means = {"turns": n, "reply_tokens": tokens / n, "seconds": seconds / n}
                 found[eid] |= {name: value for name, value in {**shares, **means}.items() if name in names}
 
+    def tools(self, eids: list[str]) -> dict[str, Counter[str]]:
+        """Episode → how often each tool was called."""
+        found: dict[str, Counter[str]] = {eid: Counter() for eid in eids}
+        span = f"SELECT min(started), max(last_at) FROM t_episodes WHERE eid {IN}"
+        with self.db.read() as tx:
+            ((since, until),) = tx.all(span, (eids,))
+            for table in self.days.tables(tx, since, until) if since is not None else ():
+                sql = f"""SELECT eid, reply FROM {table} WHERE eid {IN} AND ts >= ? AND ts <= ?
+                    AND outcome <> 'superseded' AND reply LIKE '%"tool_calls"%'"""
+                for eid, reply in tx.all(sql, (eids, since, until)):
+                    found[eid].update(_tools_of(reply))
+        return found
+
     @staticmethod
     def _labels(tx: Tx, eids: list[str]) -> dict[str, tuple[str | None, str]]:
         sql = f"SELECT eid, task, tags FROM t_episodes WHERE eid {IN}"
@@ -449,6 +462,14 @@ def _has_broken_tools(reply: str) -> bool:
             except ValueError:
                 return True
     return False
+
+
+def _tools_of(reply: str) -> Iterator[str]:
+    for message in load(reply, []):
+        for call in (message.get("tool_calls") or []) if isinstance(message, dict) else []:
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict) and isinstance(name := function.get("name"), str):
+                yield name
 
 
 def _arguments(call: JsonValue) -> str | None:

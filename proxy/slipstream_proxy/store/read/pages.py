@@ -13,14 +13,17 @@ A figure for people to look at: it may be lost, is not in the spool, and only th
 The tokens of one call, without putting the rest of its run together.
 
 Each task: how its runs went with the base model and go now, how surely they differ, and its worst runs.
+
+What a version changed in behaviour: side measures and tools of its runs beside those of the base model.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +33,8 @@ from slipstream.contract import BatchGaps, LabelCase, LabelCases, Reward, TaskRu
 from slipstream_proxy.store.conversation.call_rows import choices_of, head_ids
 from slipstream_proxy.store.conversation.calls import TOKEN_COLUMNS, CallTable
 from slipstream_proxy.store.learning.groups import GroupTable, LineageRow, adapters_of, lineage_of
-from slipstream_proxy.store.learning.rewards import RewardTable
-from slipstream_proxy.store.read.curves import difference, mean_interval
+from slipstream_proxy.store.learning.rewards import OutcomeLog, RewardTable
+from slipstream_proxy.store.read.curves import difference, mean_interval, wilson
 from slipstream_proxy.store.tables.driver import IN, Driver, Row, Tx, given
 from slipstream_proxy.store.tables.rows import (
     BATCH_COLUMNS,
@@ -98,6 +101,35 @@ def uncertainty_of(rewards: Sequence[Reward], low: float, high: float) -> tuple[
 UNLABELLED = "NOT EXISTS (SELECT 1 FROM t_rewards h WHERE h.eid = t_episodes.eid AND h.source = 'human')"
 
 
+NOT_BY = """NOT EXISTS (SELECT 1 FROM t_audit a WHERE a.action = 'label' AND a.target = t_episodes.id
+    AND coalesce(a.key, '-') = ?)"""
+
+
+def agreement_of(rows: Collection[Row], owner: str | None) -> c.LabelAgreement | None:
+    """Of all labels in order: episode, whose key said it, what was said. ``owner``: whose episodes; None: all."""
+    said: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+    for episode, who, text in rows:
+        told = load(text, {})
+        if owner in (None, told.get("key")) and isinstance(told.get("value"), int | float):
+            said[str(told.get("key")), episode, str(told.get("name"))][who or "-"] = float(told["value"])
+    shared = {run: of for run, of in said.items() if len(of) > 1}
+    pairs = [abs(a - b) for of in shared.values() for a, b in combinations(of.values(), 2)]
+    if not pairs:
+        return None
+    same = sum(d == 0 for d in pairs) / len(pairs)
+    low, high = wilson(same, len(pairs))
+    people = {who for of in shared.values() for who in of}
+    return c.LabelAgreement(
+        runs=len({run[:2] for run in shared}),
+        people=len(people),
+        pairs=len(pairs),
+        same=same,
+        low=low,
+        high=high,
+        distance=statistics.fmean(pairs),
+    )
+
+
 class LabelQueue:
     def __init__(self, db: Driver, rewards: RewardTable) -> None:
         self.db = db
@@ -116,10 +148,21 @@ class LabelQueue:
         split: str | None = None,
         adapter: str | None = None,
         limit: int = 20,
+        second: str | None = None,
     ) -> LabelCases:
-        """The most uncertain of the newest finished episodes that no person has labelled."""
+        """The most uncertain of the newest finished episodes that no person has labelled. ``second``: those that people
+        with other keys than this one have.
+        """
         tests, params = given(("key = ?", key), ("task = ?", task), ("split = ?", split), ("adapter = ?", adapter))
-        tests += ["state = 'done'", "calls > 0", UNLABELLED, *([] if split else [OWN_RUNS])]
+        if second is not None:
+            tests += [f"NOT {UNLABELLED}", NOT_BY]
+            params.append(second)
+        tests += [
+            "state = 'done'",
+            "calls > 0",
+            *([] if split else [OWN_RUNS]),
+            *([UNLABELLED] if second is None else []),
+        ]
         sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE {" AND ".join(tests)}
             ORDER BY started DESC, eid DESC LIMIT ?"""
         with self.db.read() as tx:
@@ -127,6 +170,7 @@ class LabelQueue:
             rewards = self.rewards.of(tx, eps)
             labelled = """SELECT count(*) FROM t_episodes WHERE state <> 'deleted'
                 AND eid IN (SELECT eid FROM t_rewards WHERE source = 'human')"""
+            said = tx.all("SELECT target, key, data FROM t_audit WHERE action = 'label' ORDER BY ts, id")
             ((count,),) = tx.all(labelled if key is None else labelled + " AND key = ?", [] if key is None else [key])
         low, high = range_of([r for of in rewards.values() for r in of])
         ranked = [(*uncertainty_of(rewards[ep.eid], low, high), ep) for ep in eps]
@@ -135,7 +179,7 @@ class LabelQueue:
             LabelCase(episode=ep.public(), uncertainty=score, why=why, rewards=rewards[ep.eid])
             for score, why, ep in ranked[:limit]
         ]
-        return LabelCases(cases=cases, looked_at=len(eps), labelled=count)
+        return LabelCases(cases=cases, looked_at=len(eps), labelled=count, agreement=agreement_of(said, key))
 
 
 JUDGING = ("judge", "human")
@@ -507,3 +551,67 @@ def _standing(
         return found
     d, low, high = difference((base.mean, base.low, base.high), (now.mean, now.low, now.high))
     return found.model_copy(update={"difference": d, "low": low, "high": high})
+
+
+COMPARED = 200
+"""Runs of a version, and of its base model, whose behaviour is compared: the newest."""
+SHARES = ("cut_off", "refusals", "tool_errors")
+"""Of a run's calls."""
+MEASURES = ("turns", "reply_tokens", "seconds", *SHARES)
+MOST_TOOLS = 30
+
+
+class BehaviourReport:
+    def __init__(self, db: Driver, outcomes: OutcomeLog) -> None:
+        self.db = db
+        self.outcomes = outcomes
+
+    def read(
+        self, adapter: str, base: str, *, key: str | None = None, split: str | None = None, task: str | None = None
+    ) -> c.Behaviour:
+        """``key``: whose runs; None: all."""
+        tests, params = given(("key = ?", key), ("split = ?", split), ("task = ?", task))
+        own = [] if split else [OWN_RUNS]
+        where = " AND ".join(["state = 'done'", "calls > 0", *own, *tests])
+        of = f"SELECT task FROM t_episodes WHERE {where} AND adapter = ? AND task IS NOT NULL"
+        common, names = f"{of} INTERSECT {of}", (*params, adapter, *params, base)
+        newest = """SELECT adapter, eid FROM (SELECT adapter, eid, row_number() OVER
+            (PARTITION BY adapter ORDER BY started DESC, eid) AS age FROM t_episodes
+            WHERE {} AND adapter IN (?, ?)) e WHERE age <= ?"""
+        with self.db.read() as tx:
+            ((tasks,),) = tx.all(f"SELECT count(*) FROM ({common}) t", names)
+            if tasks:
+                rows = tx.all(
+                    newest.format(f"{where} AND task IN ({common})"), (*params, *names, adapter, base, COMPARED)
+                )
+            else:
+                rows = tx.all(newest.format(where), (*params, adapter, base, COMPARED))
+        eids = [eid for _, eid in rows]
+        measures, tools = self.outcomes.measures(eids, MEASURES), self.outcomes.tools(eids)
+        called = [name for name, _ in sum(tools.values(), Counter[str]()).most_common(MOST_TOOLS)]
+        for eid, of_run in measures.items():
+            of_run |= {f"calls of {name}": float(tools[eid][name]) for name in called}
+        sides = [[eid for name, eid in rows if name == side] for side in (base, adapter)]
+        changes = []
+        for name in (*MEASURES, *(f"calls of {tool}" for tool in called)):
+            old, new = ([(m[name], e) for e in side if name in (m := measures[e])] for side in sides)
+            if old and new:
+                changes.append(_change(name, old, new))
+        changes.sort(key=lambda x: -abs(x.difference) / (x.high - x.low) if x.high > x.low else 0.0)
+        return c.Behaviour(adapter=adapter, base=base, tasks=tasks, latest=COMPARED, changes=changes)
+
+
+def _change(name: str, old: list[tuple[float, str]], new: list[tuple[float, str]]) -> c.BehaviourChange:
+    top = 1.0 if name in SHARES else max(value for value, _ in (*old, *new))
+    sides = []
+    for values in ([value for value, _ in old], [value for value, _ in new]):
+        mean, std = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+        low, high = mean_interval(mean, std, len(values), 0.0, top)
+        sides.append(c.MeasureMean(n=len(values), mean=mean, low=low, high=high))
+    base, version = sides
+    d, low, high = difference((base.mean, base.low, base.high), (version.mean, version.low, version.high))
+    runs = []
+    for value, eid in sorted(new, reverse=d >= 0)[:WORST]:
+        key, episode = eid.split("/", 1)
+        runs.append(c.MeasuredRun(key=key, id=episode, value=value))
+    return c.BehaviourChange(measure=name, base=base, version=version, difference=d, low=low, high=high, runs=runs)

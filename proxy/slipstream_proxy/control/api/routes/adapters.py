@@ -8,7 +8,7 @@ import shutil
 import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from aiohttp import BodyPartReader, web
 from pydantic import Field, StringConstraints, ValidationError
@@ -19,6 +19,7 @@ from slipstream.shared.files import sync
 from slipstream_proxy.control.adapters.files import CONFIG, WEIGHTS
 from slipstream_proxy.control.adapters.fleet import NEXT
 from slipstream_proxy.control.api.http import ADMIN, TRAINER, VIEWER, Ctx, Query, Routes, explain, reply
+from slipstream_proxy.control.api.routes.episodes import KeyId
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.gate.report import joined, last_reading
 from slipstream_proxy.control.shared.problem import Problem
@@ -232,3 +233,18 @@ async def effect(ctx: Ctx) -> web.StreamResponse:
     elif ctx.deps.trials.is_strange(adapter.model, group):
         says.append(f"The gate has counted no run of {group} so far: check the name.")
     return reply(c.AdapterEffect(adapter=adapter.name, action=ctx.query.action, says=says))
+
+
+class BehaviourQuery(Query):
+    key: KeyId | None = Field(None, description="Another key's (admin, viewer).")
+    split: Literal["train", "eval"] | None = None
+    task: c.Asked | None = None
+
+
+@ROUTES.add("GET", ADAPTER + "/behaviour", query=BehaviourQuery, result=c.Behaviour, errors=(404,))
+async def behaviour(ctx: Ctx) -> web.StreamResponse:
+    """What the version changed: length, turns, tools, refusals and cut-offs of its runs beside the base model's."""
+    adapter, q = ctx.deps.registry.find(ctx.path("adapter")), ctx.query
+    read = ctx.deps.store.reports.behaviour.read
+    key = ctx.visible(q.key)
+    return reply(await ctx.deps.ask(read, adapter.name, adapter.model, key=key, split=q.split, task=q.task))

@@ -195,6 +195,7 @@ class QueueQuery(Query):
     split: Literal["train", "eval"] | None = None
     adapter: Label | None = None
     limit: int = Field(20, ge=1, le=200)
+    second: bool = Field(False, description="Episodes that others labelled, and this key did not.")
 
 
 class AnnotationsQuery(Query):
@@ -214,7 +215,8 @@ async def get_queue(ctx: Ctx) -> web.StreamResponse:
     """Finished episodes to label, the most uncertain first; label one with a reward of source `human`."""
     q: QueueQuery = ctx.query
     queue = ctx.deps.store.reports.labels
-    return reply(await ctx.deps.ask(queue.read, ctx.visible(q.key), q.task, q.split, q.adapter, q.limit))
+    second = (ctx.caller.key or "-") if q.second else None
+    return reply(await ctx.deps.ask(queue.read, ctx.visible(q.key), q.task, q.split, q.adapter, q.limit, second))
 
 
 switch = partial(ROUTES.add, "POST", scopes=(TRAINER, ADMIN), body=c.PauseIn, body_required=False, result=c.Paused)
