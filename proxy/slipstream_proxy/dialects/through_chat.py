@@ -113,8 +113,8 @@ class ThroughChat(Dialect):
             ValueError,
             LookupError,
             AttributeError,
-        ) as e:  # a shape that nobody thought of: the engine says what it is
-            log.warning("a request of the format %s could not be read: %s", type(self).__name__, type(e).__name__)
+        ) as error:  # a shape that nobody thought of: the engine says what it is. Compiled, a name has one type
+            log.warning("a request of the format %s could not be read: %s", type(self).__name__, type(error).__name__)
             return Injected(body, Hide(), "unreadable request")
 
     def whole(self, reply: bytes, hide: Hide) -> bytes:
