@@ -27,7 +27,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 
-.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-slow test-deploy chaos fuzz fuzz-bulk lint setup services bench bench-proxy bench-control bench-soak bench-judge bench-ruler bench-trainer bench-real bench-peers bench-store bench-growth bench-gate bench-replay bench-spoiled bench-operate figures lighthouse curves curves-ci imports models first-hour first-hour-ci clean
+.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-slow test-deploy chaos fuzz fuzz-bulk lint setup services bench bench-proxy bench-control bench-soak bench-judge bench-ruler bench-trainer bench-real bench-peers bench-store bench-growth bench-gate bench-replay bench-traffic bench-spoiled bench-operate figures lighthouse curves curves-ci imports models first-hour first-hour-ci clean
 
 setup: $(VENV)/.ready
 
@@ -124,6 +124,10 @@ bench-gate: setup
 # replays: the statistics at 200 cases, and real vLLM with adapters of measured success
 bench-replay: setup
 	$(BIN)/python benchmarks/replay/bench_replay.py --real $(ARGS)
+
+# what traffic without rewards teaches, as a share of what rewarded runs do: the inbox demo on real vLLM
+bench-traffic: setup
+	$(BIN)/python benchmarks/traffic/bench_traffic.py $(ARGS)
 
 # the demo on real vLLM, twice: in the second run a step destroys the trainer's weights
 bench-spoiled: setup

@@ -22,7 +22,7 @@ class GroupLeaseIn(Model):
     form: Literal["auto", "deltas"] = "auto"
     """How the calls of runs travel (``episodes.Form``)."""
     groups: list[Id] = Field(default_factory=list, max_length=64)
-    """These groups alone, complete or not, whether or not they have their scores or were trained on: ``judge rerun``."""
+    """These groups alone, complete or not, also if they have their scores or were trained on: ``judge rerun``."""
 
 
 class RerunIn(Model):
