@@ -17,7 +17,6 @@ from slipstream_proxy.control.api import openapi
 from slipstream_proxy.control.api.http import Ctx, Route, caller_of, checked, problem_response
 from slipstream_proxy.control.api.routes import (
     adapters,
-    backup,
     cases,
     episodes,
     groups,
@@ -35,7 +34,7 @@ __all__ = ["DEPS", "ROUTES", "Deps", "make_app"]
 
 log = logging.getLogger(__name__)
 DEPS: web.AppKey[Deps] = web.AppKey("deps", Deps)
-MODULES = (episodes, cases, rewards, imports, work, groups, status, adapters, backup)
+MODULES = (episodes, cases, rewards, imports, work, groups, status, adapters)
 ROUTES: list[Route] = [route for module in MODULES for route in module.ROUTES]
 BODY_LIMIT = 64 * 2**20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -5,17 +5,20 @@ Logs of elsewhere read in: each assistant message becomes a call of text, beside
 What another Slipstream exported, put back whole: episodes with their ids, tokens, log-probabilities, rewards and
 lineage; adapters with their states.
 
-This is how a store moves (DuckDB → PostgreSQL): export there, import here.
+This is how a store moves (DuckDB → PostgreSQL): export there, import here. And the way back of everything: a backup, while
+everything runs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
@@ -25,11 +28,17 @@ from slipstream_proxy.control.api.http import ADMIN, REWARD, Ctx, Routes, check_
 from slipstream_proxy.control.api.routes.episodes import KeyQuery
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.problem import Problem
-from slipstream_proxy.control.storage.access import unwritable
+from slipstream_proxy.control.shared.threads import in_thread
+from slipstream_proxy.control.storage import backup
+from slipstream_proxy.control.storage.access import away, unwritable
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.ids import text_of
 from slipstream_proxy.log.records import IMPORTED, CallHead, Kind
 from slipstream_proxy.store.tables import schema
+from slipstream_proxy.store.tables.driver import StoreError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 UPSTREAM = "import"
 MOST = 256
@@ -37,6 +46,9 @@ MOST = 256
 YEAR_2100 = 4_102_444_800.0
 STEP = 0.001
 """Seconds between an imported episode's calls."""
+TAR = "application/x-tar"
+SLOW = 600.0
+"""Seconds after which a client that takes nothing is given up."""
 
 
 class ImportMessage(BaseModel):
@@ -407,3 +419,40 @@ async def post_adapters(ctx: Ctx) -> web.StreamResponse:
         text = f"{strange[0]} is no adapter of a trained model"
         raise Problem(409, text, field="body.adapters", fix=f"trained models: {', '.join(models)}")
     return reply(BroughtIn(adapters=await ctx.deps.registrar.bring_in(body.adapters)))
+
+
+class _Reply(io.RawIOBase):
+    """A reply's body, for a thread that writes a file."""
+
+    def __init__(self, response: web.StreamResponse) -> None:
+        self._response, self._loop = response, asyncio.get_running_loop()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        part = bytes(data)
+        asyncio.run_coroutine_threadsafe(self._response.write(part), self._loop).result(SLOW)
+        return len(part)
+
+
+@ROUTES.add("GET", "/backup", (ADMIN,), result=TAR)
+async def get_backup(ctx: Ctx) -> web.StreamResponse:
+    """Store, spool, adapters, keys and checkpoints as a tar file, to be unpacked into an empty data_dir."""
+    deps, root = ctx.deps, ctx.deps.config.root
+    if not await deps.health.check():  # a copy begun now would wait for the database as long as it is away
+        raise away()
+    made = backup.staged(root, deps.store, deps.ingester)
+    try:
+        stage = await in_thread(made.__enter__)
+    except (StoreError, OSError) as e:
+        raise Problem(503, f"no backup can be made: {e}", fix="see docs/operations.md, Back up and restore") from e
+    try:
+        response = web.StreamResponse(headers={"content-type": TAR})
+        await response.prepare(ctx.request)
+        with contextlib.closing(_Reply(response)) as out:
+            await in_thread(backup.write, out, root, stage, deps.config.adapters_dir)
+        await response.write_eof()
+        return response
+    finally:
+        await in_thread(made.__exit__, None, None, None)
