@@ -11,4 +11,5 @@ Arrays and tensors name their axes in a suffix of capitals, one letter an axis: 
     R   rows of a micro-batch
     S   scored positions of a micro-batch; each belongs to one of T
     H   the model's hidden size
+    V   the model's vocabulary
 """

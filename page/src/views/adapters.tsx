@@ -129,11 +129,14 @@ function Actions({ adapter }: { adapter: Adapter }): JSX.Element {
   const [reason, setReason] = useState("");
   const [said, setSaid] = useState("");
   const [error, setError] = useState<ApiError | null>(null);
+  const [sent, setSent] = useState(false);
   const path = `/adapters/${encodeURIComponent(adapter.name)}`;
-  const effect = useAsk<AdapterEffect>(doing && `${path}/effect?action=${doing}`, ["adapter"]);
+  // once it is sent, what it would do is no question any more
+  const effect = useAsk<AdapterEffect>(doing && !sent ? `${path}/effect?action=${doing}` : null, ["adapter"]);
   const act = async (event: Event): Promise<void> => {
     event.preventDefault();
     setError(null);
+    setSent(true);
     try {
       const after = await post<Adapter>(`${path}/${doing}`, { reason: reason || "by hand, on the page" });
       setSaid(`${after.name} is ${words(after.state)}${after.frozen ? ", frozen" : ""}`);
@@ -141,6 +144,8 @@ function Actions({ adapter }: { adapter: Adapter }): JSX.Element {
       tell("adapter");
     } catch (e) {
       setError(e instanceof ApiError ? e : new ApiError(0, (e as Error).message));
+    } finally {
+      setSent(false);
     }
   };
   if (!decides) return can.length ? <Lacks scope="admin" to="promote or demote" /> : <></>;

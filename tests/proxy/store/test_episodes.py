@@ -110,8 +110,8 @@ def test_postgresql_finds_an_exports_next_page_by_its_index(opened, url):
         pytest.skip("DuckDB has no indexes: it reads the column of times, a chunk of pages at once")
     where, params = episodes.where_of(EpisodeFilter(cursor=cursor_of(NOW, "-/e5")))
     with store.db.write() as tx:
-        rows = """INSERT INTO t_episodes (eid, key, id, state, started, last_at, calls)
-            SELECT '-/e' || i, '-', 'e' || i, 'done', i, i, 1 FROM generate_series(1, 5000) r(i)"""
+        rows = """INSERT INTO t_episodes (eid, key, id, state, split, started, last_at, calls)
+            SELECT '-/e' || i, '-', 'e' || i, 'done', 'train', i, i, 1 FROM generate_series(1, 5000) r(i)"""
         tx.run(rows)
         tx.run("ANALYZE t_episodes")
         sql = f"EXPLAIN SELECT eid FROM t_episodes WHERE {where} ORDER BY started DESC, eid DESC LIMIT ?"
