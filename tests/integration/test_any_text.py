@@ -78,6 +78,7 @@ def test_a_text_that_was_met(proxy: Running, text: str) -> None:
 
 @given(TEXTS)
 @settings(max_examples=25, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.slow
 def test_any_text(proxy: Running, text: str) -> None:
     check(proxy, text)
 

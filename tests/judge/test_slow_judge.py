@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 
+import pytest
 from tests.support import process, slipstream, wait_for
 from tests.support.groups import episode, group, quality_group, run
 from tests.support.ruled_judge import RuledJudge
@@ -28,6 +29,7 @@ def untagged(name: str) -> object:
     return group(name, runs, GroupKind.LIKE, task=None)
 
 
+@pytest.mark.slow
 async def test_a_slow_judge_with_a_budget_scores_the_newest_groups_before_they_are_lost(ruled, control):
     """20 untagged groups a second, a judge of 1 s latency, 40 calls a minute, and a group is lost after 4 s."""
     ruled.latency, control.lost_after = 1.0, 4.0

@@ -132,7 +132,11 @@ async def traffic(tmp_path: Path) -> AsyncIterator[Callable[[int], Traffic]]:
 
 @pytest.mark.parametrize(
     ("base", "worse", "within", "seed"),
-    [(1.0, 0.0, 40, 0), (0.7, 0.4, 400, 1), pytest.param(0.7, 0.6, 3000, 2, marks=pytest.mark.slow)],
+    [
+        (1.0, 0.0, 40, 0),
+        pytest.param(0.7, 0.4, 400, 1, marks=pytest.mark.slow),
+        pytest.param(0.7, 0.6, 3000, 2, marks=pytest.mark.slow),
+    ],
 )
 async def test_worse_versions_are_taken_back_in_time(traffic, base, worse, within, seed):
     agents = traffic(seed)

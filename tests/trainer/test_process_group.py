@@ -66,6 +66,7 @@ def two(script: Path, *args: str) -> list[str]:
 ENV = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path]), "GLOO_SOCKET_IFNAME": "lo"}
 
 
+@pytest.mark.slow
 def test_two_ranks_have_the_gradients_of_one_with_the_base_whole_or_sharded(tiny, tmp_path) -> None:
     (tmp_path / "rank.py").write_text(RANK)
     with process(two(tmp_path / "rank.py", str(tiny), str(tmp_path)), tmp_path / "log", ENV) as p:

@@ -68,6 +68,7 @@ def stores(request: pytest.FixtureRequest) -> tuple[str | None, str | None]:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 async def test_a_backup_under_load(tmp_path, stores):
     engine = await FakeEngine().start()
     old, new = Proxy(tmp_path / "old", engine, stores[0]), Proxy(tmp_path / "new", engine, stores[1])

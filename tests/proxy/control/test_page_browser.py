@@ -224,6 +224,7 @@ async def test_whatever_stands_in_a_field_is_text(make_plane, tmp_path):
         assert not [e for e in page.errors if "Uncaught" in e or "Content Security" in e or "TrustedHTML" in e]
 
 
+@pytest.mark.slow
 async def test_a_message_of_a_megabyte_and_a_run_of_two_hundred_calls(make_plane, tmp_path):
     plane = await make_plane(groups={"size": 2})
     runs = Runs(plane)
@@ -248,6 +249,7 @@ async def test_a_message_of_a_megabyte_and_a_run_of_two_hundred_calls(make_plane
         assert page.errors == []
 
 
+@pytest.mark.slow
 async def test_ten_thousand_episodes_scroll_as_ten_do(make_plane, tmp_path):
     plane = await make_plane(groups={"size": 8})
     for n in range(10_000):

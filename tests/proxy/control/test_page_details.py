@@ -22,7 +22,7 @@ MOST_SHIFT = 0.1
 SCROLLS = "document.scrollingElement.scrollHeight > innerHeight"
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["light", "dark"])
 async def test_tokens_are_coloured_by_each_figure(make_plane, tmp_path, dark):
     """What is looked at is the colour on the screen: a class that no rule paints would not do."""
     plane = await make_plane(**PLANE)
@@ -151,6 +151,7 @@ async def make_hostile(plane) -> dict[str, str]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_nothing_that_an_agent_sends_breaks_a_view(make_plane, tmp_path):
     """Long words, markup, failures, a loss of a billion: on a phone and in the dark, nothing runs, nothing sticks out."""
     plane = await make_plane(**PLANE)

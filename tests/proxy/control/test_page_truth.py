@@ -190,6 +190,7 @@ async def test_rewards_of_imported_runs_are_rewards(make_plane, tmp_path):
         assert page.errors == []
 
 
+@pytest.mark.slow
 async def test_one_adapter_has_the_same_figures_on_each_view(make_plane, tmp_path):
     """Each says whether it is of live, control or held-out runs, and what it may truly be."""
     plane = await make_plane(**PLANE)
@@ -230,6 +231,7 @@ async def make_tasks(runs: Runs) -> None:
                 await runs.reward(name, value if n else 0.5)
 
 
+@pytest.mark.slow
 async def test_the_task_that_fails_most_and_its_worst_run(make_plane, tmp_path):
     plane = await make_plane(groups={"size": 99})
     await make_tasks(Runs(plane))

@@ -63,7 +63,9 @@ def test_an_engine_that_lacks_something(server: Server, tmp_path: Path, changed:
 
 def test_an_engine_that_samples_by_a_generation_config(server: Server, tmp_path: Path) -> None:
     settings = engine(server, f"data_dir={tmp_path}")
-    server.routes["GET", "/slipstream"] = Reply({"packed": 1, "sampling": {"temperature": 0.7, "repetition_penalty": 1.05}})
+    server.routes["GET", "/slipstream"] = Reply(
+        {"packed": 1, "sampling": {"temperature": 0.7, "repetition_penalty": 1.05}}
+    )
     (bad,) = [f for f in check_engine(server.url, settings) if f.level != "ok"]
     assert "temperature 0.7, repetition_penalty 1.05" in bad.what
     assert "generation_config.json" in bad.what
