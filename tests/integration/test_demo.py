@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support import slipstream
 
-pytestmark = [pytest.mark.engine, pytest.mark.learning, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 
 def test_the_agent_gets_better(engine, tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def steps(client: Client) -> list[dict[str, object]]:
     return [e.data for e in client.events() if e.kind == "step"]  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_trainer_killed_in_mid_step_goes_on_and_trains_no_batch_twice(engine, start_proxy, tmp_path: Path) -> None:
     trainer = {
         "model": str(MODEL), "learning_rate": 1e-4, "threads": 1, "min_groups": 2, "max_groups": 2, "max_wait": 3600.0, "max_staleness": 100,
@@ -120,6 +121,7 @@ def batches(client: Client) -> dict[str, int]:
     return {"trained": 0}
 
 
+@pytest.mark.slow
 def test_the_trainer_that_is_ended_politely_gives_its_lease_back(engine, start_proxy, tmp_path: Path) -> None:
     trainer = {"model": str(MODEL), "threads": 1, "min_groups": 50, "max_groups": 50, "max_wait": 3600.0}
     proxy = start_proxy(engine.url, trainer=trainer, groups={"size": 4})

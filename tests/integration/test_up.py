@@ -14,7 +14,7 @@ import tomli_w
 from tests.support import MODEL, process, slipstream, wait_for
 from tests.support.load import body
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def engine_process(root: int) -> psutil.Process:
@@ -27,7 +27,7 @@ def engine_core(root: int) -> psutil.Process:
     )
 
 
-@pytest.mark.parametrize("dies", ["server", pytest.param("core", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dies", ["server", "core"])
 def test_up_survives_the_engines_death_and_ends_clean(tmp_path: Path, dies: str) -> None:
     data = tmp_path / "data"
     tree = {

@@ -20,6 +20,7 @@ PICTURES = set(re.findall(r"pictures/([\w-]+\.png)", (DOCS / "page.md").read_tex
 """What the documentation shows."""
 
 
+@pytest.mark.slow
 async def test_each_view_of_a_day_s_work(make_plane, tmp_path):
     """Light, dark and on a phone; nothing goes wrong in any, and axe finds nothing. Takes the documentation's pictures."""
     plane = await make_plane(**PLANE)
@@ -306,6 +307,7 @@ async def test_an_adapter_is_promoted_and_taken_back_by_hand(make_plane, tmp_pat
         assert page.errors == []
 
 
+@pytest.mark.slow
 async def test_how_the_gate_s_evidence_moved_is_drawn_and_goes_on(make_plane, tmp_path):
     plane = await make_plane(**PLANE)
     await make_demo(plane, batches=1)
@@ -372,6 +374,7 @@ async def test_a_person_labels_pauses_and_notes(make_plane, tmp_path):
         assert page.errors == []
 
 
+@pytest.mark.slow
 async def test_a_viewer_sees_all_and_is_told_what_it_may_not(make_plane, tmp_path):
     plane = await make_plane(**PLANE)
     await make_demo(plane, batches=1)
