@@ -145,7 +145,7 @@ models: setup
 first-hour: setup
 	$(BIN)/python benchmarks/first_hour/first_hour.py --seed $(SEED) $(ARGS)
 
-# what CI runs of it: less time, and limits that a slow machine still meets
+# less of it, before a release: limits that a slow machine still meets
 first-hour-ci: setup
 	$(BIN)/python benchmarks/first_hour/first_hour.py --only tagged --minutes 2.5 --games 100 --least-gain 0.1 $(ARGS)
 

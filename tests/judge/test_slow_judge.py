@@ -80,7 +80,7 @@ async def test_a_model_that_hangs_gives_the_groups_back(ruled, control):
     async with AsyncClient(control.url) as client:
         worker = JudgeWorker(config_of(ruled, timeout=0.3), client)
         task = asyncio.create_task(worker.run(stop))
-        await asyncio.to_thread(wait_for, lambda: control.posts, 60)
+        await asyncio.to_thread(wait_for, lambda: control.posts and worker.reporter.failed, 60)
         assert "Timeout" in control.posts[0][1]["failed"] and worker.reporter.failed == 1
         ruled.always = None
         await asyncio.to_thread(wait_for, lambda: "g" in control.scored, 60)

@@ -5,8 +5,8 @@ Logs of elsewhere read in: each assistant message becomes a call of text, beside
 What another Slipstream exported, put back whole: episodes with their ids, tokens, log-probabilities, rewards and
 lineage; adapters with their states.
 
-This is how a store moves (DuckDB → PostgreSQL): export there, import here. And the way back of everything: a backup, while
-everything runs.
+This is how a store moves (DuckDB → PostgreSQL): export there, import here. And the way back of everything: a backup,
+while everything runs.
 """
 
 from __future__ import annotations
