@@ -47,7 +47,7 @@ class Mirror(Completions):
 """What a contributor adds, each with one place in a list."""
 LISTED = {
     "data/plane.py": ("ProxyHeaders(), Trainability(", "ProxyHeaders(), Greeting(), Trainability("),
-    "dialects/__init__.py": ("Messages())}", "Messages(), Mirror())}"),
+    "dialects/__init__.py": ("Gemini())}", "Gemini(), Mirror())}"),
 }
 IMPORTS = {
     "data/plane.py": "from slipstream_proxy.data.call.steps.greeting import Greeting",
