@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import orjson
 
-from slipstream_proxy.json_types import Json, JsonObject, python_loads
+from slipstream_proxy.json_types import Json, JsonList, JsonObject, python_loads
 from slipstream_proxy.log.records import CallHead, Parsed
 
 
@@ -30,6 +30,13 @@ class Hide:
 
 class AsAsked(Exception):
     """The request goes unchanged to its own route, and is recorded without ids. The message is the reason."""
+
+
+def list_of(value: Json) -> JsonList:
+    """Raises ``AsAsked`` for what is no list."""
+    if not isinstance(value, list):
+        raise AsAsked("unreadable request")
+    return value
 
 
 _PLAIN = re.compile(r"[\w.:-]{1,40}", re.ASCII)

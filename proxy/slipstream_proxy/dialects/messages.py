@@ -21,6 +21,7 @@ from slipstream_proxy.dialects.base import (
     ReplyTranslator,
     Turn,
     dumps,
+    list_of,
     loads,
     put_behind,
     shown,
@@ -359,13 +360,13 @@ def _inline(content: Json) -> str:
     """A system message among the others. Where it goes depends on the model's template (``settle``)."""
     if isinstance(content, str):
         return "" if content.startswith(_BILLING) else content
-    return _system(_list(content))
+    return _system(list_of(content))
 
 
 def _system(system: Json) -> str:
     if system is None or isinstance(system, str):
         return system or ""
-    blocks = [_checked(block) for block in _list(system)]
+    blocks = [_checked(block) for block in list_of(system)]
     if any(b["type"] != "text" for b in blocks):
         raise AsAsked("role system with more than text")
     return "".join(b["text"] for b in blocks if not b["text"].startswith(_BILLING))
@@ -380,7 +381,7 @@ def _message(role: str, content: Json, made: list[JsonObject]) -> None:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[JsonObject] = []
-    for block in map(_checked, _list(content)):
+    for block in map(_checked, list_of(content)):
         kind = block["type"]
         if kind == "text" and block["text"]:
             texts.append(block["text"])
@@ -412,12 +413,6 @@ def _result(content: Json) -> str:
     if any(b["type"] != "text" for b in blocks):
         raise AsAsked("a tool's result with more than text: tool_result.content")
     return "\n".join(b["text"] for b in blocks)
-
-
-def _list(value: Json) -> JsonList:
-    if not isinstance(value, list):
-        raise AsAsked("unreadable request")
-    return value
 
 
 def _checked(block: Json) -> JsonObject:

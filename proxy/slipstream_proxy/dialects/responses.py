@@ -24,6 +24,7 @@ from slipstream_proxy.dialects.base import (
     ReplyTranslator,
     Turn,
     dumps,
+    list_of,
     loads,
     openai_error,
     shown,
@@ -100,7 +101,7 @@ def to_chat(body: JsonObject) -> JsonObject:
     for name, (value, reason) in _UNLESS.items():
         if body.get(name) is not None and body[name] != value:
             raise AsAsked(reason)
-    if any(x not in _INCLUDED for x in _list(body.get("include") or [])):
+    if any(x not in _INCLUDED for x in list_of(body.get("include") or [])):
         raise AsAsked("more was asked in the reply")
     for name in _ENGINES:
         if body.get(name) is not None:
@@ -193,14 +194,14 @@ def flat_name(namespace: Json, name: Json) -> str:
 def _tools(body: JsonObject) -> list[JsonObject]:
     """The tools that the model is shown. Raises ``AsAsked`` where the reply could not say them back as the engine."""
     made: list[JsonObject] = []
-    for tool in _list(body.get("tools")):
+    for tool in list_of(body.get("tools")):
         kind = tool.get("type") if isinstance(tool, dict) else None
         if kind == "function":
             made.append(_function(tool, _FUNCTION, tool.get("name")))
         elif kind == "namespace":
             if set(tool) != set(_NAMESPACE) or not all(isinstance(tool[n], str) for n in ("name", "description")):
                 raise AsAsked("a tool with fields of its own: namespace")
-            for inner in _list(tool["tools"]):
+            for inner in list_of(tool["tools"]):
                 if not isinstance(inner, dict) or inner.get("type") != "function":
                     raise AsAsked("a tool in a namespace that is no function")
                 made.append(_function(inner, _NAMESPACED, flat_name(tool["name"], inner.get("name"))))
@@ -235,12 +236,6 @@ def said_back(tool: JsonObject) -> JsonObject:
     return {n: tool.get(n) for n in (_CUSTOM if kind == "custom" else _FUNCTION)}
 
 
-def _list(value: Json) -> JsonList:
-    if not isinstance(value, list):
-        raise AsAsked("unreadable request")
-    return value
-
-
 def _messages(body: JsonObject) -> list[JsonObject]:
     made: list[JsonObject] = []
     instructions, asked = body.get("instructions"), body.get("input")
@@ -251,7 +246,7 @@ def _messages(body: JsonObject) -> list[JsonObject]:
     if isinstance(asked, str):
         return [*made, {"role": "user", "content": asked}]
     given: list[JsonObject] = []  # items join each other, and not the instructions
-    for item in _list(asked):
+    for item in list_of(asked):
         if not isinstance(item, dict) or item.get("status") not in (None, "completed"):
             raise AsAsked("a reply to go on with")
         _item(item, given)
@@ -305,7 +300,7 @@ def _call(item: JsonObject, made: list[JsonObject]) -> None:
 def _said(content: Json) -> str:
     if isinstance(content, str):
         return content
-    parts = _list(content)
+    parts = list_of(content)
     if (
         len(parts) != 1
         or not isinstance(parts[0], dict)
@@ -319,7 +314,7 @@ def _said(content: Json) -> str:
 def _content(content: Json) -> str | list[JsonObject]:
     if isinstance(content, str):
         return content
-    parts = _list(content)
+    parts = list_of(content)
     if not parts or not all(
         isinstance(p, dict) and p.get("type") == "input_text" and isinstance(p.get("text"), str) for p in parts
     ):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -145,3 +147,8 @@ class ModelRoute(Section):
         if self.explore is not None and (self.base is not None or self.upstream is not None):
             raise ValueError("explore is for a trained model: leave base and upstream out, or explore")
         return self
+
+
+def route_of(routes: Mapping[str, ModelRoute], name: str) -> ModelRoute | None:
+    """What a client's model name stands for: exact names first, then patterns in the file's order."""
+    return routes.get(name) or next((route for pattern, route in routes.items() if fnmatchcase(name, pattern)), None)

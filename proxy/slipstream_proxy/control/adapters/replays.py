@@ -132,6 +132,13 @@ class IdleTurns:
                 self.taken_back += 1
 
 
+async def load_of(engines: EnginePool, engine: EngineReplica | None) -> tuple[float, float] | None:
+    """(Running, waiting) requests of the engine that is asked. None: it does not say."""
+    if engine is None:
+        return 0.0, 1.0  # nothing is known yet of the one that will be asked
+    return await engines.open_requests(engine)
+
+
 # --- the judge's queue
 
 ATTEMPTS = 3
@@ -494,7 +501,7 @@ class ReplayGate:
         other = kept.get("by") != self._me and time.time() - kept.get("at", 0.0) < ALIVE
         if self.access.stores.shared and kept and other:
             return
-        self.running, self._turns = name, IdleTurns(self._load, self.engines.awake)
+        self.running, self._turns = name, IdleTurns(lambda: load_of(self.engines, self._engine), self.engines.awake)
         watch = asyncio.create_task(self._turns.watch(), name="idle time")
         try:
             try:
@@ -622,12 +629,6 @@ class ReplayGate:
         begun = await replayer.run(cases)
         up = engine in self.engines.takers()
         return len(begun) == len(cases) and (up or all(case.error is None for case in cases))
-
-    async def _load(self) -> tuple[float, float] | None:
-        if self._engine is None:
-            return 0.0, 1.0  # nothing is known yet of the one that will be asked
-        status, _, text = await self.engines.ask("GET", f"{self._engine.url}/metrics")
-        return self._engine.server.open_requests(text) if status == 200 else None
 
     # what is known
 

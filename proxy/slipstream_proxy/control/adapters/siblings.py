@@ -12,16 +12,15 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 from slipstream.contract import EXPLORE_TAG, SIBLING_TAG, SIBLINGS_TAG, Split, sibling_of
 from slipstream.engines.engine import EngineAway
 from slipstream.settings import ModelRoute
+from slipstream.settings.proxy import route_of
 from slipstream.shared.backoff import rest
+from slipstream_proxy.assignment import place
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
-from slipstream_proxy.control.adapters.replays import IdleTurns, ReplayGate
+from slipstream_proxy.control.adapters.replays import IdleTurns, ReplayGate, load_of
 from slipstream_proxy.control.engines.pool import EnginePool, EngineReplica
 from slipstream_proxy.control.observe.metrics import ControlMetrics
 from slipstream_proxy.control.shared.problem import Problem
@@ -36,9 +35,6 @@ from slipstream_proxy.log.records import CallHead, Kind, Parsed
 from slipstream_proxy.log.spool import SpoolWriter
 from slipstream_proxy.store.conversation.kinds import EpisodeKinds, Opening
 from slipstream_proxy.store.values import RecordedCall
-
-if TYPE_CHECKING:
-    from slipstream.config import Config
 
 log = logging.getLogger(__name__)
 
@@ -65,30 +61,25 @@ class LiveStep:
 
     def body(self) -> JsonObject:
         """The request of one more sample, without its model. A grammar, and what else shaped the reply, is left out."""
-        parsed = self.parsed
-        asked = {name: value for name, value in parsed.sampling.items() if name in KEPT}
-        tools = {"tools": parsed.tools} if parsed.tools else {}
-        return {
-            "messages": parsed.messages,
-            **tools,
-            **asked,
-            "temperature": 1.0,
-            "logprobs": True,
-            "return_token_ids": True,
-        }
+        return self._asked(*KEPT) | {"temperature": 1.0, "logprobs": True, "return_token_ids": True}
 
     def live(self) -> tuple[JsonObject, JsonObject] | None:
         """The answer that the agent had, as a request and its reply. None: it is not the policy's own sample."""
         parsed, choice = self.parsed, self.parsed.choices[0]
         if parsed.untrainable is not None or not choice.completion_ids:
             return None
-        asked = {name: value for name, value in parsed.sampling.items() if name in (*KEPT, "temperature")}
         content = [{"token": "", "logprob": x} for x in choice.logprobs]
         made = {"index": 0, "message": choice.message, "finish_reason": choice.finish_reason}
         made |= {"token_ids": choice.completion_ids, "logprobs": {"content": content}}
         reply: JsonObject = {"choices": [made], "prompt_token_ids": parsed.prompt_ids}
+        return self._asked(*KEPT, "temperature"), reply
+
+    def _asked(self, *settings: str) -> JsonObject:
+        """The step's request, with these of its own settings."""
+        parsed = self.parsed
         tools = {"tools": parsed.tools} if parsed.tools else {}
-        return {"messages": parsed.messages, **tools, **asked}, reply
+        asked = {name: value for name, value in parsed.sampling.items() if name in settings}
+        return {"messages": parsed.messages, **tools, **asked}
 
 
 @dataclass(slots=True, frozen=True)
@@ -99,14 +90,6 @@ class SiblingReply:
     reply: JsonObject
     at: float
     seconds: float
-
-
-def route_of(config: Config, model: str) -> ModelRoute | None:
-    """What a client's name stands for, if its steps are sampled again."""
-    found = config.models.get(model)
-    if found is None:
-        found = next((r for pattern, r in config.models.items() if fnmatchcase(model, pattern)), None)
-    return found if found is not None and found.explore == "siblings" else None
 
 
 class SiblingSampler:
@@ -155,8 +138,8 @@ class SiblingSampler:
 
     def _step(self, call: RecordedCall) -> LiveStep | None:
         head, parsed = call.head, call.parsed
-        route = route_of(self.access.config, head.model)
-        if route is None or head.trained is None or head.split != Split.TRAIN:
+        route = route_of(self.access.config.models, head.model)
+        if route is None or route.explore != "siblings" or head.trained is None or head.split != Split.TRAIN:
             return None
         if head.at < self.access.now() - RECENT:  # the store is filled again
             return None
@@ -167,8 +150,7 @@ class SiblingSampler:
         opening = Opening.of(parsed.messages, tools=bool(parsed.tools))
         if EpisodeKinds().of(opening, None, head.kind) in self._untrained:
             return None
-        share = int.from_bytes(blake2b(head.id.encode(), digest_size=6, person=b"siblings").digest(), "big") / 2.0**48
-        return LiveStep(head, parsed, route) if share < route.explore_share else None
+        return LiveStep(head, parsed, route) if place("siblings", "", None, head.id) < route.explore_share else None
 
     # the task
 
@@ -187,7 +169,7 @@ class SiblingSampler:
 
     async def _session(self) -> None:
         """While steps wait and may be sampled."""
-        self._turns = turns = IdleTurns(self._load, self.engines.awake)
+        self._turns = turns = IdleTurns(lambda: load_of(self.engines, self._engine), self.engines.awake)
         watch = asyncio.create_task(turns.watch(), name="idle time for siblings")
         try:
             async with asyncio.TaskGroup() as group:
@@ -290,9 +272,3 @@ class SiblingSampler:
             await self.writer.put(Kind.CALL, record, dumps(one.request), dumps(one.reply))
         if self.access.ingester is not None:
             self.access.ingester.wake()
-
-    async def _load(self) -> tuple[float, float] | None:
-        if self._engine is None:
-            return 0.0, 1.0  # nothing is known yet of the one that will be asked
-        status, _, text = await self.engines.ask("GET", f"{self._engine.url}/metrics")
-        return self._engine.server.open_requests(text) if status == 200 else None

@@ -167,10 +167,14 @@ class EnginePool:
         """Whether one of the engines that are up has a request, as far as they say."""
         for engine in self.healthy():
             with contextlib.suppress(EngineAway):
-                status, _, text = await self.ask("GET", f"{engine.url}/metrics", timeout=2.0)
-                if status == 200 and any(engine.server.open_requests(text) or ()):
+                if any(await self.open_requests(engine, timeout=2.0) or ()):
                     return True
         return False
+
+    async def open_requests(self, engine: EngineReplica, timeout: float = 10.0) -> tuple[float, float] | None:
+        """(Running, waiting) requests. None: it does not say."""
+        status, _, text = await self.ask("GET", f"{engine.url}/metrics", timeout=timeout)
+        return engine.server.open_requests(text) if status == 200 else None
 
     def takers(self) -> list[EngineReplica]:
         """Engines that are up and take adapters, as far as is known."""

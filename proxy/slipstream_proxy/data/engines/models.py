@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from slipstream.config import Config
 from slipstream.engines.engine import NEUTRAL
 from slipstream.settings import ModelRoute
+from slipstream.settings.proxy import route_of
 
 BASE = "@base"
 """Behind a model's name: the base model, whatever adapter is live. Alone: that of the default model."""
@@ -50,13 +50,11 @@ class ModelMap:
         return found
 
     def _find(self, name: str) -> ModelTarget:
-        entry = self._map.get(name)
-        if entry is None and name.endswith(BASE):
+        if name not in self._map and name.endswith(BASE):
             found = self._find(name[: -len(BASE)] or self.default)
             kind = "base" if found.kind == "trained" else found.kind
             return ModelTarget(kind, found.model, found.trust, found.upstream, found.key_env)
-        if entry is None:
-            entry = next((e for pattern, e in self._map.items() if fnmatchcase(name, pattern)), None)
+        entry = route_of(self._map, name)
         if entry is not None:
             return self._route(entry, name)
         return ModelTarget("trained" if name == self.default else "base", name)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from slipstream.contract import Learning, LearningPoint
 from slipstream_proxy.store.tables.driver import Driver, Tx, given
 from slipstream_proxy.store.tables.rows import dump
-from slipstream_proxy.store.tables.tallies import OWN_RUNS
+from slipstream_proxy.store.tables.tallies import own_runs
 
 Z = 1.959964
 """Standard errors on each side of a mean that hold the true one in 95 of 100 cases."""
@@ -125,8 +125,7 @@ def _where(wanted: LearningFilter) -> tuple[str, list[object]]:
         ("started >= ?", wanted.since),
         ("started < ?", wanted.until),
     )
-    own = [] if wanted.split else [OWN_RUNS]
-    return " AND ".join(["reward IS NOT NULL", "state <> 'deleted'", *own, *tests]), params
+    return " AND ".join(["reward IS NOT NULL", "state <> 'deleted'", *own_runs(wanted.split), *tests]), params
 
 
 def version_of(adapter: str, model: str) -> int | None:

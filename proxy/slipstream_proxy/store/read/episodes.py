@@ -38,7 +38,7 @@ from slipstream_proxy.store.tables.rows import (
     with_tombs,
 )
 from slipstream_proxy.store.tables.schema import DayTables
-from slipstream_proxy.store.tables.tallies import OWN_RUNS
+from slipstream_proxy.store.tables.tallies import own_runs
 from slipstream_proxy.store.values import EpisodeFilter, Name
 
 FIRST, MOST = 256, 16_384
@@ -281,8 +281,7 @@ def where_of(wanted: EpisodeFilter) -> tuple[str, list[object]]:
     )
     if wanted.state is None:
         tests.append("state <> 'deleted'")
-    if wanted.split is None:
-        tests.append(OWN_RUNS)
+    tests += own_runs(wanted.split)
     if wanted.adapter is not None:
         tests.append("(adapter = ? OR strpos(adapters, ?) > 0)")
         params += [wanted.adapter, dump(wanted.adapter)]

@@ -52,7 +52,7 @@ from slipstream_proxy.store.tables.rows import (
     load,
     parse_cursor,
 )
-from slipstream_proxy.store.tables.tallies import OWN_RUNS
+from slipstream_proxy.store.tables.tallies import own_runs
 
 LOOKED_AT = 2000
 """Finished episodes, the newest, among which the most uncertain are looked for."""
@@ -160,7 +160,7 @@ class LabelQueue:
         tests += [
             "state = 'done'",
             "calls > 0",
-            *([] if split else [OWN_RUNS]),
+            *own_runs(split),
             *([UNLABELLED] if second is None else []),
         ]
         sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE {" AND ".join(tests)}
@@ -514,8 +514,7 @@ class TaskReport:
     def read(self, *, key: str | None = None, split: str | None = None, model: str | None = None) -> TaskTable:
         """``key``: whose runs; None: all. Runs of control arms are left out: they are no runs of now."""
         tests, params = given(("key = ?", key), ("split = ?", split), ("model = ?", model))
-        own = [] if split else [OWN_RUNS]
-        where = " AND ".join(["reward IS NOT NULL", "task IS NOT NULL", "state <> 'deleted'", *own, *tests])
+        where = " AND ".join(["reward IS NOT NULL", "task IS NOT NULL", "state <> 'deleted'", *own_runs(split), *tests])
         runs = f"""SELECT * FROM (SELECT task, model, key, id, tags, started, reward, calls, completion_tokens,
             strpos(adapter, '@') > 0 AS made, row_number() OVER (PARTITION BY task, model, strpos(adapter, '@') > 0
             ORDER BY started DESC) AS age FROM t_episodes WHERE {where} AND adapter IS NOT NULL
@@ -571,8 +570,7 @@ class BehaviourReport:
     ) -> c.Behaviour:
         """``key``: whose runs; None: all."""
         tests, params = given(("key = ?", key), ("split = ?", split), ("task = ?", task))
-        own = [] if split else [OWN_RUNS]
-        where = " AND ".join(["state = 'done'", "calls > 0", *own, *tests])
+        where = " AND ".join(["state = 'done'", "calls > 0", *own_runs(split), *tests])
         of = f"SELECT task FROM t_episodes WHERE {where} AND adapter = ? AND task IS NOT NULL"
         common, names = f"{of} INTERSECT {of}", (*params, adapter, *params, base)
         newest = """SELECT adapter, eid FROM (SELECT adapter, eid, row_number() OVER

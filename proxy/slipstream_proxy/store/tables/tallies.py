@@ -46,6 +46,13 @@ SQUARE = "CASE WHEN abs({0}) < 1e-100 THEN 0 ELSE {0} * {0} END"
 
 OWN_RUNS = "split <> 'sibling'"
 """Of episodes: agents' runs. The others are steps that were sampled once more, and count by themselves."""
+
+
+def own_runs(split: str | None) -> list[str]:
+    """The condition for agents' runs, unless a split is asked for by its name."""
+    return [] if split else [OWN_RUNS]
+
+
 EPISODES = """SELECT 'episodes', state || chr(31) || split || chr(31) ||
     CASE WHEN state = 'done' AND NOT grouped AND trained_calls > 0 THEN 'alone' ELSE '' END, count(*),
     coalesce(sum(calls), 0), coalesce(sum(trained_calls), 0), NULL, NULL FROM t_episodes WHERE {which} GROUP BY 2"""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from slipstream.contract import EXPLORE_TAG, filter_of
 from slipstream.engines.engine import NEUTRAL, NO_IDS
+from slipstream_proxy.assignment import place
 from slipstream_proxy.data.call.step import CallStep
 from slipstream_proxy.data.episode.prompts import asking
 from slipstream_proxy.data.wire.errors import RequestRefused
@@ -145,6 +145,4 @@ class Capture(CallStep):
 
 def in_share(episode: RunningEpisode, target: ModelTarget) -> bool:
     """Whether the episode is one of those that explore. It follows from its name alone."""
-    said = f"{episode.name[0]}\0{target.model}\0{episode.id}".encode("utf-8", "replace")
-    digest = blake2b(said, digest_size=6, person=b"explore").digest()
-    return int.from_bytes(digest, "big") < target.share * 2.0**48
+    return place(f"explore {target.model}", episode.name[0], None, episode.id) < target.share
