@@ -635,14 +635,6 @@ class StoreStatistics:
         ]
         return sorted(found, key=lambda r: (r["model"], r["first"], r["split"], r["arm"]))
 
-    def untrained_groups(self, adapter: str) -> int:
-        """Groups that may still be trained on and have a run of this adapter."""
-        sql = """SELECT count(*) FROM t_groups g WHERE split = 'train' AND kind <> 'window'
-            AND state IN ('forming', 'waiting_reward', 'ready', 'leased')
-            AND EXISTS (SELECT 1 FROM t_episodes e WHERE e.grp = g.id AND e.adapter = ?)"""
-        with self.db.read() as tx:
-            return int(tx.all(sql, (adapter,))[0][0])
-
     def rewards_by_source(self) -> list[JsonObject]:
         """Source, adapter, split, count, mean, std (of the sample; 0 for one) of the latest rewards of each name."""
         kept = self._tallied().sources

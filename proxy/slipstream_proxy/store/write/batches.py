@@ -72,6 +72,9 @@ SCHEMA = pa.schema(
 )
 assert tuple(SCHEMA.names) == BATCH_COLUMNS
 
+UNTRAINED_OF = """split <> 'eval' AND state IN ('forming', 'waiting_reward', 'ready', 'leased')
+    AND id IN (SELECT grp FROM t_episodes WHERE grp IS NOT NULL AND strpos(adapters, ?) > 0)"""
+"""Groups that may still be trained on and have a run of an adapter."""
 
 EQUAL_ROW = "zero_variance"
 """As the trainer calls it: nothing in its group to compare."""
@@ -505,7 +508,7 @@ class BatchQueue:
         self, kind: str, split: str, state: str, cause: str | None, members: Sequence[EpisodeRow]
     ) -> str | None:
         if split != "train":
-            return "eval"
+            return split
         if state not in AGAIN:
             return state if cause is None else cause
         if any(ep.reward is None or ep.state != "done" for ep in members):
@@ -526,10 +529,13 @@ class BatchQueue:
                 AND split <> 'eval' AND NOT kept AND again = 0"""
             )
 
+    def untrained_of(self, adapter: str) -> int:
+        """Groups that ``drop_adapter`` would drop."""
+        with self.db.read() as tx:
+            return int(tx.all(f"SELECT count(*) FROM t_groups WHERE {UNTRAINED_OF}", (f'"{adapter}"',))[0][0])
+
     def drop_adapter(self, adapter: str) -> int:
         """Groups with episodes sampled from an adapter that was taken back never train. → Groups dropped."""
         with self.db.write() as tx:
-            sql = """UPDATE t_groups SET state = 'dropped', cause = ?, again = 0 WHERE split <> 'eval'
-                AND state IN ('forming', 'waiting_reward', 'ready', 'leased')
-                AND id IN (SELECT grp FROM t_episodes WHERE grp IS NOT NULL AND strpos(adapters, ?) > 0)"""
+            sql = f"UPDATE t_groups SET state = 'dropped', cause = ?, again = 0 WHERE {UNTRAINED_OF}"
             return tx.run(sql, (ROLLED_BACK, f'"{adapter}"'))

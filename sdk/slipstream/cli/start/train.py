@@ -19,6 +19,7 @@ LEFT_OUT = {
     "forming": "not complete yet",
     "leased": "the trainer has them",
     "eval": "evaluation runs never train",
+    "sibling": "samples beside an agent's step train once, while they are new",
     "rolled_back": "a version that was taken back sampled them",
     "nothing_trainable": "no call in them can be trained on",
 }

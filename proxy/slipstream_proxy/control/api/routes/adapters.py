@@ -207,7 +207,7 @@ async def _not_learned(deps: Deps, adapter: c.Adapter, action: c.Action) -> list
         taken = tried.name if newer else None
     if taken is None:
         return []
-    groups: int = await deps.ask(deps.store.statistics.untrained_groups, taken)
+    groups: int = await deps.ask(deps.store.batches.untrained_of, taken)
     says = [
         f"If the trainer works on a step from {taken}, that step is lost: it goes on from the version that is live."
     ]
