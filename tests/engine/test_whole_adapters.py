@@ -43,19 +43,36 @@ def answers(paths: Sequence[Path], plugins: str | None) -> dict[str, str | None]
     return found
 
 
-@pytest.mark.engine
-def test_vllm_takes_what_is_trained_and_refuses_what_it_would_ignore(tmp_path: Path) -> None:
+def made(families: Sequence[str], tmp_path: Path) -> list[Path]:
+    """A model of each family, each with an adapter that the trainer wrote."""
     paths = []
-    for family in FAMILIES:
+    for family in families:
         folder = make_family(family, tmp_path / family)
         trainer = make_trainer(make_config(folder, tmp_path / "d" / family))
         write_adapter(trainer.model, tmp_path / f"{family}@1", 16)
         paths += [folder, tmp_path / f"{family}@1"]
-    broken = [break_adapter(tmp_path / "glm4@1", tmp_path / f"glm4@{kind}", kind) for kind in ("prefix", "layers")]
+    return paths
+
+
+def spoilt(tmp_path: Path) -> list[Path]:
+    return [break_adapter(tmp_path / "glm4@1", tmp_path / f"glm4@{kind}", kind) for kind in ("prefix", "layers")]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("families", [FAMILIES[-2:], pytest.param(FAMILIES[:-2], marks=pytest.mark.slow)], ids=len)
+def test_vllm_takes_what_is_trained(tmp_path: Path, families: Sequence[str]) -> None:
+    paths = made(families, tmp_path)
+    broken = spoilt(tmp_path) if "glm4" in families else []
     found = answers([*paths, *broken], None)
-    assert [found[f"{family}@1"] for family in FAMILIES] == [None] * len(FAMILIES)
-    assert "no layer for 10 of the adapter's 10" in str(found["glm4@prefix"])
-    assert "no layer for 10 of the adapter's 10" in str(found["glm4@layers"])
-    alone = answers([tmp_path / "glm4", tmp_path / "glm4@1", *broken], "")
+    assert [found[f"{family}@1"] for family in families] == [None] * len(families)
+    for path in broken:
+        assert "no layer for 10 of the adapter's 10" in str(found[path.name])
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_vllm_alone_ignores_what_has_no_place(tmp_path: Path) -> None:
+    paths = made(["glm4"], tmp_path)
+    alone = answers([*paths, *(broken := spoilt(tmp_path))], "")
     assert alone["glm4@1"] is None
     assert all(str(alone[b.name]).startswith("ignored:") for b in broken), "vLLM refuses it: the plugin's part can go"
