@@ -228,7 +228,8 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
     if not trial.worse.n_reference:
         missing = math.ceil(1.0 / max(trial.shares()[0], 0.01))
         return missing, f"no run of {names.get(trial.control, 'the control')} has a reward yet ({counted})", None
-    if (guard := trial.guards.suspect()) is not None and not trial.calm_aside():
+    guard = trial.doubted_guard() or (None if trial.calm_aside() else trial.guards.suspect())
+    if guard is not None:
         return None, f"{guard_text(guard)}, which is worse, but that may still be chance ({counted})", None
     if not trial.trusted():
         if (found := trial.worst_group()) is not None:
@@ -236,6 +237,10 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
             counted = f"{detector.n_tested:,} of its runs"
             text = f"rewards for {name} are lower than the control's, but that may still be chance ({counted})"
             return _until_rollback(trial, detector), text, None
+        if (found := trial.doubted()) is not None:
+            name, detector = found
+            text = f"rewards for {name} look lower, but that may still be chance ({detector.n_tested:,} of its runs)"
+            return None, f"{text}: an acceptance waits for more of them ({counted})", None
         left = _until_rollback(trial, detector)
         return left, f"rewards are lower than the control's, but that may still be chance ({counted})", None
     left = max(settings.settle - trial.since, OWN - trial.own, 1)
