@@ -274,8 +274,8 @@ GUARD_MARGIN, LEAST_MARGIN = 0.1, 0.01
 call of a hundred that fails may become two.
 """
 WORSE, MAYBE = -1.5, -0.5
-"""Standard errors by which a guard is worse than its margin: the control gets half of the runs, and an acceptance waits.
-Neither freezes.
+"""Standard errors by which a guard is worse than its margin where the control gets half of the runs, and where an
+acceptance waits. Neither freezes.
 """
 
 
