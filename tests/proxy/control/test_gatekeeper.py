@@ -86,6 +86,9 @@ async def test_one_customer_keeps_the_version_before_and_all_others_go_on(make_p
     assert (await plane.ask("POST", "/adapters/tiny@2/promote", {"group": "tag.customer=zoo"}))[0] == 409
     assert (await plane.ask("POST", "/adapters/tiny@2/promote", body))[1]["kept_from"] == {}
     assert (await served("v", acme))["tiny@2"] > 1
+    _, status = await plane.ask("GET", "/status")
+    (line,) = [x for x in status["funnel"]["lines"] if x["cause"] in ("group", "given")]
+    assert line["text"].startswith("a person gave tiny@2 to tag.customer=acme") and "demote tiny@2" in line["fix"]
     trial = plane.deps.trials.of("tiny")
     assert trial.groups.given == {"tag.customer=acme"}, "by hand is final: that group alone takes nothing back"
     _, audit = await plane.ask("GET", "/audit")

@@ -15,6 +15,8 @@ from pydantic import JsonValue, TypeAdapter
 from slipstream.contract import GateGroup, GateGuard, GateReading, GateReport
 from slipstream_proxy.control.gate.detector import BettingDetector
 from slipstream_proxy.control.gate.rules import Decision
+from slipstream_proxy.control.gate.scale import COARSE_OF
+from slipstream_proxy.control.gate.scale import WINDOW as COARSE_WINDOW
 from slipstream_proxy.control.gate.side_bets import Guard
 from slipstream_proxy.control.gate.trial import OWN, SETTLED, GateTrial
 
@@ -224,23 +226,40 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         text = f"no run of {name} has a reward yet"
         return None, text + (f"; {trial.own_late:,} timed out" if trial.own_late else ""), None
     counted = _counted(trial, name)
-    detector = trial.worse if trial.worse.wealth >= trial.worse_best.wealth else trial.worse_best
     if not trial.worse.n_reference:
         missing = math.ceil(1.0 / max(trial.shares()[0], 0.01))
         return missing, f"no run of {names.get(trial.control, 'the control')} has a reward yet ({counted})", None
-    if (guard := trial.guards.suspect()) is not None and not trial.calm_aside():
+    guard = trial.doubted_guard() or (None if trial.calm_aside() else trial.guards.suspect())
+    if guard is not None:
         return None, f"{guard_text(guard)}, which is worse, but that may still be chance ({counted})", None
     if not trial.trusted():
-        if (found := trial.worst_group()) is not None:
-            name, detector = found
-            counted = f"{detector.n_tested:,} of its runs"
-            text = f"rewards for {name} are lower than the control's, but that may still be chance ({counted})"
-            return _until_rollback(trial, detector), text, None
-        left = _until_rollback(trial, detector)
-        return left, f"rewards are lower than the control's, but that may still be chance ({counted})", None
+        return _suspected(trial, names, counted)
+    if trial.scale.is_coarse():
+        low, high = trial.scale.low, trial.scale.high
+        text = (
+            f"the newest {COARSE_OF} rewards lie in a small part of the range [{low:g}, {high:g}]: a loss looks small"
+        )
+        fix = f"wait until {COARSE_WINDOW:,} rewards of the new kind have come, or declare gate.reward_range"
+        return None, f"{text} in it, so nothing is accepted ({counted})", fix
     left = max(settings.settle - trial.since, OWN - trial.own, 1)
     after = f"it is accepted after {settings.settle} episodes on trial, {OWN} of them its own"
     return left, f"nothing speaks against it{_said(trial)}; {after} ({counted})", None
+
+
+def _suspected(trial: GateTrial, names: Mapping[int, str], counted: str) -> tuple[int | None, str, str | None]:
+    """As ``outlook``, where something speaks against what is served."""
+    other = f"{names.get(trial.best if trial.shown_by_best else trial.control, 'the control')}'s"
+    detector = max((trial.worse, trial.worse_best), key=lambda bets: bets.wealth)
+    if (found := trial.worst_group()) is not None:
+        name, detector = found
+        text = f"rewards for {name} are lower than {other}, but that may still be chance"
+        return _until_rollback(trial, detector), f"{text} ({detector.n_tested:,} of its runs)", None
+    if (found := trial.doubted()) is not None:
+        name, of_group = found
+        text = f"rewards for {name} look lower, but that may still be chance ({of_group.n_tested:,} of its runs)"
+        return None, f"{text}: an acceptance waits for more of them ({counted})", None
+    text = f"rewards are lower than {other}, but that may still be chance ({counted})"
+    return _until_rollback(trial, detector), text, None
 
 
 def _unsettled(trial: GateTrial) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from slipstream_proxy.control.gate.baseline import CONTROL_MEMORY, SHRINK, Baseline, FadingMean, mean_of
-from slipstream_proxy.control.gate.detector import BettingDetector
+from slipstream_proxy.control.gate.detector import LEAST_EPISODES, BettingDetector
 from slipstream_proxy.control.gate.scale import RewardScale
 
 if TYPE_CHECKING:
@@ -31,8 +31,10 @@ LUMP, RATE = 0.06, 0.04 / 2000
 """Evidence of all groups together against one of the two references, as ``trial.LUMP`` and ``trial.RATE``."""
 MARGIN: Final = 0.1
 """Of the rewards' range."""
-ENOUGH, LEAST_SHARE = 20, 0.04
-"""Runs of a group, and its share of the traffic, from which on it is looked at. Below half the share it makes room."""
+ENOUGH, LEAST_SHARE = 20, 0.02
+"""Runs of a group, and its share of the traffic, from which on it is looked at. Below half the share, or half of the
+share of another one, it makes room.
+"""
 ALONE: Final = 2.5
 """Growth of one group's evidence that is as suspicious as that of all together at 1."""
 SHORT, PRIOR, MOST_PRIOR = -2.0, 3.0, 20.0
@@ -40,8 +42,12 @@ SHORT, PRIOR, MOST_PRIOR = -2.0, 3.0, 20.0
 suspicious: it moves shares and holds back an acceptance, and takes nothing back. And the runs of the reference that its
 known mean is worth, at least and at most.
 """
-OWN, OF_BEST = 12, 100
-"""Runs of each group on trial that "better on the whole" waits for; and those without which the best version stays."""
+KNOWN: Final = 100.0
+"""As ``MOST_PRIOR``, where only an acceptance waits."""
+OWN, OF_BEST, OF_ALL = 12, 100, 2500
+"""Runs of each group on trial that "better on the whole" waits for; and those without which the best version stays: of
+a small group its part of ``OF_ALL``.
+"""
 REMEMBERED: Final = 2000
 """Runs, at most, that shares of the traffic are taken from."""
 
@@ -66,15 +72,15 @@ class GroupSlot:
         known = self.best if best else self.baseline.control
         return (known.value * known.n + SHRINK * otherwise) / (known.n + SHRINK)
 
-    def is_short(self, *, best: bool) -> bool:
-        """Whether its rewards are lower by more than ``MARGIN``, as far as is seen."""
+    def errors(self, *, best: bool, most: float = MOST_PRIOR) -> float:
+        """Standard errors by which its rewards are above the reference's less ``MARGIN``: negative where it loses."""
         bets = self.detectors[best]
         if not bets.n_tested:
-            return False
+            return 0.0
         known = self.best if best else self.baseline.control
-        reference = bets.n_reference + min(max(known.n, PRIOR), MOST_PRIOR)
+        reference = bets.n_reference + min(max(known.n, PRIOR), most)
         loss = bets.sum_tested / bets.n_tested - bets.sum_reference / reference
-        return loss + MARGIN < SHORT * 0.5 * math.sqrt(1.0 / bets.n_tested + 1.0 / reference)
+        return (loss + MARGIN) / (0.5 * math.sqrt(1.0 / bets.n_tested + 1.0 / reference))
 
     def earn(self, at: int) -> None:
         """Each run of any group earns credit for the next start."""
@@ -119,7 +125,7 @@ class GroupWatch:
             self.slots[name] = GroupSlot(name, self.seen)
             return
         least = min(self.slots, key=lambda known: self.counts.get(known, 0.0))
-        if self.counts.get(least, 0.0) < 0.5 * LEAST_SHARE * self.total:
+        if self.counts.get(least, 0.0) < 0.5 * max(LEAST_SHARE * self.total, self.counts[name]):
             slot = self.slots.pop(least)
             slot.earn(self.seen)
             slot.give(name)
@@ -191,13 +197,30 @@ class GroupWatch:
 
     def is_short(self, *, best: bool) -> bool:
         """Whether some group loses, as far as is seen."""
-        return any(slot.is_short(best=best) for slot in self._heard())
+        return any(slot.errors(best=best) < SHORT for slot in self._heard())
+
+    def doubted(self) -> tuple[str, BettingDetector] | None:
+        """→ (group, its bets) of the one that is most likely to lose, where so large a loss is not the chance of the
+        many that are looked at: the largest of n such errors is about √(2 ln n). None: there is none.
+        """
+        heard = self._heard()
+        least = max(math.sqrt(2.0 * math.log(max(len(heard), 1))) - 1.0, 0.5)
+        worst, found = -1.0, None
+        for slot in heard:
+            for best in (False, True):
+                errors = min(slot.errors(best=best, most=KNOWN) / least, slot.errors(best=best) / -SHORT)
+                if errors < worst:
+                    worst, found = errors, (slot.name, slot.detectors[best])
+        return found
 
     def is_heard(self, *, best: bool) -> bool:
         """Whether every group that still comes had runs enough to show that it fails."""
-        least, enough = 0.5 * LEAST_SHARE * self.total, OF_BEST if best else OWN
-        coming = (slot for slot in self._heard() if self.counts.get(slot.name, 0.0) >= least)
-        return all(slot.detectors[best].n_tested >= enough for slot in coming)
+        least = 0.5 * LEAST_SHARE * self.total
+        coming = [(slot, n) for slot in self._heard() if (n := self.counts.get(slot.name, 0.0)) >= least]
+        return all(
+            slot.detectors[best].n_tested >= (min(OF_BEST, OF_ALL * n / self.total) if best else OWN)
+            for slot, n in coming
+        )
 
     def worst(self, *, best: bool) -> tuple[str, BettingDetector] | None:
         """→ (group, its bets) with the most evidence; None: no group is looked at."""
@@ -246,8 +269,14 @@ SHARES: Final = frozenset(("cut_off", "refusals", "tool_errors"))
 """Measures that are shares of a run's calls, from 0 to 1. The range of all others is learned."""
 GUARD_LUMP, GUARD_RATE = 0.6, 0.4 / 2000
 """As ``trial.LUMP`` and ``trial.RATE``, of one guard."""
-GUARD_MARGIN: Final = 0.1
-"""Of the measure's range."""
+GUARD_MARGIN, LEAST_MARGIN = 0.1, 0.01
+"""Of the measure's range. Of a share that is rare with the control: that share, and no less than the second: one tool
+call of a hundred that fails may become two.
+"""
+WORSE, MAYBE = -1.5, -0.5
+"""Standard errors by which a guard is worse than its margin where the control gets half of the runs, and where an
+acceptance waits. Neither freezes.
+"""
 
 
 class Guard:
@@ -267,6 +296,9 @@ class Guard:
     def see(self, value: float, task: str, tested: bool, share: float) -> None:
         unit = self.scale.unit(value)
         x = 1.0 - unit if self.bad == "up" else unit
+        if self.name in SHARES:
+            rare = 1.0 - self.baseline.control.value if self.bad == "up" else self.baseline.control.value
+            self.detector.margin = min(max(rare, LEAST_MARGIN), GUARD_MARGIN)
         self.detector.see(x, self.baseline.of(task), tested, share)
         self.baseline.see(x, task, tested=tested)
         self.sums[tested] += value
@@ -276,6 +308,17 @@ class Guard:
                 self.baseline.rescale(-high, -low, -self.scale.high, -self.scale.low)
             else:
                 self.baseline.rescale(low, high, self.scale.low, self.scale.high)
+
+    def errors(self) -> float:
+        """As ``GroupSlot.errors``. A share spreads as its own mean says."""
+        bets = self.detector
+        if bets.n_tested < LEAST_EPISODES:
+            return 0.0
+        reference = bets.n_reference + min(max(self.baseline.control.n, PRIOR), KNOWN)
+        loss = bets.sum_tested / bets.n_tested - bets.sum_reference / reference
+        mean = (self.sums[1] + 1.0) / (bets.n_tested + 2.0) if self.name in SHARES else 0.5
+        spread = math.sqrt(mean * (1.0 - mean))
+        return (loss + bets.margin) / (spread * math.sqrt(1.0 / bets.n_tested + 1.0 / reference))
 
     def reset(self, *, fresh: bool) -> None:
         self.detector.reset(fresh=fresh)
@@ -330,6 +373,11 @@ class GuardWatch:
     def worst(self) -> Guard | None:
         """The guard with the most evidence; None: there is none."""
         return max(self.guards, key=lambda guard: guard.detector.wealth, default=None)
+
+    def doubted(self, errors: float = MAYBE) -> Guard | None:
+        """The guard that seems worst, where it is worse by more than so many standard errors; None: there is none."""
+        found = min(self.guards, key=lambda guard: guard.errors(), default=None)
+        return found if found is not None and found.errors() < errors and found.means() else None
 
     def suspect(self) -> Guard | None:
         """The worst guard, where it is worse on trial as far as is seen; None: there is none."""

@@ -16,7 +16,7 @@ from slipstream_proxy.control.gate.detector import BettingDetector
 from slipstream_proxy.control.gate.line import Deadline
 from slipstream_proxy.control.gate.rules import ArmOutcome, Decision, TrialSettings
 from slipstream_proxy.control.gate.scale import RewardScale, ScaleWatch
-from slipstream_proxy.control.gate.side_bets import GroupWatch, Guard, GuardWatch
+from slipstream_proxy.control.gate.side_bets import WORSE, GroupWatch, Guard, GuardWatch
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -49,7 +49,9 @@ not the best version, is what a rollback goes back to.
 HELD_OUT = 16
 """Held-out runs on each side before they say anything."""
 HELD = 4
-"""Times ``settle``: so many episodes on trial a group's loss that may still be chance holds back an acceptance."""
+"""Times ``settle``: so many episodes on trial a loss of a group, or of a guard, that may still be chance holds back an
+acceptance.
+"""
 SHRUNK = 1 / 3
 """Of the range of rewards: what was counted on a wider one does not help to accept a version."""
 OWN_Z = -2.0
@@ -197,7 +199,8 @@ class GateTrial:
         """As ``_suspicion``, of the guards."""
         if self.settings.guard_action == "say" or self.frozen_by_hand is False:
             return 0.0
-        return 1.0 if self.alarm is not None else _grown(self.guards.growth())
+        short = self.since < HELD * self.settings.settle and self.guards.doubted(WORSE) is not None
+        return 1.0 if short or self.alarm is not None else _grown(self.guards.growth())
 
     def _by_replay(self) -> float:
         """As ``_suspicion``, of the replay, until the version's own runs say more."""
@@ -560,9 +563,21 @@ class GateTrial:
     def trusted(self) -> bool:
         """Nothing speaks against the version on trial."""
         calm = self.worse.growth() < 1.5 and self.worse_best.growth() < 2.0 and self.hung.growth() < 1.5
-        calm = calm and self.calm_aside()
+        calm = calm and self.calm_aside() and self.doubted() is None and self.doubted_guard() is None
         fair = self.own_sum >= OWN_Z * 0.5 * self.own**0.5  # a reward spreads by at most one half
         return calm and fair and self.worse.z() > TRUSTED_Z
+
+    def doubted(self) -> tuple[str, BettingDetector] | None:
+        """→ (group, its bets) that an acceptance waits for, but only for a while: it seems to lose. None: there is
+        none.
+        """
+        waits = self.settings.by_group and self.since < HELD * self.settings.settle
+        return self.groups.doubted() if waits else None
+
+    def doubted_guard(self) -> Guard | None:
+        """As ``doubted``, of the guards."""
+        speaks = self.settings.guard_action != "say" and self.frozen_by_hand is not False
+        return self.guards.doubted() if speaks and self.since < HELD * self.settings.settle else None
 
     def calm_aside(self) -> bool:
         """Neither a group nor a guard speaks against it, whatever the reward says."""

@@ -829,6 +829,23 @@ def _slots(around: Surroundings) -> Iterator[FunnelLine]:
         yield FunnelLine(stage="step", cause="slots", count=count, text=text, fix=fix)
 
 
+def _of_groups(around: Surroundings) -> Iterator[FunnelLine]:
+    """Groups of runs that get another version than all others, and those to which a person gave one."""
+    by_hand = {(group, a.name) for a in around.served for group in a.given}
+    for served in around.served:
+        for group, to in served.kept_from.items():
+            why = f"{served.name}, or what it was made from, was taken back for them alone"
+            if (group, to) in by_hand:
+                why = f"a person gave it to them while {served.name} was on trial"
+            text = f"new runs of {group} get {to}, because {why}. All others go on with {served.name}"
+            give = f"slipstream adapters promote {served.name} --group {shlex.quote(group)}"
+            yield FunnelLine(stage="gate", cause="group", count=1, text=text, fix=f"if it is good for them: `{give}`")
+        for group in served.given:
+            text = f"a person gave {served.name} to {group}: losses of that group alone do not speak against it"
+            take = f"slipstream adapters demote {served.name} --group {shlex.quote(group)}"
+            yield FunnelLine(stage="gate", cause="given", count=1, text=text, fix=f"to take it back: `{take}`")
+
+
 def _gate(around: Surroundings) -> Iterator[FunnelLine]:
     gate = around.config.gate
     for adapter in around.replayed:
@@ -842,12 +859,8 @@ def _gate(around: Surroundings) -> Iterator[FunnelLine]:
             text = f"{adapter.name} waits for a person: {replay.reason}"
             fix = f'`slipstream adapters promote {adapter.name}`, add cases, or set gate.replay.undecided = "try"'
         yield FunnelLine(stage="gate", cause="replay", count=cases, text=text, fix=fix)
+    yield from _of_groups(around)
     for served in around.served:
-        for group, to in served.kept_from.items():
-            text = f"{served.name} was taken back for {group} alone: its new runs get {to}, and all others go on"
-            give_back = f"slipstream adapters promote {served.name} --group {shlex.quote(group)}"
-            fix = f"if it is good for them again: `{give_back}`"
-            yield FunnelLine(stage="gate", cause="group", count=1, text=text, fix=fix)
         if served.state == AdapterState.LIVE and served.frozen:
             text = f"{served.name} is {served.reason or 'frozen'}. Newer versions wait"
             fix = f"`slipstream adapters unfreeze {served.name}`"

@@ -163,7 +163,9 @@ def run(args: argparse.Namespace) -> int:
     for a in found.adapters:
         if a.kept_from and a.state in (AdapterState.CANDIDATE, AdapterState.LIVE):
             kept = ", ".join(f"{group} gets {to}" for group, to in a.kept_from.items())
-            print(f"{a.name} was taken back for groups alone: {kept}")
+            print(f"{a.name} is not for all runs: {kept}")
+        if a.given and a.state in (AdapterState.CANDIDATE, AdapterState.LIVE):
+            print(f"{a.name} was given by hand to {', '.join(a.given)}: their losses alone do not speak against it")
         if a.state == AdapterState.REFUSED and a.files and was_the_engines(a.reason, a.name):
             print(f"{a.name} was refused because the engine took no adapters: `slipstream adapters promote {a.name}`")
     return 0

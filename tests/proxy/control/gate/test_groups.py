@@ -168,3 +168,51 @@ def test_the_best_version_stays_until_each_group_that_comes_was_compared_with_it
     assert not trial.beats_best()
     trial.groups.counts[GOOD] = 1.0  # it comes no more
     assert trial.beats_best()
+
+
+def falls(share: float, n: int) -> tuple[GateTrial, Decision]:
+    """Success of so large a part of the runs falls from 0.9 to 0.1, and the others' rises as much."""
+    trial, coin = GateTrial(TrialSettings(shifts=False)), random.Random(1)
+    for i in range(600 + n):
+        if i == 600:
+            trial.serve(1)
+        arms = [(str(v), a, s) for v, a, s in trial.arms()] if i >= 600 else []
+        got = assign(str(trial.live), arms, "k", None, f"e{i}")
+        bad = coin.random() < share
+        quality = 0.9 if got.adapter == "0" else 0.1 if bad else 0.9 + 0.8 * share / (1.0 - share)
+        run = outcome_of(int(got.adapter), got.arm, got.chances, "", float(coin.random() < quality), trial.tried)
+        run.groups = (BAD if bad else GOOD,)
+        if (decision := trial.observe(run)) is not Decision.UNDECIDED:
+            return trial, decision
+    return trial, Decision.UNDECIDED
+
+
+def test_what_fails_for_three_of_a_hundred_is_not_accepted_and_says_which_then_it_is_taken_back():
+    trial, decision = falls(0.03, 900)
+    assert decision is Decision.UNDECIDED and trial.since >= trial.settings.settle
+    assert f"rewards for {BAD}" in report_of(trial, NAMES).reason
+    trial, decision = falls(0.03, 4000)
+    assert decision is Decision.ROLLBACK and f"for {BAD}: -0." in verdict_reason(trial, NAMES, decision)
+
+
+def test_the_more_groups_are_looked_at_the_larger_a_loss_is_that_an_acceptance_waits_for():
+    """One group's rewards are lower by so much in each watch; the others' are as before."""
+    for loss, groups, doubted in ((0.25, 2, True), (0.25, 30, False), (0.6, 30, True)):
+        watch = GroupWatch()
+        for i in range(40 * groups):
+            watch.count((f"tag.x={i % groups}",))
+            watch.learn((f"tag.x={i % groups}",), 0.7, tested=False)
+        for i in range(25 * groups):
+            x = 0.7 - loss * (i % groups == 0)
+            watch.see((f"tag.x={i % groups}",), x, 0.7, True, 0.9, best=False)
+        found = watch.doubted()
+        assert (found is not None and found[0] == "tag.x=0") == doubted == (found is not None)
+
+
+def test_a_larger_group_takes_the_place_of_one_of_less_than_half_its_traffic():
+    watch = GroupWatch()
+    for i in range(1000):
+        watch.count((f"tag.small={i % SLOTS}",))
+    for _ in range(70):
+        watch.count((BAD,))
+    assert BAD in watch.slots and len(watch.slots) == SLOTS

@@ -141,3 +141,25 @@ def test_a_freeze_does_not_thaw_by_itself_nor_by_a_restart():
         freed.load(json.loads(json.dumps(trial.dump())))
         ends(freed)
         assert not freed.frozen, "another version is on trial, or none"
+
+
+@pytest.mark.parametrize(("share", "margin"), [(0.0, 0.01), (0.03, 0.03), (0.3, 0.1)])
+def test_the_margin_of_a_share_that_is_rare_is_that_share(share, margin):
+    watch = GuardWatch({"tool_errors": "up"})
+    for i in range(600):
+        watch.see({"tool_errors": float(i % 100 < 100 * share)}, "", False, 0.9)
+    assert watch.guards[0].detector.margin == pytest.approx(margin, abs=0.02 * (0.0 < share < 0.1))
+
+
+def test_a_rare_event_that_becomes_frequent_holds_back_an_acceptance_and_one_that_does_not_holds_nothing():
+    for often, waits in ((0.05, True), (0.01, False)):
+        trial = GateTrial(TrialSettings(shifts=False, guards={"tool_errors": "up"}))
+        trial.serve(1)
+        for i in range(600):
+            live = i % 10 > 0
+            run = outcome_of(int(live), "live" if live else "control", "live=0.9 control=0.1", "", float(i % 2), 1)
+            run.measures = {"tool_errors": float(i % 100 < 100 * often)} if live else {"tool_errors": 0.0}
+            trial.observe(run)
+        assert (trial.doubted_guard() is not None) == waits
+        assert waits != trial.trusted()
+        assert ("tool_errors rose from 0" in report_of(trial, NAMES).reason) == waits

@@ -140,9 +140,28 @@ def test_before_a_verdict_zero_is_inside_at_every_moment(seed: int):
                 return
 
 
+def coarse() -> GateTrial:
+    trial = served(warm_mixed())
+    play(trial, 20, lambda *_: 0.5)
+    trial.scale.low, trial.scale.high, trial.scale.ring = 0.0, 100.0, [50.0 + i % 3 for i in range(200)]
+    return trial
+
+
+def below_the_best() -> GateTrial:
+    """@1 was accepted, and the base model is the best one still."""
+    trial = served(warm_mixed())
+    trial.accept()
+    trial.serve(2)
+    play(trial, 20, lambda *_: 0.5)
+    trial.worse_best.wealth = 3.0 * trial.worse_best.put
+    return trial
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
+        (coarse, "the newest 128 rewards lie in a small part of the range [0, 100]"),
+        (below_the_best, "rewards are lower than tiny's, but that may still be chance"),
         (warm, "no adapter is on trial"),
         (lambda: served(GateTrial(TrialSettings())), "no finished episode has a reward yet"),
         (lambda: served(warm(TrialSettings(holdout=0.0))), "gate.holdout is 0"),
