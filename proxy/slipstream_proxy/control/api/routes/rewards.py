@@ -113,8 +113,8 @@ async def post_done(ctx: Ctx) -> web.StreamResponse:
 
 
 async def _known(ctx: Ctx, key: str, episode: str) -> tuple[bool, str | None]:
-    """Whether the store knows the episode of what was just written down, and else what to do. A store that goes away now
-    changes nothing: an error would have it sent and stored again.
+    """Whether the store knows the episode of what was just written down, and else what to do. A store that goes away
+    now changes nothing: an error would have it sent and stored again.
     """
     with _away_is_fine():
         if ctx.deps.store_answers and bool(await ctx.deps.ask(ctx.deps.store.episodes.known, key, [episode])):
