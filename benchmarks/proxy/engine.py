@@ -1,4 +1,5 @@
 """A stand-in for vLLM that can be killed: health, adapters in and out, and chat streams of one event each ``gap`` seconds, with ids when asked.
+A request with ``max_tokens`` gets that many events, without a gap.
 
 python benchmarks/proxy/engine.py PORT TOKENS GAP_SECONDS
 """
@@ -65,9 +66,10 @@ class Engine:
         response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         injected = body.get("return_token_ids") is True
-        for n in range(self.tokens):
-            await response.write(event(name, n, last=n == self.tokens - 1, injected=injected))
-            await asyncio.sleep(self.gap)
+        tokens, gap = (body["max_tokens"], 0.0) if "max_tokens" in body else (self.tokens, self.gap)
+        for n in range(tokens):
+            await response.write(event(name, n, last=n == tokens - 1, injected=injected))
+            await asyncio.sleep(gap)
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
         return response

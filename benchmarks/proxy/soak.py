@@ -2,10 +2,11 @@
 
     python benchmarks/proxy/soak.py [--seconds 600] [--streams 256]
     python benchmarks/proxy/soak.py --seconds 3600 --episodes 1000000
+    python benchmarks/proxy/soak.py --seconds 3600 --slow 200
 
 A whole proxy (parent, control plane with DuckDB, one worker) in front of two engines that can be killed, behind a store that ``--episodes``
-fills before. The last line is one JSON object: ``rss_growth_last_half`` of the worker and ``control_rss_growth_last_half`` (the run's last tenth
-against the tenth behind its middle), ``rss_growth`` (last fifth of the run against the second), ``lost`` calls (begun to be answered and not in the store, whether they were
+fills before. ``--slow`` clients more read one byte a second of replies of megabytes, and leave after ``SLOW_STAY`` seconds. The last line is one JSON
+object: ``rss_growth_last_half`` of the worker, and the same of the control plane and the parent (the run's last tenth against the tenth behind its middle), ``rss_growth`` (last fifth of the run against the second), ``lost`` calls (begun to be answered and not in the store, whether they were
 answered to the end, left by their client or broken off), ``stuck`` calls and connections (no byte for ``PATIENCE`` seconds, still running in the
 proxy after the last client has gone, or still open then), ``lag_p99_ms`` of the worker's event loop.
 """
@@ -19,6 +20,7 @@ import json
 import os
 import random
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -36,6 +38,10 @@ HERE = Path(__file__).parent
 PATIENCE = 60.0
 API = "/slipstream/v1"
 RETRY = 0.5
+OUTCOMES = ("answered", "aborted", "broken", "refused", "slow_left", "slow_broken")
+SLOW_STAY = 300.0
+SLOW_TOKENS = 20_000
+"""Of some 330 bytes each, which the engine sends as fast as they are taken."""
 
 
 @dataclass
@@ -51,6 +57,7 @@ class Told:
 class Samples:
     rss: list[tuple[float, int]] = field(default_factory=list)
     control: list[tuple[float, int]] = field(default_factory=list)
+    parent: list[tuple[float, int]] = field(default_factory=list)
     lag: list[float] = field(default_factory=list)
 
 
@@ -161,6 +168,50 @@ class Agent:
         return "answered"
 
 
+class Slow:
+    """One reply after the other, of which it reads one byte a second."""
+
+    def __init__(self, number: int, port: int, told: Told, stop: asyncio.Event) -> None:
+        self.number, self.port, self.told, self.stop = number, port, told, stop
+        self.rng = random.Random(number)
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self.stop.is_set():
+            with socket.socket() as mine:
+                mine.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                mine.setblocking(False)
+                with contextlib.suppress(OSError):
+                    await loop.sock_connect(mine, ("127.0.0.1", self.port))
+                    await self.call(loop, mine)
+            await self.pause(RETRY)
+
+    async def call(self, loop: asyncio.AbstractEventLoop, mine: socket.socket) -> None:
+        messages = [{"role": "user", "content": f"slow {self.number} {self.rng.random()}"}]
+        body = json.dumps({"model": "gpt-4o", "messages": messages, "max_tokens": SLOW_TOKENS, "stream": True})
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        await loop.sock_sendall(mine, f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        found = b""
+        while b"\r\n\r\n" not in found:
+            data = await loop.sock_recv(mine, 1)
+            if not data:
+                return
+            found += data
+        if b" 200 " in found.partition(b"\r\n")[0]:
+            self.told.begun.add(found.lower().partition(b"x-slipstream-call: ")[2].partition(b"\r\n")[0].decode())
+        leaves = time.monotonic() + SLOW_STAY * self.rng.uniform(0.5, 1.0)
+        while time.monotonic() < leaves and not self.stop.is_set():
+            if not await loop.sock_recv(mine, 1):
+                self.told.outcomes["slow_broken"] += 1
+                return
+            await self.pause(1.0)
+        self.told.outcomes["slow_left"] += 1
+
+    async def pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.stop.wait(), seconds)
+
+
 class Soak:
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self.folder, self.options = folder, options
@@ -231,6 +282,7 @@ class Soak:
         now = time.monotonic()
         self.samples.rss.append((now, rss(pids["data"])))
         self.samples.control.append((now, rss(pids["control"])))
+        self.samples.parent.append((now, rss(pids["parent"])))
         self.samples.lag.append(await self.metric(session, "slipstream_event_loop_lag_seconds"))
 
     async def left(self, session: aiohttp.ClientSession) -> float:
@@ -273,10 +325,12 @@ class Soak:
                 await self.ready(session)
                 pids = children(process.pid)
                 agents = [Agent(n, self.url, self.told, self.stop, options.aborts) for n in range(options.streams)]
-                tasks = [asyncio.create_task(agent.run()) for agent in agents]
+                port = int(self.url.rpartition(":")[2])
+                slow = [Slow(n, port, self.told, self.stop) for n in range(options.slow)]
+                tasks = [asyncio.create_task(client.run()) for client in (*agents, *slow)]
                 numbers = iter(range(10**9))
                 others = [
-                    asyncio.create_task(self.every(1.0, lambda: self.sample(session, pids))),
+                    asyncio.create_task(self.every(1.0, lambda: self.sample(session, {**pids, "parent": process.pid}))),
                     asyncio.create_task(self.every(options.swap_every, lambda: self.swap(session))),
                     asyncio.create_task(
                         self.every(options.restart_every, lambda: self.engines.restart(next(numbers) % 2))
@@ -304,6 +358,8 @@ class Soak:
         return {
             "rss_growth_last_half": last_half(self.samples.rss),
             "control_rss_growth_last_half": last_half(self.samples.control),
+            "parent_rss_growth_last_half": last_half(self.samples.parent),
+            "worker_rss_mib_most": round(max(size for _, size in self.samples.rss) / 2**20, 1),
             "rss_growth": growth(self.samples.rss),
             "lost": lost,
             "stuck": self.told.outcomes["stuck"] + int(running),
@@ -312,13 +368,14 @@ class Soak:
             "worker_rss_mib": round(self.samples.rss[-1][1] / 2**20, 1),
             "control_rss_mib": round(self.samples.control[-1][1] / 2**20, 1),
             "control_rss_mib_over_time": tenths(self.samples.control),
+            "parent_rss_mib_over_time": tenths(self.samples.parent),
             "worker_rss_mib_over_time": tenths(self.samples.rss),
             "episodes_before": self.options.episodes,
             "processes_stayed": same,
             "swaps": self.swaps,
             "engine_restarts": self.engines.restarts,
             "seconds": self.options.seconds,
-            **{name: self.told.outcomes[name] for name in ("answered", "aborted", "broken", "refused")},
+            **{name: self.told.outcomes[name] for name in OUTCOMES},
         }
 
 
@@ -363,6 +420,7 @@ def main() -> None:
     parser.add_argument("--aborts", type=float, default=0.05, help="share of streams that their client leaves")
     parser.add_argument("--swap-every", type=float, default=20.0)
     parser.add_argument("--restart-every", type=float, default=45.0)
+    parser.add_argument("--slow", type=int, default=0, help="clients more that read one byte a second")
     parser.add_argument("--durability", default="power")
     parser.add_argument("--episodes", type=int, default=0, help="that the store holds before the run")
     parser.add_argument("--memory-limit", default=None, help="DuckDB's (store.memory_limit); default: the proxy's")

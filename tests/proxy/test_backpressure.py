@@ -52,6 +52,47 @@ async def test_a_client_that_never_reads_does_not_keep_the_engine(start, serve, 
     client.close()
 
 
+@pytest.mark.parametrize("way", [b"", b"Connection: close\r\n"], ids=["fast", "aiohttp"])
+@pytest.mark.parametrize("stays", [True, False])
+async def test_a_large_reply_waits_for_a_slow_client_in_a_file(start, serve, way, stays):
+    said = ("w" * 97 + "ör ") * 60_000
+    whole = {"id": "x", "choices": [{"index": 0, "finish_reason": "stop", "message": {"content": said}}]}
+    answer = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
+
+    async def reply(reader, writer):
+        while True:
+            await read_request(reader)
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            writer.write(head % len(answer) + answer)
+            await writer.drain()
+
+    proxy = await start(engine={"urls": [await serve(reply)]})
+    rests = proxy.plane.state.rests
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(client, ("127.0.0.1", proxy.port))
+    body = json.dumps(ASK).encode()
+    request = LINE % b"/v1/chat/completions" + way + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    await loop.sock_sendall(client, request * (1 if way else 2))
+    await eventually(lambda: len(rests) == 1)
+    (rest,) = rests._held
+    assert rest._data == answer
+    rests.check(loop.time() + 2.0)
+    await eventually(lambda: not rest._data)
+    reader, writer = await asyncio.open_connection(sock=client)
+    for _ in range((1 if way else 2) if stays else 0):  # what was sent ahead is answered behind it
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        assert int(head.partition(b"content-length: ")[2].partition(b"\r")[0]) == len(answer)
+        assert await reader.readexactly(len(answer)) == answer
+    if stays and way:
+        assert await reader.read() == b""
+    writer.close()
+    await eventually(lambda: not len(rests) and not proxy.server.connected)
+    assert list(proxy.config.root.glob("tmp*")) == []
+
+
 class Waiting:
     """A transport, as far as this asks it."""
 

@@ -77,7 +77,7 @@ async def drain(plane: Plane) -> None:
     plane.state.draining = True
     loop = asyncio.get_running_loop()
     until = loop.time() + plane.config.proxy.drain_timeout
-    while plane.services.in_flight and loop.time() < until:
+    while (plane.services.in_flight or len(plane.state.rests)) and loop.time() < until:
         await asyncio.sleep(0.02)
 
 

@@ -56,6 +56,18 @@ async def test_no_call_yet(plane):
     assert "x-slipstream-capture: off" in found.text and "x-slipstream-split: off" in found.text and found.fix
 
 
+async def test_a_full_disk_is_not_taken_for_an_agent_that_never_called(plane, monkeypatch):
+    def full(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(plane.deps.store, "ingest", full)
+    await plane.call("e1")
+    await until(lambda: plane.deps.ingester.stats.broken)
+    lines = (await plane.ask("GET", "/status"))[1]["waiting"]
+    said = json.dumps(lines)
+    assert "No space left on device" in said and "no call has come" not in said
+
+
 async def test_no_engine_answers(plane):
     plane.engine.up = False
     found = await line(plane, "engine", "down")

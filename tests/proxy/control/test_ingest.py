@@ -144,6 +144,32 @@ async def test_a_full_disk_skips_no_record(plane, monkeypatch):
     assert (plane.deps.ingester.stats.skipped, plane.deps.ingester.stats.unreadable) == (0, 0)
 
 
+async def test_a_database_that_failed_is_asked_where_it_stands_until_it_says(plane, monkeypatch):
+    """PostgreSQL that crashes with ``synchronous_commit = off`` has lost what it had committed."""
+    store, down, said = plane.deps.store, True, []
+
+    def ingest(items, positions, real=store.ingest):
+        if down:
+            raise OSError("in recovery mode")
+        real(items, positions)
+
+    def positions(real=store.positions):
+        if down:
+            raise OSError("in recovery mode")
+        said.append(real())
+        return said[-1]
+
+    await plane.call("e1")
+    await plane.seen("e1")
+    monkeypatch.setattr(store, "ingest", ingest)
+    monkeypatch.setattr(store, "positions", positions)
+    await plane.call("e2")
+    await until(lambda: plane.deps.ingester.stats.broken)
+    down = False
+    assert (await plane.seen("e2"))["id"] == "e2"
+    assert len(said) == 1
+
+
 async def test_at_rest_the_files_are_looked_at_and_not_read(plane, monkeypatch):
     await plane.call("e1")
     await plane.seen("e1")

@@ -49,6 +49,7 @@ def test_a_good_one_has_the_hash_of_its_weights(tmp_path: Path) -> None:
         ({"lora_alpha": 1e30}, "lora_alpha 1e[+]30"),
         ({"lora_alpha": "16"}, "lora_alpha '16'"),
         ({"lora_alpha": 16, "alpha_pattern": {"q_proj": float("nan")}}, "lora_alpha nan"),
+        ({"alpha_pattern": [1e30]}, "alpha_pattern .* is no table"),
     ],
 )
 def test_what_the_engine_does_not_take(tmp_path: Path, config: dict[str, object], says: str) -> None:
@@ -56,10 +57,11 @@ def test_what_the_engine_does_not_take(tmp_path: Path, config: dict[str, object]
         check_folder(adapter(tmp_path / "m@1", **config), 16)  # type: ignore[arg-type]
 
 
-def test_weights_that_lie_elsewhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [WEIGHTS, "tokenizer.json"])
+def test_files_that_lie_elsewhere(tmp_path: Path, name: str) -> None:
     elsewhere, folder = adapter(tmp_path / "other"), adapter(tmp_path / "m@1")
-    (folder / WEIGHTS).unlink()
-    (folder / WEIGHTS).symlink_to(elsewhere / WEIGHTS)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(elsewhere / WEIGHTS)
     with pytest.raises(BadAdapter, match="link out of the folder"):
         check_folder(folder, 16)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream_proxy.store.tables.memory import Fresh, Memory
+from slipstream_proxy.store.tables.memory import Fresh, Memory, NewestRewards
 from slipstream_proxy.store.tables.rows import EpisodeRow
+from slipstream_proxy.store.tables.tallies import CountedReward
 
 
 @settings(deadline=None, derandomize=True)
@@ -45,3 +46,17 @@ def test_episodes_are_forgotten_in_order():
     assert list(memory.episodes) == ["-/1"]
     memory.clear()
     assert memory.episodes == {}
+
+
+def test_rewards_are_remembered_within_bounds():
+    held = NewestRewards(most=5)
+    held.keep("a", [])
+    held.keep("b", [CountedReward("b", None, "reward", "agent", 0.5, 1)])
+    assert held.of("a") == [] and len(held.of("b")) == 1
+    held.keep("c", [CountedReward("c", str(n), "reward", "agent", 0.5, n) for n in range(3)])
+    assert [eid in held for eid in "abc"] == [False, False, True]  # one episode and three rewards are four
+    for n in range(9):
+        held.keep(f"empty-{n}", [])
+    assert "c" not in held and "empty-8" in held and "empty-0" not in held
+    held.drop(["empty-8", "never"])
+    assert "empty-8" not in held

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.records import NOW, call, done, reward
+from tests.support.records import NOW, call, done, mutation, reward
+
+from slipstream_proxy.store.tables.tallies import newest_rewards
 
 
 def test_a_reward_before_its_first_call_waits_for_it(store):
@@ -78,3 +80,28 @@ def test_where_many_episodes_stand(opened):
     store.sweep(NOW)
     assert store.rewards.standing([("-", "late")], NOW) == {("-", "late"): "gone"}
     assert store.rewards.standing([], NOW) == {}
+
+
+def test_what_is_remembered_of_rewards_is_what_is_stored(store, monkeypatch):
+    """Also behind a transaction that failed, for calls' own rewards, and for runs that were forgotten."""
+
+    def agree() -> None:
+        eids = [f"-/{run}" for run in "abc"]
+        with store.db.read() as tx:
+            assert sorted(store.rewards.newest(tx, eids)) == sorted(newest_rewards(tx, eids))
+
+    store.ingest([call("a"), call("b"), reward("a", 0.1), reward("b", 0.2), reward("c", 0.3)], {})
+    agree()
+    store.ingest([reward("a", 0.4), reward("a", 0.5, source="human"), reward("b", 0.6, name="style")], {})
+    agree()
+    with monkeypatch.context() as broken, pytest.raises(OSError, match="full"):
+        broken.setattr(store.tallies, "_insert", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        store.ingest([reward("a", 0.9)], {})
+    assert store.episodes.get("-", "a").reward == 0.5
+    agree()
+    store.ingest([call("c"), reward("a", 0.7)], {})
+    agree()
+    store.ingest([mutation("delete", {"key": "-", "episode": "b"})], {})
+    store.ingest([reward("b", 1.0), reward("a", 0.8)], {})
+    agree()
+    assert store.episodes.get("-", "a").reward == 0.8 and store.episodes.get("-", "c").reward == 0.3

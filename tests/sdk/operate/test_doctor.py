@@ -14,12 +14,14 @@ from tests.support.server import Reply, Server
 from slipstream.config import load_config
 from slipstream.operate.doctor.doctor import (  # fmt: skip
     as_json,
+    check_configured,
     check_disk,
     check_judge,
     check_store,
     check_trainer,
     examine,
 )
+from slipstream.operate.doctor.ports import Running
 from slipstream.operate.run.proxy_file import announce_proxy
 
 
@@ -226,3 +228,11 @@ def test_a_check_that_breaks_is_a_finding_too(server: Server, tmp_path: Path) ->
     findings = list(examine(config(f'engine.urls=["{server.url}"]', f"data_dir={tmp_path}"), server.url, None))
     assert any(f.level == "fail" and "itself failed" in f.what and server.url in f.what for f in findings)
     assert any("calls recorded" in f.what for f in findings)
+
+
+def test_what_answers_calls() -> None:
+    (busy,) = check_configured(config(), Running(busy="the engine loads the model"))
+    assert levels([busy]) == ["warn"] and busy.what == "the engine loads the model" and "up.log" in busy.fix
+    (missing,) = check_configured(config(), Running())
+    assert levels([missing]) == ["warn"] and "slipstream init" in missing.fix
+    assert list(check_configured(config(), Running(engines=("http://e",)))) == []

@@ -40,6 +40,7 @@ def test_a_good_proxy(server: Server) -> None:
         ({"capture_lost": 2}, "fail", "2 calls were served but not recorded", "disk"),
         ({"store": "duckdb", "episodes": {"done": 1_000_000, "open": 1}}, "warn", "1,000,001 episodes are in one DuckDB file", "PostgreSQL"),
         ({"judging": {"judges": [{"at": 1.0, "worker": "j", "failed": 5, "scored": 0, "last_error": "no scores"}]}}, "fail", "the judge j failed on 5 groups and scored 0: no scores", "retry"),
+        ({"judging": {"judges": [{"at": 1.0, "worker": "j", "scored": 9, "by_chance": True, "between_votes": {"value": 0.1, "pairs": 30}}]}}, "fail", "the judge j scores by chance", "slipstream judge eval"),
         ({"ingest_lag_seconds": 100.0}, "warn", "100 s behind the spool", "SlipstreamSpoolGrowing"),
         ({"engines": [{"url": "http://e", "ok": False, "error": "refused"}]}, "fail", "http://e is down: refused", "SlipstreamEngineDown"),
         ({"funnel": {"lines": [LINE | {"stage": "untrainable", "text": "9 calls can't be trained on: temperature 0", "fix": "ask 1.0", "blocks": True}]}}, "warn", "temperature 0", "ask 1.0"),

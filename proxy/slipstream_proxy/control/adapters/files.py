@@ -176,8 +176,10 @@ def check_shapes(tensors: dict[str, JsonObject], base: dict[str, list[int]]) -> 
 
 def check_alphas(config: JsonObject) -> None:
     """JSON writes NaN and infinity, too, and an engine takes them: each reply would be noise."""
-    pattern = config.get("alpha_pattern")
-    for alpha in (config.get("lora_alpha", 1), *(pattern.values() if isinstance(pattern, dict) else ())):
+    pattern = config.get("alpha_pattern") or {}
+    if not isinstance(pattern, dict):
+        raise BadAdapter(f"{CONFIG}: alpha_pattern {pattern!r} is no table of names and numbers")
+    for alpha in (config.get("lora_alpha", 1), *pattern.values()):
         if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha <= MOST_ALPHA:
             raise BadAdapter(f"{CONFIG}: lora_alpha {alpha!r} is no number above 0 and up to {MOST_ALPHA:,}")
 
@@ -188,8 +190,10 @@ def check_folder(folder: Path, max_rank: int, base: dict[str, list[int]] | None 
     for path in (config_path, weights):
         if not path.is_file():
             raise BadAdapter(f"{folder.name}/{path.name} is missing")
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise BadAdapter(f"{folder.name}/{path.name} is a link out of the folder: copy the file")
+    for path in folder.rglob("*"):  # an engine may read a tokenizer or other weights there, too
+        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+            name = path.relative_to(folder.parent)
+            raise BadAdapter(f"{name} is a link out of the folder: copy the file")
     try:
         config = json.loads(config_path.read_text())
         ranks = [config["r"], *(v for v in (config.get("rank_pattern") or {}).values() if isinstance(v, int))]

@@ -528,7 +528,10 @@ def _calls(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         yield FunnelLine(stage="calls", cause="uncaptured", count=unseen, text=text, fix=fix, blocks=not counts.live)
     if unseen and not counts.live:
         return
-    if not counts.live:
+    lost = around.losses.calls and around.now - around.losses.at < SHOWN_SECONDS
+    if not counts.live and (lost or around.store_error):
+        pass  # calls may have come: a line above says why they are not here
+    elif not counts.live:
         fix = "set the agent's OPENAI_BASE_URL to the proxy's address with /v1"
         text = "no call has come through the proxy yet"
         text += f" ({plural(counts.calls, 'call was', 'calls were')} imported)" if counts.calls else ""

@@ -239,6 +239,8 @@ class Ingester:
         self.stats = Stats()
         self.snapshot_every = snapshot_every
         self._positions: dict[str, Position] = {}
+        self._sure = False
+        """The store is where ``_positions`` say: nothing has failed since they were read there."""
         self._batch = BATCH
         self._small = False
         self._damaged: set[tuple[str, int]] = set()
@@ -256,6 +258,7 @@ class Ingester:
 
     async def load_positions(self) -> None:
         self._positions = await in_thread(self.store.positions)
+        self._sure = True
 
     async def start(self) -> None:
         with contextlib.suppress(Exception):
@@ -334,6 +337,8 @@ class Ingester:
         async with self._lock:
             started = time.monotonic()
             stand = stand_of(self.dir)
+            if not self._sure:
+                await self.load_positions()
             reads, items, positions = await in_thread(self._read)
             if not reads:
                 self._stand = stand
@@ -342,7 +347,9 @@ class Ingester:
             try:
                 await in_thread(self._commit, reads, items, positions)
             except BaseException:
-                self._positions = await in_thread(self.store.positions)  # some of it may be in by now
+                # Some of it may be in by now. A database that crashed may have lost what it had committed, too
+                # (synchronous_commit = off), and does not say where it stands before it is back.
+                self._sure = False
                 raise
             self._positions = positions
             self._batch = min(2 * self._batch, MOST_BATCH) if len(reads) >= self._batch else BATCH

@@ -15,6 +15,7 @@ from slipstream_proxy.data.observe.exposition import passed_label
 from slipstream_proxy.data.routes.body import read_body
 from slipstream_proxy.data.routes.control import is_control
 from slipstream_proxy.data.routes.paths import MODELS, decoded, hint, methods, passed
+from slipstream_proxy.data.wire.backpressure import LARGE, Rest
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.identity import Prefix, split_path
 from slipstream_proxy.data.wire.replies import StreamedReply, WholeReply
@@ -125,16 +126,21 @@ class RequestHandler:
         body = await read_body(request, self._state.body_limit, self._state.header_timeout)
         head = RequestHead(prefix, dialect, forwardable(list(request.raw_headers)))
         sink = QueueSink()
+        call: ActiveCall | None
         call = sink.call = ActiveCall(self._state.services, head, body, sink)
         try:
             call.begin()
             status, block, whole, close = await sink.head()
             headers = header_map(block.split(b"\r\n")[:-1])
-            if whole is not None:
+            if whole is not None and len(whole) < LARGE:
                 response = WholeReply(status=status, headers=headers, body=whole)
                 if close or self._state.draining:
                     response.force_close()
                 return response
+            if whole is not None:
+                rest, size = self._state.rests.hold(whole), len(whole)
+                sink.reply = sink.call = whole = call = None  # each of them holds the body
+                return await self._hand_out(request, StreamedReply(status=status, headers=headers), rest, size, close)
             stream = StreamedReply(status=status, headers=headers)
             if request.version >= (1, 1):
                 stream.enable_chunked_encoding()
@@ -151,10 +157,27 @@ class RequestHandler:
             await stream.write_eof()
             return stream
         except (asyncio.CancelledError, ConnectionError):
-            call.client_gone()
+            if call is not None:
+                call.client_gone()
             raise
         finally:
             sink.call = None  # they hold each other, and with them two bodies; a worker looks for such pairs seldom
+
+    async def _hand_out(
+        self, request: web.BaseRequest, response: StreamedReply, rest: Rest, size: int, close: bool
+    ) -> web.StreamResponse:
+        """A large reply, as its client takes it."""
+        try:
+            response.content_length = size
+            if close or self._state.draining:
+                response.force_close()
+            await response.prepare(request)
+            while piece := rest.take():
+                await response.write(piece)
+            await response.write_eof()
+            return response
+        finally:
+            self._state.rests.release(rest)
 
 
 def _detail(status: int, text: str, headers: dict[str, str]) -> web.Response:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from slipstream_proxy.data.call.call import ActiveCall
-from slipstream_proxy.data.wire.backpressure import hung_up
+from slipstream_proxy.data.wire.backpressure import LARGE, Rest, Rests, hung_up
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.http1 import LAST_CHUNK, REASONS, RepeatedHead, chunk, digits, status_line
 from slipstream_proxy.data.wire.identity import Prefix, split_path
@@ -41,9 +41,6 @@ KEEPALIVE_TIMEOUT = 300.0
 LINGER = 2.0
 """Seconds for which a refused client may go on sending. If it closed earlier, the client could not read why."""
 
-_LARGE: Final = 65536
-"""Bytes from which on a body is not copied to stand behind its head."""
-
 
 class ServerState:
     """What a worker's connections share: limits in bytes, timeouts in seconds, and who is connected."""
@@ -56,6 +53,7 @@ class ServerState:
         "header_limit",
         "header_timeout",
         "hosts",
+        "rests",
         "services",
     )
 
@@ -67,6 +65,7 @@ class ServerState:
         self.header_timeout, self.client_timeout = proxy.header_timeout, proxy.client_timeout
         self.connections: set[ClientConnection] = set()
         """Those that aiohttp has not taken over."""
+        self.rests = Rests(config.root)
         self.draining = False
         """The worker ends: a connection closes after the reply that it is at."""
 
@@ -84,7 +83,9 @@ class ClientConnection(Sink):
     __slots__ = (
         "_ahead",
         "_call",
+        "_closes",
         "_discarding",
+        "_full",
         "_have",
         "_idle_since",
         "_known",
@@ -92,6 +93,7 @@ class ClientConnection(Sink):
         "_need",
         "_pieces",
         "_request",
+        "_rest",
         "_served",
         "_since",
         "_state",
@@ -115,6 +117,10 @@ class ClientConnection(Sink):
         self._served = True
         self._throttled = False
         self._discarding = False
+        self._full = False
+        self._closes = False
+        """Behind ``_rest``."""
+        self._rest: Rest | None = None
 
     # --- the connection ---------------------------------------------------------------------------------------------
 
@@ -130,6 +136,9 @@ class ClientConnection(Sink):
     def connection_lost(self, exc: BaseException | None) -> None:
         self.transport = None
         self._state.connections.discard(self)
+        if self._rest is not None:
+            self._state.rests.release(self._rest)
+            self._rest = None
         call, self._call = self._call, None
         if call is not None:
             call.client_gone()
@@ -138,12 +147,15 @@ class ClientConnection(Sink):
         """A client that sends no more is gone."""
 
     def pause_writing(self) -> None:
+        self._full = True
         if self._call is not None:
             self._call.pause()
 
     def resume_writing(self) -> None:
+        self._full = False
         if self._call is not None:
             self._call.resume()
+        self._pour()
 
     def close(self) -> None:
         if self.transport is not None:
@@ -151,7 +163,8 @@ class ClientConnection(Sink):
 
     def check(self, now: float, timeout: float) -> None:
         """Once a second: a head that does not end, a body that stops or drips, or no request costs a connection."""
-        if self._since and now - self._since > timeout and self._call is None and self.transport is not None:
+        busy = self._call is not None or self._rest is not None
+        if self._since and now - self._since > timeout and not busy and self.transport is not None:
             self._since = 0.0
             if self._ahead or self._request is not None:
                 self._turn_away(RequestRefused(408, "the request did not arrive in time"))
@@ -159,7 +172,7 @@ class ClientConnection(Sink):
                 self.close()
         elif self._throttled and self.transport is not None and hung_up(self.transport):
             self.transport.abort()
-        elif self._served or self._call is not None or self._request is not None:
+        elif self._served or busy or self._request is not None:
             self._served = False
             self._idle_since = now
         elif now - self._idle_since > KEEPALIVE_TIMEOUT:
@@ -168,7 +181,7 @@ class ClientConnection(Sink):
     # --- the client's bytes -----------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._call is not None:
+        if self._call is not None or self._rest is not None:
             self._ahead += data
             if len(self._ahead) > _PIPELINED and not self._throttled and self.transport is not None:
                 self._throttled = True
@@ -287,14 +300,31 @@ class ClientConnection(Sink):
             start = REASONS.get(status) or status_line(status)
             last = b"connection: close\r\n\r\n" if close else b"\r\n"
             length = digits(len(body))
-            if len(body) < _LARGE:
-                transport.write(b"%b%bcontent-length: %b\r\n%b%b" % (start, block, length, last, body))
-            else:
-                transport.writelines((b"%b%bcontent-length: %b\r\n%b" % (start, block, length, last), body))
+            if len(body) >= LARGE:
+                transport.write(b"%b%bcontent-length: %b\r\n%b" % (start, block, length, last))
+                self._call, self._closes = None, close  # the call holds the body, too
+                self._rest = self._state.rests.hold(body)
+                self._pour()
+                return
+            transport.write(b"%b%bcontent-length: %b\r\n%b%b" % (start, block, length, last, body))
             if close:
                 self._over(transport)
                 return
         self._next()
+
+    def _pour(self) -> None:
+        """Hand out what a client has not taken yet, as far as it takes it."""
+        rest, transport = self._rest, self.transport
+        while rest is not None and transport is not None and not self._full:
+            if piece := rest.take():
+                transport.write(piece)
+                continue
+            self._state.rests.release(rest)
+            rest = self._rest = None
+            if self._closes:
+                self._over(transport)
+            else:
+                self._next()
 
     def send_head(self, status: int, block: bytes) -> None:
         if self.transport is not None:
@@ -337,7 +367,8 @@ class ClientConnection(Sink):
             self._loop.call_soon(self._take_ahead)
 
     def _take_ahead(self) -> None:
-        if self._call is None and self._request is None and self._ahead and self.transport is not None:
+        idle = self._call is None and self._rest is None and self._request is None
+        if idle and self._ahead and self.transport is not None:
             data, self._ahead = self._ahead, b""
             self._head(data)
 

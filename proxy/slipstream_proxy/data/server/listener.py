@@ -142,6 +142,7 @@ class Server(web.Server):
         return len(self.state.connections) + len(self.connections)
 
     def check(self, now: float) -> None:
+        self.state.rests.check(now)
         timeout = self.state.header_timeout
         for client in list(self.state.connections):
             client.check(now, timeout)

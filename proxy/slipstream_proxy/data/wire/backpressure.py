@@ -1,19 +1,21 @@
-"""A client that does not read, or is out of reach, keeps a slot of the engine. This ends its call in time.
+"""A client that does not read, or is out of reach, keeps a slot of the engine. This ends its call in time. And what one
+that reads slowly has not taken of a whole reply goes to a file.
 
-Not compiled: it runs once a second.
+Not compiled: it runs once a second, and for large replies.
 """
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
+import os
 import select
 import struct
 import sys
+import tempfile
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import asyncio
+from pathlib import Path
+from typing import IO
 
 _TIOCOUTQ = 0x5411
 """Linux: bytes that the peer has not acknowledged."""
@@ -39,6 +41,73 @@ def hung_up(transport: asyncio.Transport) -> bool:
     poll = select.poll()
     poll.register(sock.fileno(), select.POLLRDHUP)
     return bool(poll.poll(0))
+
+
+LARGE = 2**16
+"""Bytes from which on a whole reply is handed out in pieces."""
+PIECE = 2**17
+"""Bytes that leave at once."""
+SLOW = 1.0
+"""Seconds after which what a client has not taken goes to a file."""
+
+
+class Rest:
+    """What a client has not taken yet of a whole reply: in memory, and in a file without a name once it is slow."""
+
+    def __init__(self, data: bytes, now: float) -> None:
+        self.since = now
+        self._data = data
+        self._at = 0
+        self._file: IO[bytes] | None = None
+
+    def take(self) -> bytes:
+        """The next piece; empty at the end."""
+        data, file = self._data, self._file  # in this order: ``spill`` works in another thread
+        at = self._at
+        piece = data[at : at + PIECE] if file is None else os.pread(file.fileno(), PIECE, at)
+        self._at += len(piece)
+        return piece
+
+    def spill(self, folder: Path) -> None:
+        """Where there is no room, it stays in memory."""
+        try:
+            file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - it lives as long as this
+            left = memoryview(self._data)
+            while left:
+                left = left[file.write(left) or 0 :]
+        except OSError:
+            return
+        self._file = file
+        self._data = b""
+
+
+class Rests:
+    """The large replies that a worker hands out just now."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder``: on a disk. The system's own folder for such files may be memory."""
+        self._folder = folder
+        self._held: set[Rest] = set()
+        self._tried: set[Rest] = set()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, data: bytes) -> Rest:
+        rest = Rest(data, asyncio.get_running_loop().time())
+        self._held.add(rest)
+        return rest
+
+    def release(self, rest: Rest) -> None:
+        self._held.discard(rest)
+        self._tried.discard(rest)
+
+    def check(self, now: float) -> None:
+        """Once a second."""
+        for rest in self._held - self._tried:
+            if now - rest.since > SLOW:
+                self._tried.add(rest)
+                asyncio.get_running_loop().run_in_executor(None, rest.spill, self._folder)
 
 
 class StalledClients:

@@ -42,7 +42,7 @@ from slipstream_proxy.store.tables.rows import (
     with_tombs,
 )
 from slipstream_proxy.store.tables.schema import DayTables
-from slipstream_proxy.store.tables.tallies import TallyTable, get_meta, set_meta
+from slipstream_proxy.store.tables.tallies import CountedReward, TallyTable, get_meta, newest_rewards, set_meta
 from slipstream_proxy.store.values import Name, Outcome, Rules
 
 
@@ -141,12 +141,18 @@ class RewardTable:
         """
         if not rows:
             return
-        eids = list({r.eid for r in rows})
-        sql = f"SELECT id FROM t_rewards WHERE eid {IN} AND id {IN}"
-        known = {i for (i,) in tx.all(sql, (eids, [r.id for r in rows]))}
-        fresh = list({r.id: r for r in rows if r.id not in known}.values())
-        first = self.db.next_seq(tx, len(fresh)) if fresh else 0
-        tx.insert("t_rewards", [r._replace(seq=first + i) for i, r in enumerate(fresh)])
+        ids = [r.id for r in rows]
+        if self.db.shared:
+            found = tx.all(f"SELECT id FROM t_rewards WHERE id {IN}", (ids,))
+        else:  # where ids have no index, and those of new rewards sort late
+            found = tx.all(f"SELECT id FROM t_rewards WHERE id >= ? AND id {IN}", (min(ids), ids))
+        known = {i for (i,) in found}
+        unknown = {r.id: r for r in rows if r.id not in known}.values()
+        first = self.db.next_seq(tx, len(unknown)) if unknown else 0
+        fresh = [r._replace(seq=first + i) for i, r in enumerate(unknown)]
+        tx.insert("t_rewards", fresh)
+        for row in fresh:
+            self.memory.rewards.note(row)
         if fresh and self.db.shared:
             self._put_in_order(tx, fresh, written or {})
 
@@ -196,9 +202,33 @@ class RewardTable:
                 found[eid].append(LatestReward(call, name, value))
         return found
 
+    def newest(self, tx: Tx, eids: Collection[str]) -> list[CountedReward]:
+        """Each episode's latest row per (call, name, source). Where nobody else writes they are remembered: ask in a
+        transaction only after whose failure everything is forgotten.
+        """
+        if self.db.shared:
+            return newest_rewards(tx, eids)
+        held = self.memory.rewards
+        asked: dict[str, list[CountedReward]] = {eid: [] for eid in eids if eid not in held}
+        found = [reward for eid in eids if eid in held for reward in held.of(eid)]
+        for reward in newest_rewards(tx, asked) if asked else ():
+            asked[reward.eid].append(reward)
+        for eid, rewards in asked.items():
+            held.keep(eid, rewards)
+            found += rewards
+        return found
+
     def combined(self, tx: Tx, eids: Collection[str]) -> dict[str, float | None]:
-        """Episode → the number that trains; None while a weighted name is missing."""
-        latest = self.latest(tx, eids)
+        """Episode → the number that trains; None while a weighted name is missing. As ``newest``, on when to ask."""
+        rows: dict[tuple[str, str, str], CountedReward] = {}
+        for r in self.newest(tx, eids):
+            at = (r.eid, r.call or "", r.name)
+            if at not in rows or rows[at].seq < r.seq:
+                rows[at] = r
+        latest: dict[str, list[LatestReward]] = defaultdict(list)
+        for at in sorted(rows):
+            r = rows[at]
+            latest[r.eid].append(LatestReward(r.call, r.name, r.value))
         return {eid: combine(self._rules(eid), latest[eid]) if eid in latest else None for eid in eids}
 
     def _rules(self, eid: str) -> Rules:
@@ -234,6 +264,7 @@ class RewardTable:
             found = tx.all(f"SELECT DISTINCT eid FROM t_rewards r WHERE ts < ? AND {ORPHAN}", (old,))
         eids = [eid for (eid,) in found]
         if eids:
+            self.memory.drop(eids)
             known = {e for (e,) in tx.all(f"SELECT eid FROM t_expired WHERE eid {IN}", (eids,))}
             tx.insert("t_expired", [(e, now) for e in eids if e not in known])
             with self.tallies.around(tx, eids):

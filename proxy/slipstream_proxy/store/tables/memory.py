@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
-from slipstream_proxy.store.tables.rows import EpisodeRow
+from slipstream_proxy.store.tables.rows import EpisodeRow, RewardRow
+from slipstream_proxy.store.tables.tallies import CountedReward
 
 
 class Fresh:
@@ -55,6 +56,47 @@ class Fresh:
         self._floor, self._recent = None, set()
 
 
+class NewestRewards:
+    """The latest reward of each call, name and source of the episodes that were rewarded last. A run may have a hundred
+    thousand small rewards: to read them all with each new one would cost more than the rest.
+    """
+
+    def __init__(self, most: int = 50_000) -> None:
+        """``most``: episodes and their rewards together."""
+        self._most = most
+        self._count = 0
+        self._of: dict[str, dict[tuple[str | None, str, str], CountedReward]] = {}
+
+    def __contains__(self, eid: str) -> bool:
+        return eid in self._of
+
+    def of(self, eid: str) -> list[CountedReward]:
+        return list(self._of[eid].values())
+
+    def keep(self, eid: str, rewards: Iterable[CountedReward]) -> None:
+        """All that an episode has."""
+        self.drop([eid])
+        self._of[eid] = {(r.call, r.name, r.source): r for r in rewards}
+        self._count += 1 + len(self._of[eid])
+        while self._count > self._most and len(self._of) > 1:
+            self.drop([next(iter(self._of))])
+
+    def note(self, row: RewardRow) -> None:
+        """One more was stored."""
+        if (held := self._of.get(row.eid)) is None:
+            return
+        at = (row.call, row.name, row.source)
+        before = held.get(at)
+        self._count += before is None
+        n = 1 if before is None else before.n + 1
+        held[at] = CountedReward(row.eid, row.call, row.name, row.source, row.value, row.seq, n)
+
+    def drop(self, eids: Collection[str]) -> None:
+        for eid in eids:
+            if (gone := self._of.pop(eid, None)) is not None:
+                self._count -= 1 + len(gone)
+
+
 class Memory:
     def __init__(self, most: int = 4096) -> None:
         self._most = most
@@ -62,6 +104,7 @@ class Memory:
         self.mutations = Fresh()
         self.episodes: dict[str, EpisodeRow] = {}
         """Rows as they are stored."""
+        self.rewards = NewestRewards()
         self.orphans: set[str] | None = None
         """Episodes with rewards but no calls; None: not known."""
         self.writers: set[str] = set()
@@ -76,8 +119,10 @@ class Memory:
     def drop(self, eids: Collection[str]) -> None:
         for eid in eids:
             self.episodes.pop(eid, None)
+        self.rewards.drop(eids)
 
     def clear(self) -> None:
+        self.rewards = NewestRewards()
         self.calls.forget()
         self.mutations.forget()
         self.episodes.clear()

@@ -12,7 +12,7 @@ transaction from their rows (``count_rows``): to plan that query takes longer th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import fsum
 from typing import NamedTuple, Protocol
@@ -105,6 +105,14 @@ class CountedReward(NamedTuple):
     """Rows of this call, name and source, of which this is the latest."""
 
 
+NewestOf = Callable[[Tx, Collection[str]], Iterable[CountedReward]]
+"""Of these episodes, the latest reward of each call, name and source."""
+
+
+def newest_rewards(tx: Tx, eids: Collection[str]) -> list[CountedReward]:
+    return [CountedReward(*row) for row in tx.all(REWARD_ROWS, (list(eids),))]
+
+
 class CallTables(Protocol):
     def tables(self, tx: Tx) -> list[str]:
         """Those of all days with calls."""
@@ -183,12 +191,12 @@ class TallyTable:
             found |= self._untrainable(tx, table, None)
         return found
 
-    def counted_of(self, tx: Tx, eids: Collection[str]) -> Tallies:
-        """The same of these episodes, without their calls."""
+    def counted_of(self, tx: Tx, eids: Collection[str], newest: NewestOf | None = None) -> Tallies:
+        """The same of these episodes, without their calls. ``newest``: who knows their rewards."""
         if not eids:
             return {}
         episodes = map(CountedEpisode._make, tx.all(EPISODE_ROWS, (list(eids),)))
-        return count_rows(list(episodes), map(CountedReward._make, tx.all(REWARD_ROWS, (list(eids),))))
+        return count_rows(list(episodes), (newest or newest_rewards)(tx, eids))
 
     def all(self, tx: Tx) -> Tallied:
         """What is kept."""
@@ -198,12 +206,14 @@ class TallyTable:
         return made
 
     @contextmanager
-    def around(self, tx: Tx, eids: Collection[str], new: Collection[str] = ()) -> Iterator[None]:
+    def around(
+        self, tx: Tx, eids: Collection[str], new: Collection[str] = (), newest: NewestOf | None = None
+    ) -> Iterator[None]:
         """The block changes no count but these episodes' and their rewards'. ``new``: those not stored yet."""
         known = [eid for eid in eids if eid not in new]
-        before = self.counted_of(tx, known)
+        before = self.counted_of(tx, known, newest)
         yield
-        self._insert(tx, difference(before, self.counted_of(tx, eids)))
+        self._insert(tx, difference(before, self.counted_of(tx, eids, newest)))
 
     @contextmanager
     def around_calls(self, tx: Tx, tables: Iterable[str], eids: Collection[str]) -> Iterator[None]:

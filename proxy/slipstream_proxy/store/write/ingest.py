@@ -327,7 +327,9 @@ class Ingest:
             self.calls.insert(tx, day, rows)
         touched = {*changes.changed, *changes.rewarded, *changes.done}
         fresh = changes.new if self.memory.orphans is None else changes.new - self.memory.orphans
-        with self.tallies.around(tx, touched, new=() if self.memory.orphans is None else fresh):
+        with self.tallies.around(
+            tx, touched, new=() if self.memory.orphans is None else fresh, newest=self.rewards.newest
+        ):
             self._write_episodes(tx, changes)
         self.deletion.forget(tx, list(changes.gone), changes.now)
 

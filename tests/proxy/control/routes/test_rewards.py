@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import psycopg
+import pytest
 from tests.support.plane import until
 
 
@@ -113,3 +115,25 @@ async def test_a_reward_that_trains_has_nothing_to_mend(plane):
     await plane.call("e1", key="agent")
     await known(plane, "agent", "e1")
     assert (await score(plane, "e1", ["inference", "reward"], key="agent"))[1]["fix"] is None
+
+
+@pytest.mark.parametrize("asked", ["known", "acknowledge"])
+async def test_a_store_that_goes_away_beside_a_reward_does_not_have_it_sent_again(plane, monkeypatch, asked):
+    """What was written down is answered so: an agent sends again what gets an error, and it would be stored twice."""
+
+    def away(*_):
+        raise psycopg.OperationalError("terminating connection due to administrator command")
+
+    await plane.call("e1")
+    await plane.seen("e1")
+    store = plane.deps.store
+    with monkeypatch.context() as broken:
+        broken.setattr(store.episodes if asked == "known" else store.rewards, asked, away)
+        for path, body in (("rewards", {"value": 0.5, "done": False}), ("done", {})):
+            episode = "e1" if asked == "acknowledge" else "later"
+            status, ack = await plane.ask("POST", f"/episodes/{episode}/{path}", body)
+            assert (status, ack["stored"]) == (200, True)
+            assert ack["known"] is (asked == "acknowledge") or "once the store is back" in ack["fix"]
+    await plane.call("later")
+    assert len((await plane.seen("later"))["rewards"]) == (asked == "known")
+    assert len((await plane.seen("e1"))["rewards"]) == (asked == "acknowledge")

@@ -8,6 +8,8 @@ What people do by hand: label cases, pause training, write notes on the time axi
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Literal
 
@@ -72,8 +74,9 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
     episode = episode_of(ctx)
     key = await _owner(ctx, episode)
     ack: c.RewardAck | None = c.RewardAck(stored=True, known=False)
-    if deps.store_answers:  # else the spool keeps it until the store does
-        ack = await deps.ask(deps.store.rewards.acknowledge, key, episode, body.key, deps.now())
+    if deps.store_answers:
+        with _away_is_fine():  # the spool keeps it until the store answers
+            ack = await deps.ask(deps.store.rewards.acknowledge, key, episode, body.key, deps.now())
     if ack is None:
         text = f"no call of episode {episode} has come, and its rewards have waited long enough"
         fix = "check the episode's id (x-slipstream-episode of its replies); a reward waits reward.orphan_ttl seconds"
@@ -91,10 +94,9 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
         # its name and number; the text of notes and edits stays with the reward, which may be forgotten
         detail = {"name": body.name, "value": body.value, "key": key, "edited": "edited" in body.meta}
         await deps.audit.note(ctx.caller.key, "label", episode, detail, write=ctx.write)
-    if not ack.known and deps.store_answers:
-        there = await deps.ask(deps.store.episodes.known, key, [episode])
-        ack = ack.model_copy(update={"known": bool(there)})  # its call was read from the spool before this reward
-    fixes = [] if ack.known else [await _why_unknown(ctx, key, episode)]
+    known, why = (True, None) if ack.known else await _known(ctx, key, episode)
+    ack = ack.model_copy(update={"known": known})
+    fixes = [why] if why else []
     if not deps.config.reward.weights.get(body.name):
         fixes.append(unweighted_fix(body.name, deps.config.reward.weights))
     ack = ack.model_copy(update={"fix": "; ".join(fixes) or None})
@@ -106,9 +108,29 @@ async def post_done(ctx: Ctx) -> web.StreamResponse:
     """End an episode: no more calls will come."""
     deps, key, episode = ctx.deps, ctx.owner(ctx.query.key), episode_of(ctx)
     await deps.mutate("done", {"key": key, "episode": episode}, id=ctx.write)
-    known = deps.store_answers and bool(await deps.ask(deps.store.episodes.known, key, [episode]))
-    fix = None if known else await _why_unknown(ctx, key, episode)
+    known, fix = await _known(ctx, key, episode)
     return ended_reply(reply(c.RewardAck(stored=True, known=known, fix=fix, done=True)))
+
+
+async def _known(ctx: Ctx, key: str, episode: str) -> tuple[bool, str | None]:
+    """Whether the store knows the episode of what was just written down, and else what to do. A store that goes away
+    now changes nothing: an error would have it sent and stored again.
+    """
+    with _away_is_fine():
+        if ctx.deps.store_answers and bool(await ctx.deps.ask(ctx.deps.store.episodes.known, key, [episode])):
+            return True, None
+        return False, await _why_unknown(ctx, key, episode)
+    return False, "the store is away just now: this is written down, and counts once the store is back"
+
+
+@contextmanager
+def _away_is_fine() -> Iterator[None]:
+    """The block only asks the store, which may go away meanwhile."""
+    try:
+        yield
+    except Problem as e:
+        if e.status != 503:
+            raise
 
 
 async def _why_unknown(ctx: Ctx, key: str, episode: str) -> str:
