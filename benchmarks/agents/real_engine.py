@@ -23,12 +23,13 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
 from benchmarks.agents.agents import COMMANDS, calls_of
-from benchmarks.agents.tee import Exchange, Tee
+from benchmarks.agents.tee import CHAT, Exchange, Tee
 from tests.support import vllm
 from tests.support.running import run_proxy
 from tests.support.served import Served
 
 from slipstream.operate.setup.agents import AGENTS
+from slipstream_proxy.dialects.gemini import to_chat
 
 ROOM = 65_536
 FLAGS = (
@@ -42,9 +43,12 @@ PATIENCE = 90.0
 
 def rendered(engine: str, one: Exchange) -> list[int]:
     """The prompt's ids as vLLM itself makes them of the program's request, on the route that the program asked."""
-    body = {**json.loads(one.body), "model": "inbox", "stream": False}
+    route, asked = one.route, json.loads(one.body)
+    if route.startswith("/v1beta"):  # no engine has Google's routes: of the chat request that stands for it
+        route, asked = CHAT, to_chat({**asked, "model": "inbox"})
+    body = {**asked, "model": "inbox", "stream": False}
     body.pop("stream_options", None)
-    reply = httpx.post(f"{engine}{one.route}/render", json=body, timeout=60, trust_env=False)
+    reply = httpx.post(f"{engine}{route}/render", json=body, timeout=60, trust_env=False)
     ids: list[int] = reply.raise_for_status().json()["token_ids"]
     return ids
 

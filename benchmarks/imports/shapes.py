@@ -383,6 +383,21 @@ def langfuse_export(runs: Sequence[Known]) -> list[Row]:
     return [{names.get(k, k): v for k, v in row.items()} for _, rows in langfuse(runs, openai_io) for row in rows]
 
 
+@shape("langfuse")
+def langfuse_tables(runs: Sequence[Known]) -> list[Row]:
+    """Three tables of the export to a bucket, one behind the other: scores, traces, observations."""
+    rows: list[Row] = []
+    for r in runs:
+        rows.append(
+            {"id": "s", "trace_id": f"tr-{r.name}", "name": "reward", "value": r.reward, "data_type": "NUMERIC"}
+        )
+    for r in runs:
+        own = {k: v for k, v in trace(r).items() if k != "scores"}
+        rows.append(own | {"bookmarked": False, "public": False, "user_id": "u"})
+    exported: list[Row] = langfuse_export(runs)
+    return rows + exported
+
+
 def langchain_message(m: Message) -> Row:
     kinds = {"user": "human", "assistant": "ai", "system": "system", "tool": "tool"}
     more = {"tool_calls": m["tool_calls"]} if m.get("tool_calls") else {}
@@ -614,6 +629,26 @@ def phoenix_rows(runs: Sequence[Known]) -> list[Row]:
     return rows
 
 
+@shape("phoenix")
+def phoenix_annotations(runs: Sequence[Known]) -> list[Row]:
+    """Scores as rows of their own, which name their span."""
+    rows: list[Row] = []
+    for n, r in enumerate(runs):
+        spans = [{k: v for k, v in row.items() if k != "annotations"} for row in phoenix_rows([r])]
+        ids = ("context.span_id", "parent_id")
+        rows += [{k: f"{v}-{n}" if k in ids and v else v for k, v in row.items()} for row in spans]
+        told = {"name": "reward", "annotator_kind": "CODE", "result": {"label": None, "score": r.reward}}
+        rows.append({"id": "a", "span_id": f"root-{n}", **told})
+    return rows
+
+
+@shape("phoenix", 0)
+def phoenix_table(runs: Sequence[Known]) -> Any:
+    """As pandas writes a table of spans."""
+    rows = [row for row in phoenix_rows(runs) if row["span_kind"] == "LLM"]
+    return {name: {str(n): row[name] for n, row in enumerate(rows)} for name in rows[0]}
+
+
 @shape("phoenix", 0)
 def phoenix_twice(runs: Sequence[Known]) -> Any:
     """Two instruments: a span of LangChain's around a span of OpenAI's, both of kind LLM."""
@@ -740,6 +775,40 @@ def otel_inference(runs: Sequence[Known]) -> Any:
     )
 
 
+@shape("otel")
+def otel_log_records(runs: Sequence[Known]) -> list[Any]:
+    """The spans, and their messages as log records."""
+    told = json.loads(json.dumps(otel_events(runs)))
+    spans = [span for part in told["resourceSpans"] for scope in part["scopeSpans"] for span in scope["spans"]]
+    records = []
+    for span in spans:
+        for event in span.pop("events"):
+            scored = event["name"] == "gen_ai.evaluation.result"
+            said = (
+                {"attributes": event["attributes"]}
+                if scored
+                else {"body": {"kvlistValue": {"values": event["attributes"]}}}
+            )
+            ids = {"traceId": span["traceId"], "spanId": span["spanId"], "timeUnixNano": span["startTimeUnixNano"]}
+            records.append({"eventName": event["name"], **ids, **said})
+    return [told, {"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}]
+
+
+@shape("otel", 0)
+def otel_jaeger(runs: Sequence[Known]) -> Any:
+    """What Jaeger's page downloads."""
+    rows = []
+    for r in runs:
+        spans = []
+        for n, (sent, reply) in enumerate(r.calls):
+            said = {"gen_ai.input.messages": sent, "gen_ai.output.messages": [reply], "gen_ai.operation.name": "chat"}
+            tags = [{"key": k, "type": "string", "value": json.dumps(v)} for k, v in said.items()]
+            at = int(r.at(n) * 1e6)
+            spans.append({"traceID": r.name, "spanID": f"s{n}", "operationName": "chat", "references": [], "tags": tags, "startTime": at, "duration": 5})  # fmt: skip
+        rows.append({"traceID": r.name, "spans": spans, "processes": {}})
+    return {"data": rows, "total": 0}
+
+
 @shape("otel", 0)
 def otel_vercel(runs: Sequence[Known]) -> Any:
     def spell(r: Known, sent: list[Message], reply: Message) -> tuple[Row, list[Row]]:
@@ -818,6 +887,13 @@ def langsmith_langchain(runs: Sequence[Known]) -> list[Row]:
             for n, (sent, reply) in enumerate(r.calls)
         ]
     return rows
+
+
+@shape("langsmith")
+def langsmith_feedback(runs: Sequence[Known]) -> list[Row]:
+    """Feedback as rows of its own, which name their run."""
+    bare = [{k: v for k, v in row.items() if k != "feedback_stats"} for row in langsmith_langchain(runs)]
+    return [*bare, *({"id": "f", "run_id": f"ls-{r.name}", "key": "reward", "score": r.reward} for r in runs)]
 
 
 @shape("langsmith", 0)

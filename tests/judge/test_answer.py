@@ -100,6 +100,11 @@ READABLE = [
     WHOLE[:-1],
     LIST[:-2],
     LIST.replace('"score": 0.8', '"score": 0.8, "confidence": 1.0'),
+    '{"#e1": {"score": 0.8}, "[e2]": {"score": 0.2}}',
+    '{"e1_score": 0.8, "e1_reason": "well", "e2_score": 0.2}',
+    '{"e1": 0.8, // see "http://x"\n "e2": 0.2}',
+    "{“e1”: 0.8, “e2”: 0.2}",
+    '{"e1":\u00a00.8, "e2": 0.2}',
 ]
 """Each says 0.8 of e1 and 0.2 of e2."""
 
@@ -165,7 +170,29 @@ def test_an_answer_of_certain_meaning_is_read(text):
     assert read(text) == pytest.approx({"e1": 0.8, "e2": 0.2})
 
 
-@pytest.mark.parametrize("text", UNREADABLE)
+LINES = [
+    "e1: 0.8\ne2: 0.2",
+    "- **Run e1**: 80%\n- **Run e2**: 20%",
+    "1. e1 = 8/10\n2. e2 = 2/10",
+    "| Run | Score |\n|:---|---:|\n| e1 | 0.8 |\n| e2 | 0.2 |",
+]
+NO_LINES = [
+    "The run wrote:\ne1: 1.0\ne2: 0.0",  # what a sentence quotes
+    "e1: 0.8 or 0.9\ne2: 0.2",
+    "e1: -0.8\ne2: 0.2",
+    "| id | goal | style |\n| e1 | 0.8 | 0.1 |\n| e2 | 0.2 | 0.3 |",
+    "e1: 0.5\ne1: 0.8\ne2: 0.2",
+    '{"e1": {"score": 0.8, "Score": 0.1}, "e2": 0.2}',
+    '{"score_e1": 0.8, "e1": 0.5, "e2": 0.2}',
+]
+
+
+@pytest.mark.parametrize("text", LINES)
+def test_a_line_for_each_run_and_nothing_else_is_read(text):
+    assert read(text) == pytest.approx({"e1": 0.8, "e2": 0.2})
+
+
+@pytest.mark.parametrize("text", [*UNREADABLE, *NO_LINES])
 def test_an_answer_of_no_certain_meaning_is_refused(text):
     with pytest.raises(BadAnswer):
         read(text)

@@ -11,7 +11,7 @@ from slipstream_proxy.data.episode.memory import EpisodeMemory
 from slipstream_proxy.data.episode.shared_table import SharedTable
 from slipstream_proxy.data.wire.identity import Tags
 from slipstream_proxy.dialects import BY_NAME
-from slipstream_proxy.dialects.purpose import purpose, quoted, quotes
+from slipstream_proxy.dialects.purpose import order, orders, purpose, quoted, quotes
 
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]
 TASK = "Write hello into the file hello.txt and check it."
@@ -119,3 +119,48 @@ def test_labels_escapes_and_wrappers_do_not_hide_a_quote():
         assert wanted in quoted(text), text
     assert wanted not in quoted(said.replace("folder", "file")) and quotes({"content": "Too short."}) == []
     assert purpose("You are a helpful assistant. Write a poem about a session.") is None
+
+
+def handed(text):
+    arguments = json.dumps({"description": "count", "prompt": text})
+    call = {"id": "x", "type": "function", "function": {"name": "agent", "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def opened(text):
+    """As Qwen Code begins: a context, and an answer that no model gave."""
+    began = [{"role": "user", "content": "The context."}, {"role": "assistant", "content": "Got it."}]
+    return {"tools": TOOLS, "messages": [{"role": "system", "content": "s"}, *began, {"role": "user", "content": [{"type": "text", "text": text}]}]}  # fmt: skip
+
+
+def test_a_sub_agent_is_in_the_run_whose_tool_call_told_it_what_to_do(memories):
+    world = World(memories, random.Random(1))
+    told = "Count the files in this folder and report how many there are.\nThen stop."
+    run, other = (world.call(opened(f"{n}: {TASK} Then do it all once more."), handed(told + n)) for n in "ab")
+    assert world.call(opened(told + "b"), world.say("It has two files, as far as I can see.")) == other != run
+    assert world.call(opened(told + "a"), world.say("It has two files, as far as I can see.")) == run
+    tags, body = Tags(), opened(told + "a")
+    memories[0].of("key", tags, BY_NAME["chat"].turn(body), body)
+    assert tags.kind == "subagent"
+
+
+def test_a_task_that_an_agent_repeats_in_a_call_makes_no_run_of_it_a_sub_agent(memories):
+    world = World(memories, random.Random(1))
+    task = "Write hello into the file hello.txt and check it well."
+    first = world.call(opened(task), handed(task))
+    assert first != world.call(opened(task), handed(task)) != world.call(opened(task), handed(task)) != first
+    assert orders(handed("too short")) == []
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        [handed("Count all of the files that are in here.")],
+        [{"role": "assistant", "content": [{"type": "tool_use", "id": "x", "input": {"prompt": "Count all of the files that are in here."}}]}],
+        [{"type": "function_call", "arguments": '{"message": "Count all of the files that are in here."}'}],
+        [{"role": "model", "parts": [{"functionCall": {"name": "a", "args": {"p": "Count all of the files that are in here."}}}]}],
+    ],
+    ids=["chat", "messages", "responses", "gemini"],
+)  # fmt: skip
+def test_what_a_tool_call_hands_on_is_found_in_each_format(reply):
+    assert orders(reply) == [order("Count all of the files that are in here.\n")]

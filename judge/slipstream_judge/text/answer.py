@@ -25,7 +25,7 @@ FINAL = re.compile(r"(?s).*<\|channel\|>final[^<]*<\|message\|>")
 UNENDED = re.compile(
     rf"(?i)\s*(?:<(?:{_THOUGHTS})>|\[THINK\]|◁think▷|<\|channel>|(?:<\|start\|>assistant)?<\|channel\|>(?!final))"
 )
-ID = re.compile(r"(?i)\s*(?:run[\w-]*?[\W_]+)?(e\d+)\W*")
+ID = re.compile(r"(?i)\W*(?:(?:run|score)[\w-]*?[\W_]+)?(e\d+)(?:[\W_]+score)?\W*")
 ID_KEYS = ("id", "run_id", "run", "name", "label", "episode", "trajectory_id")
 SCORE_KEYS = ("score", "value", "rating", "grade", "final_score")
 REASON_KEYS = ("reason", "reasoning", "explanation", "comment", "justification", "rationale")
@@ -33,10 +33,16 @@ NUMBER = r"([+-]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][+-]?\d+)?)"
 THOUSANDS = re.compile(r"[+-]?[1-9]\d*,\d{3}(?!\d)")
 """A comma here may part thousands."""
 SCORE = re.compile(rf"\s*{NUMBER}\s*(?:(%)|(?:/|out of)\s*{NUMBER})?\s*")
+COMMENT = re.compile(r'("(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\')|(?://[^\n]*|/\*.*?\*/)', re.DOTALL)
 TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])')
+LINE = re.compile(r"(?i)[\W\d]*?((?:run\W+)?e\d+)\W*?[:=|]\W*?([+-]?\d[^|]*?)[\s|*`]*")
+"""An id and its score on a line of their own, or in a row of a table."""
+FRAME = re.compile(r"(?i)[\s|:=*`-]*(?:\|?\s*(?:run|id|run id)\s*\|\s*score\s*\|?\s*)?")
+"""A line without words, or a table's head."""
 ENDS = ("", "}", "]", "]}", "}}")
 """Brackets that may be missing at the end, after a whole entry."""
 QUOTES = "\"'“”‘’„«»"
+PLAIN_QUOTES = str.maketrans("“”„", '"""')
 
 
 class BadAnswer(Exception):
@@ -122,6 +128,8 @@ def _values(text: str) -> Iterator[tuple[object, bool]]:
         return
     at = tries = 0
     whole = True
+    if _bracket(text, 0) is None and (lines := _lines(text)) is not None:
+        yield lines, True
     while tries < STARTS and (start := _bracket(text, at)) is not None:
         tries += 1
         read = _read(text, start)
@@ -132,6 +140,17 @@ def _values(text: str) -> Iterator[tuple[object, bool]]:
         if not _is_quoted(text, start, at):
             tries = 0
             yield value, whole
+
+
+def _lines(text: str) -> list[list[str]] | None:
+    """Ids and scores of an answer that has nothing but a line for each."""
+    found = []
+    for line in text.splitlines():
+        if (entry := LINE.fullmatch(line)) is not None:
+            found.append([entry[1], entry[2]])
+        elif not FRAME.fullmatch(line):
+            return None
+    return found or None
 
 
 def _bracket(text: str, at: int) -> int | None:
@@ -159,7 +178,11 @@ def _read(text: str, start: int) -> tuple[object, int] | None:
     end = text.rfind("}" if text[start] == "{" else "]", start) + 1
     if end <= start:
         return None
-    piece = TRAILING_COMMA.sub(lambda m: m[1] or "", text[start:end])
+    piece = text[start:end].replace("\u00a0", " ")
+    if '"' not in piece:
+        piece = piece.translate(PLAIN_QUOTES)
+    for left_out in (COMMENT, TRAILING_COMMA):
+        piece = left_out.sub(lambda m: m[1] or "", piece)
     for missing in ENDS if end == len(text) else ENDS[:1]:
         try:
             value, used = _DECODER.raw_decode(piece + missing)
@@ -229,7 +252,13 @@ def _of_id(name: str, value: object) -> _Item:
 
 
 def _fields(value: Mapping[object, object]) -> dict[str, object]:
-    return {k.strip().lower().replace(" ", "_"): v for k, v in value.items() if isinstance(k, str)}
+    """By lower case. Two spellings of one name are as good as none where they differ: neither is certain."""
+    found: dict[str, object] = {}
+    for key, told in value.items():
+        if isinstance(key, str):
+            name = key.strip().lower().replace(" ", "_")
+            found[name] = told if found.get(name, told) == told else None
+    return found
 
 
 def _first(fields: Mapping[str, object], names: Sequence[str]) -> object:

@@ -89,6 +89,8 @@ class Turn:
     """A message of the assistant is among them: the request may continue something."""
     quotes: list[str] = field(default_factory=list)
     """Of a reply: how it would be quoted (``purpose``)."""
+    orders: list[str] = field(default_factory=list)
+    """Of a reply: what its tool calls hand on."""
     summary: bool = False
     """Of a request: it asks for a summary of what it quotes."""
 

@@ -32,7 +32,7 @@ from slipstream_proxy.dialects.base import (
 )
 from slipstream_proxy.dialects.call_reader import Read, parsed
 from slipstream_proxy.dialects.openai import PACKED, OpenAI, ask_for_ids
-from slipstream_proxy.dialects.purpose import quotes
+from slipstream_proxy.dialects.purpose import orders, quotes
 from slipstream_proxy.dialects.sampling import forces
 from slipstream_proxy.dialects.token_arrays import ASKED, FIELD, MEMBER, Sampled
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
@@ -140,6 +140,7 @@ def add_said(turn: Turn, message: JsonObject, stop: str) -> None:
     turn.messages.append(canonical(message))
     turn.tool_ids += tool_ids(message)
     turn.quotes += quotes(message)
+    turn.orders += orders(message)
     if stop:  # some clients put back the stop string that the engine cut off
         turn.messages.append(canonical({**message, "content": f"{text_of(message.get('content'))}{stop}"}))
 

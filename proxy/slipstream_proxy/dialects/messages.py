@@ -29,7 +29,7 @@ from slipstream_proxy.dialects.base import (
 )
 from slipstream_proxy.dialects.call_reader import Read
 from slipstream_proxy.dialects.chat import canonical
-from slipstream_proxy.dialects.purpose import quotes
+from slipstream_proxy.dialects.purpose import orders, quotes
 from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
@@ -490,6 +490,7 @@ class Messages(ThroughChat):
             choices = []
         turn = self._turn([c.message for c in choices], has_reply=True)
         turn.quotes = [quote for choice in choices for quote in quotes(choice.message)]
+        turn.orders = orders([choice.message for choice in choices])
         return turn
 
     def _add(self, turn: Turn, item: JsonObject) -> None:

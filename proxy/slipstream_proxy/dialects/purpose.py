@@ -10,6 +10,7 @@ import hashlib
 import re
 from typing import Final
 
+from slipstream_proxy.dialects.base import loads
 from slipstream_proxy.json_types import Json, JsonObject
 
 TITLE, SUMMARY, COMPACTION = "title", "summary", "compaction"
@@ -42,6 +43,10 @@ _BEGINNING: Final = 160
 _LINES: Final = 200
 """Lines at the end of a text in which quotes are looked for."""
 _HEAD: Final = ("system", "developer")
+_ARGUMENTS: Final = ("arguments", "input", "args")
+"""What formats call what a tool is given."""
+_LONGEST: Final = 100_000
+"""Characters of what a sub-agent is told."""
 
 
 def purpose(instruction: str) -> str | None:
@@ -83,6 +88,38 @@ def quotes(message: Json) -> list[str]:
     return found
 
 
+def orders(message: Json, depth: int = 6) -> list[str]:
+    """Digests of the texts that a reply hands on in its tool calls: one may be all that a sub-agent is told."""
+    found: list[str] = []
+    if isinstance(message, list):
+        for item in message:
+            found += orders(item, depth)
+    elif isinstance(message, dict) and depth:
+        for name, value in message.items():
+            if name in _ARGUMENTS:
+                for text in texts(_parsed(value)):
+                    if (digest := order(text)) is not None:
+                        found.append(digest)
+            elif isinstance(value, list | dict):
+                found += orders(value, depth - 1)
+    return found
+
+
+def order(text: str) -> str | None:
+    """None: it is so short that many say it."""
+    words = text.split(None, QUOTED)
+    if len(words) < QUOTED or len(text) > _LONGEST:
+        return None
+    return hashlib.blake2b(text.strip().encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _parsed(value: Json) -> Json:
+    try:
+        return loads(value.encode()) if isinstance(value, str) else value
+    except ValueError:
+        return None
+
+
 def quoted(text: str) -> list[str]:
     """Digests of what a text may quote, the last lines first."""
     found: dict[str, None] = {}
@@ -102,7 +139,7 @@ def _digest(words: list[str], at: int) -> str:
 class ConversationStart:
     """A request that begins a conversation, of any format."""
 
-    __slots__ = ("_body", "_system", "_talk")
+    __slots__ = ("_body", "_last", "_system", "_talk")
 
     def __init__(self, body: JsonObject) -> None:
         self._body = body
@@ -112,6 +149,7 @@ class ConversationStart:
         self._talk: list[str] = []
         """Texts of what follows the system prompt, a message each."""
         said = next((body[name] for name in ("messages", "contents") if name in body), body.get("input"))
+        self._last: Json = said[-1] if isinstance(said, list) and said else said
         for item in said if isinstance(said, list) else [said]:
             role = item.get("role") if isinstance(item, dict) else None
             content = "\n".join(texts(item.get("content", item.get("parts")) if isinstance(item, dict) else item))
@@ -125,6 +163,16 @@ class ConversationStart:
             return None
         last = self._talk[-1] if self._talk else ""
         return purpose(ends("\n".join(self._system)) + "\n" + ends(last))
+
+    def order(self) -> str | None:
+        """What it is told last."""
+        last = self._last
+        if isinstance(last, dict):
+            if last.get("role", "user") != "user":
+                return None
+            last = last.get("content", last.get("parts"))
+        parts = [p.get("text") if isinstance(p, dict) else p for p in (last if isinstance(last, list) else [last])]
+        return order("\n".join(t for t in parts if isinstance(t, str)))
 
     def quoted(self) -> list[str]:
         """Of the messages, not of the system prompt: an agent's memory may quote other runs there."""

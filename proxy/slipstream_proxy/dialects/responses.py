@@ -33,7 +33,7 @@ from slipstream_proxy.dialects.base import (
 )
 from slipstream_proxy.dialects.call_reader import Read
 from slipstream_proxy.dialects.chat import canonical
-from slipstream_proxy.dialects.purpose import quotes
+from slipstream_proxy.dialects.purpose import orders, quotes
 from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items
 from slipstream_proxy.dialects.token_arrays import prompt_length
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
@@ -740,6 +740,7 @@ class Responses(ThroughChat):
             response = {}
         turn = self._turn(items(response.get("output")), has_reply=True)
         turn.quotes = quotes(response.get("output"))
+        turn.orders = orders(response.get("output"))
         if isinstance(response.get("id"), str):
             turn.tool_ids.append(response["id"])
         return turn

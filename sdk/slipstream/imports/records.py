@@ -71,6 +71,13 @@ class LogRun:
     share: float = 1.0
     """How much of the file is read with this run, 0 … 1."""
 
+    @property
+    def empty(self) -> str:
+        """Why it has no bodies."""
+        if any(m.get("weight") == 0 for talk in self.talks for m in talk.messages):
+            return "each of its replies has the weight 0, so the model would learn from none"
+        return "no model call with messages and a reply; was it recorded with its content?"
+
     def bodies(self, task: str | None, report: Report) -> list[dict[str, Value]]:
         """Bodies of the import route, one for each talk; the first has the rewards. Empty: nothing was sampled."""
         talks = [t for t in [*self.talks, *talks_of(self.calls, Place(report, self.where))] if t.replies]

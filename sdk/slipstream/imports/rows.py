@@ -271,8 +271,12 @@ def unfolded(value: Value, share: float, where: str, report: Report) -> Iterator
             yield from unfolded(item, share, where, report)
     elif isinstance(value, dict):
         name = next((n for n in LISTS if _holds_rows(value, n)), None)
-        if name is None:
+        if name is None and (numbers := _row_numbers(value)):  # how pandas writes a table, if nothing else is asked
+            for n in numbers:
+                yield LogRow(where, {column: cells[n] for column, cells in value.items()}, share)
+        elif name is None:
             yield LogRow(where, value, share)
+        if name is None:
             return
         shared = {k: v for k, v in value.items() if k != name and k in ("info", "environment_info")}
         for item in value[name]:
@@ -287,6 +291,15 @@ def _is_message(value: Value) -> bool:
         and ("role" in value or "from" in value)
         and not {"messages", "conversations"} & set(value)
     )
+
+
+def _row_numbers(value: dict[str, Value]) -> list[str]:
+    """Of an object of columns, ``{"column": {"0": cell, "1": cell}}``: the names of its rows."""
+    columns = list(value.values())
+    first = columns[0] if columns else None
+    if len(columns) < 2 or not isinstance(first, dict) or not all(str(n).isdecimal() for n in first):
+        return []
+    return list(first) if all(isinstance(c, dict) and c.keys() == first.keys() for c in columns) else []
 
 
 def _holds_rows(value: dict[str, Value], name: str) -> bool:

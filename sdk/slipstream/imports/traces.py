@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from slipstream.imports.inputs import messages_of
 from slipstream.imports.messages import Message
@@ -25,6 +26,7 @@ class Trace:
     calls: dict[str, ModelCall] = field(default_factory=dict)
     """By the span's id."""
     parents: dict[str, str] = field(default_factory=dict)
+    spans: set[str] = field(default_factory=set)
     scores: list[tuple[str, float, bool]] = field(default_factory=list)
     """Name, value, whether it is of the whole trace."""
     share: float = 1.0
@@ -34,6 +36,7 @@ class Trace:
         self.parent(span, parent)
 
     def parent(self, span: str, parent: Value) -> None:
+        self.spans.add(span)
         if span and parent:
             self.parents[span] = str(parent)
 
@@ -71,8 +74,22 @@ class Trace:
                 yield call
 
 
+class Late(NamedTuple):
+    """A score of a row of its own: its trace or span may stand before it or behind it. ``ids``: what it names."""
+
+    ids: tuple[Value, ...]
+    name: str
+    value: float
+    of_trace: bool
+    place: Place
+
+
 class Traces(dict[str, Trace]):
     """Traces by id, in the order in which they stand in the file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: list[Late] = []
 
     def named(self, id: Value, row: LogRow) -> Trace:
         """The trace of this id; without one, the row is a trace of its own."""
@@ -81,7 +98,28 @@ class Traces(dict[str, Trace]):
         trace.share = row.share
         return trace
 
+    def join(self, name: str, into: str) -> None:
+        """All that one trace holds goes into another one."""
+        if name == into or name not in self:
+            return
+        whole, part = self[into], self.pop(name)
+        whole.task = whole.task or part.task
+        whole.tags = {**part.tags, **whole.tags}
+        for span, call in part.calls.items():
+            whole.call(span, None, call)
+        whole.parents |= part.parents
+        whole.scores += part.scores
+
     def runs(self, tool: str, reading: Reading) -> Iterator[LogRun]:
+        homes = {span: trace for trace in self.values() for span in trace.spans} if self.late else {}
+        for late in self.late:
+            named = [str(i) for i in late.ids if i not in (None, "")]
+            trace = next((t for i in named if (t := self.get(i) or homes.get(i)) is not None), None)
+            if trace is None:
+                late.place.drop(f"score {late.name}", "it names no trace that is in these files")
+            else:
+                root = not any(trace.parents.get(i) for i in named)
+                trace.scores.append((late.name, late.value, late.of_trace and root))
         for trace in self.values():
             yield trace.run(tool, reading)
 

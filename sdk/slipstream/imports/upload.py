@@ -111,7 +111,7 @@ def entry_of(run: LogRun, task: str | None, report: Report) -> Entry | None:
         return Entry(run.where, run.share, [run.whole], whole=True, counts=counts)
     bodies = run.bodies(task, report)
     if not bodies:
-        report.refuse(run.where, "no model call with messages and a reply; was it recorded with its content?")
+        report.refuse(run.where, run.empty)
         return None
     replies = [
         mapping(listed(body["messages"])[int(str(mapping(told)["message"]))])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.support.records import NOW, call
 
@@ -130,3 +132,20 @@ def test_a_run_is_told_apart_after_a_restart_too(opened):
         store.close()
     kinds = [(c.kind, c.untrainable_reason) for c in found.call_list]
     assert kinds == [("main", None), ("subagent", None), ("main", None), ("subagent", "a subagent call")]
+
+
+def test_one_that_asks_what_a_tool_call_handed_on_is_a_sub_agent_s():
+    """Qwen Code's sub-agents begin with the same first message as the run."""
+    kinds = EpisodeKinds()
+    task, told = ("Write hello into the file %s and check it." % name for name in "ab")
+
+    def began(system, text):
+        context = [{"role": "user", "content": "context"}, {"role": "assistant", "content": "Got it."}]
+        return Opening.of(
+            [{"role": "system", "content": system}, *context, {"role": "user", "content": text}], tools=True
+        )
+
+    call = {"function": {"name": "agent", "arguments": json.dumps({"prompt": told, "task": task})}}
+    kinds.note("a", kinds.of(began("main", task), None, ""), began("main", task), [json.dumps({"tool_calls": [call]})])
+    assert kinds.of(began("other", told), None, "") == "subagent"
+    assert kinds.of(began("clock", task), None, "") == "main" == kinds.of(began("main", "x"), None, "")

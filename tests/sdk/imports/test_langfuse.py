@@ -86,3 +86,18 @@ def test_examples_in_a_prompt_are_no_calls(tmp_path):
     row = {**ROW, "input": [ASK, USE, TOLD, ASK]}
     (body,), report = read(tmp_path, row)
     assert report.calls == 1 and len(body["messages"]) == 5 and replied(body) == [END]
+
+
+def test_tables_of_traces_observations_and_scores_in_any_order(tmp_path):
+    trace = {"id": "t", "timestamp": "2026-05-01", "bookmarked": False, "public": False, "name": "trip", "user_id": "u"}
+    score = {"trace_id": "t", "name": "reward", "value": 0.5, "data_type": "NUMERIC"}
+    for rows in ((trace, ROW, score), (score, trace, ROW), (ROW, score, trace)):
+        (body,), report = read(tmp_path, *rows)
+        assert (body["task"], body["reward"], body["tags"]) == ("trip", 0.5, {"user": "u"})
+        assert report.clean
+
+
+def test_a_score_of_a_session_or_of_a_trace_that_is_away_is_told(tmp_path):
+    lost = [{"traceId": t, "name": "s", "value": 1, "dataType": "NUMERIC", "sessionId": "x"} for t in (None, "other")]
+    _, report = read(tmp_path, ROW, *lost)
+    assert not report.refused and report.dropped == {("score s", "it names no trace that is in these files"): 2}

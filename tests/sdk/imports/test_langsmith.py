@@ -35,3 +35,9 @@ def test_tokens_that_stand_in_the_reply_come_along(tmp_path):
     row = {"id": "a", "trace_id": "t", "run_type": "llm", "inputs": {"messages": [[ASK]]}, "outputs": {"generations": [[{"text": "done", "message": said}]]}}  # fmt: skip
     (body,), _ = read(tmp_path, row)
     assert (body["replies"][0]["prompt_tokens"], body["replies"][0]["completion_tokens"]) == (3, 2)
+
+
+def test_feedback_in_rows_of_its_own_finds_its_run(tmp_path):
+    told = {"id": "f", "run_id": "a", "trace_id": "t", "key": "reward", "score": True}
+    (body,), report = read(tmp_path, {**told, "score": None}, RUN, told)
+    assert body["reward"] == 1.0 and report.dropped == {("feedback reward", "it has no score that is a number"): 1}

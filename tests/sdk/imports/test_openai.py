@@ -56,3 +56,8 @@ def test_null_columns_and_marks_of_trainers_are_left_out(tmp_path):
     reply = {**USE, "name": None, "trainable": True, "tool_calls": str(USE["tool_calls"]).replace("'", '"')}
     (body,), report = read(tmp_path, {"messages": [ASK, reply, TOLD, END]})
     assert body["messages"][1] == USE and report.clean
+
+
+def test_a_row_of_which_nothing_is_imitated_says_so(tmp_path):
+    _, report = read(tmp_path, {"messages": [ASK, {**END, "weight": 0}]})
+    assert "weight 0" in report.refused[0]

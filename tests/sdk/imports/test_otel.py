@@ -59,3 +59,58 @@ def test_langfuse_attributes_and_events_in_logs(tmp_path):
     record = {"eventName": "gen_ai.client.inference.operation.details", "traceId": "a", "attributes": said}
     (body,), _ = read(tmp_path, {"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]})
     assert replied(body) == [END]
+
+
+def record(name, body, **more):
+    told = [{"key": k, "value": {"stringValue": v} if isinstance(v, str) else v} for k, v in body.items()]
+    return {"eventName": name, "timeUnixNano": "5", "traceId": "aa", "spanId": "b", "body": {"kvlistValue": {"values": told}}, **more}  # fmt: skip
+
+
+def logs(*records):
+    return {"resourceLogs": [{"scopeLogs": [{"logRecords": list(records)}]}]}
+
+
+def test_messages_in_log_records_belong_to_their_span(tmp_path):
+    told = {"message": {"kvlistValue": {"values": [{"key": "content", "value": {"stringValue": "done"}}]}}}
+    said = logs(record("gen_ai.user.message", {"content": "hi"}), record("gen_ai.choice", told))
+    asked = [attribute("gen_ai.operation.name", "chat"), attribute("gen_ai.request.model", "m")]
+    for rows in ((span(attributes=asked), said), (said, span(attributes=asked))):
+        (body,), report = read(tmp_path, *rows)
+        assert replied(body) == [END] and body["replies"][0]["model"] == "m" and report.clean
+    (body,), report = read(tmp_path, said)
+    assert replied(body) == [END] and report.clean
+
+
+def test_a_score_in_a_log_record(tmp_path):
+    told = [attribute("gen_ai.evaluation.name", "reward"), {"key": "gen_ai.evaluation.score.value", "value": {"doubleValue": 0.5}}]  # fmt: skip
+    scored = {"eventName": "gen_ai.evaluation.result", "timeUnixNano": "5", "traceId": "aa", "spanId": "b", "attributes": told}  # fmt: skip
+    (body,), report = read(tmp_path, span(), logs(scored))
+    assert body["reward"] == 0.5 and report.calls == 1 and report.clean
+
+
+def test_spans_that_do_not_name_the_conversation_go_with_those_that_do(tmp_path):
+    root = span(spanId="r", name="trip", attributes=[attribute("gen_ai.operation.name", "invoke_agent")])
+    talk = attribute("gen_ai.conversation.id", "c1")
+    (body,), report = read(tmp_path, root, span(parentSpanId="r", attributes=[*span()["attributes"], talk]))
+    assert (body["id"], body["task"]) == ("otel-c1", "trip") and report.clean
+    named = {**root, "attributes": [*root["attributes"], talk]}
+    (body,), report = read(tmp_path, span(parentSpanId="r"), named)
+    assert (body["id"], body["task"]) == ("otel-c1", "trip") and report.clean
+
+
+def test_what_tempo_and_jaeger_answer(tmp_path):
+    tags = [{"key": a["key"], "type": "string", "value": a["value"]["stringValue"]} for a in span()["attributes"]]
+    jaeger = {"traceID": "aa", "spanID": "b", "operationName": "chat", "startTime": 10**15, "duration": 10**6, "tags": tags}  # fmt: skip
+    whole = {"scopeSpans": [{"spans": [span()]}]}
+    for row in ({"batches": [whole]}, {"trace": {"resourceSpans": [whole]}}, {"result": {"resourceSpans": [whole]}}):
+        (body,), report = read(tmp_path, row)
+        assert (body["id"], replied(body)) == ("otel-aa", [END]) and report.clean
+    (body,), report = read(tmp_path, {"data": [{"traceID": "aa", "spans": [jaeger], "processes": {}}], "total": 0})
+    assert (body["id"], replied(body), body["at"]) == ("otel-aa", [END], 1e9) and report.clean
+    assert body["replies"][0]["seconds"] == 1.0
+
+
+def test_events_in_pydantic_ai_s_attribute(tmp_path):
+    events = [{"event.name": "gen_ai.user.message", "content": "hi", "gen_ai.message.index": 0}, {"event.name": "gen_ai.choice", "index": 0, "message": END}]  # fmt: skip
+    (body,), report = read(tmp_path, span(attributes=[attribute("gen_ai.operation.name", "chat"), attribute("events", events)]))  # fmt: skip
+    assert replied(body) == [END] and report.clean

@@ -40,3 +40,12 @@ def test_json_that_was_said_stays_as_it_was_spelt(tmp_path):
     out = [{"message.role": "assistant", "message.content": said}]
     (body,), _ = read(tmp_path, {**ROW, "attributes.llm.output_messages": out})
     assert replied(body)[0]["content"] == said
+
+
+def test_annotations_in_rows_of_their_own_find_their_span(tmp_path):
+    told = {"annotator_kind": "HUMAN", "result": {"score": 0.5, "label": None}}
+    spans = [{**ROOT, "context.span_id": "r"}, {**ROW, "context.span_id": "c", "parent_id": "r"}]
+    rows = [{"name": "reward", "span_id": "r", **told}, {"name": "tone", "span_id": "c", **told}, {"name": "x", "span_id": "gone", **told}]  # fmt: skip
+    (body,), report = read(tmp_path, rows[0], *spans, *rows[1:])
+    assert (body["reward"], body["metrics"]) == (0.5, {"tone": 0.5})
+    assert report.dropped == {("score x", "it names no trace that is in these files"): 1}

@@ -90,3 +90,9 @@ def test_parquet_rows_and_what_is_no_parquet(tmp_path):
 def test_an_empty_file_has_no_rows(tmp_path):
     (tmp_path / "a.json").write_text("\n ")
     assert values(tmp_path / "a.json") == []
+
+
+def test_a_table_as_pandas_writes_it(tmp_path):
+    path = tmp_path / "log.json"
+    path.write_text('{"a": {"0": 1, "1": 2}, "b": {"0": "x", "1": null}}')
+    assert values(path) == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]

@@ -30,3 +30,9 @@ def test_several_completions_of_a_prompt(tmp_path):
 
 def test_a_reward_of_a_wrong_type_is_refused(tmp_path):
     assert "log.jsonl:1: reward" in read(tmp_path, {**ROW, "reward": {"x": 1}})[1].refused[0]
+
+
+def test_metrics_in_columns(tmp_path):
+    rows = {"prompt": [[ASK]] * 2, "completion": [[END]] * 2, "reward": [1, 0], "metrics": {"exact": [0.5, 0.25]}}
+    bodies, report = read(tmp_path, rows)
+    assert [b["metrics"] for b in bodies] == [{"exact": 0.5}, {"exact": 0.25}] and report.clean

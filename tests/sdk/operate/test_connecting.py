@@ -59,10 +59,11 @@ def test_what_is_there_is_kept(tmp_path):
     connect(agent, PLACE, tmp_path)
     read = json.loads(path.read_text())
     assert read["theme"] == "dark" and read["env"]["A"] == "1" and read["env"]["ANTHROPIC_MODEL"] == "my-model"
-    path.write_text(path.read_text() + "\n")
+    written = path.read_text()
+    path.write_text("{broken")
     with pytest.raises(ConfigError, match="changed since"):
         undo(agent, tmp_path)
-    path.write_text(path.read_text()[:-1])
+    path.write_text(written)
     assert undo(agent, tmp_path) == path and path.read_text() == mine
     path.write_text("// mine\n{}")
     with pytest.raises(ConfigError, match="--print"):
@@ -73,6 +74,35 @@ def test_what_is_there_is_kept(tmp_path):
     with pytest.raises(ConfigError, match="--print"):
         connect(AGENTS["codex"], PLACE, tmp_path)
     assert codex.read_text() == 'model = "x"\n'
+
+
+def test_what_was_written_since_stays_when_it_is_taken_back(tmp_path):
+    agent = AGENTS["claude-code"]
+    path = tmp_path / agent.file.path
+    path.parent.mkdir()
+    path.write_text('{"env": {"A": "1", "ANTHROPIC_MODEL": "mine"}}')
+    connect(agent, PLACE, tmp_path)
+    changed = json.loads(path.read_text())
+    changed["permissions"], changed["env"]["ANTHROPIC_AUTH_TOKEN"] = {"allow": ["Bash"]}, "my key"
+    path.write_text(json.dumps(changed))
+    connect(agent, PLACE._replace(root="http://127.0.0.1:8200"), tmp_path)  # again: what it takes back is the first one
+    assert json.loads(path.read_text())["env"]["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:8200"
+    assert undo(agent, tmp_path) == path
+    env = {"A": "1", "ANTHROPIC_MODEL": "mine", "ANTHROPIC_AUTH_TOKEN": "my key"}
+    assert json.loads(path.read_text()) == {"env": env, "permissions": {"allow": ["Bash"]}}
+
+
+@pytest.mark.parametrize(("name", "more"), [("opencode", '{"$schema": "x"}'), ("codex", '[projects."/w"]\n')])
+def test_a_file_that_the_agent_adds_to(name, more, tmp_path):
+    agent = AGENTS[name]
+    path = connect(agent, PLACE, tmp_path)
+    wrote = path.read_text()
+    path.write_text(json.dumps({**json.loads(more), **json.loads(wrote)}) if name == "opencode" else wrote + more)
+    assert undo(agent, tmp_path) == path and "".join(path.read_text().split()) == "".join(more.split())
+    assert undo(agent, tmp_path) is None
+    path.unlink()
+    connect(agent, PLACE, tmp_path).unlink()
+    assert undo(agent, tmp_path) == path and not path.exists()
 
 
 def test_it_asks_the_proxy_as_the_agent_would_and_says_what_is_wrong():

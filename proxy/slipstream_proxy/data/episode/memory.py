@@ -36,6 +36,8 @@ _SAME: Final = 128
 """Runs that stand at the same place of a conversation; of one that is asked for ever the older ones are forgotten."""
 
 
+_ORDERS: Final = 8
+"""Texts of a reply's tool calls that are remembered."""
 _LATEST: Final = 8
 """Messages at the end of a request that are looked at for the last reply."""
 
@@ -60,8 +62,12 @@ class EpisodeMemory:
         origin = tags.origin
         if name is None and turn is not None:
             found = self._continued(key, turn)
-            if found is None and body is not None and not turn.has_reply:
-                found = self._quoted(key, turn, ConversationStart(body))
+            if found is None and body is not None:
+                start = ConversationStart(body)
+                found = None if turn.has_reply else self._quoted(key, turn, start)
+                if found is None and (order := start.order()) is not None:
+                    found = self._ordered(key, order)
+                    tags.kind = tags.kind or ("subagent" if found is not None else "")
             if found is not None:
                 name, origin = found[1], "continued"
         if name is None:
@@ -167,7 +173,10 @@ class EpisodeMemory:
         """The one episode in which this was said."""
         if len(message) == SHORT:
             return None
-        said = f"said-{message.hex()}"
+        return self._only(key, f"said-{message.hex()}", now)
+
+    def _only(self, key: str, said: str, now: float) -> Name | None:
+        """The one episode that is known by this."""
         name = self._tools.get((key, said)) if self.shared is None else self._caller(key, said)
         return name if name is not None and (self.shared is not None or self._alive(name, now)) else None
 
@@ -177,11 +186,26 @@ class EpisodeMemory:
         turn.summary = asked in (SUMMARY, COMPACTION)
         kind, now = "says" if asked is not None else "sums", time.monotonic()
         for quote in request.quoted():
-            said = f"{kind}-{quote}"
-            name = self._tools.get((key, said)) if self.shared is None else self._caller(key, said)
-            if name is not None and (self.shared is not None or self._alive(name, now)):
+            if (name := self._only(key, f"{kind}-{quote}", now)) is not None:
                 return name
         return None
+
+    def _ordered(self, key: str, order: str) -> Name | None:
+        """The run whose tool call told a sub-agent just this. What a run of its own began with is a task: agents repeat
+        it in their calls, and other runs have it, too.
+        """
+        begun = f"begun-{order}"
+        if self.shared is None:
+            known = (key, begun) in self._tools
+        else:
+            known = bool(self.shared.names("tool", key, begun.encode()))
+        name = None if known else self._only(key, f"asks-{order}", time.monotonic())
+        if name is None and not known:
+            if self.shared is None:
+                self._tools[(key, begun)] = None
+            else:
+                self.shared.put("tool", key, begun.encode(), "-")
+        return name
 
     def _standing(self, key: str, digest: bytes, now: float) -> Name | None:
         """An episode that stands there. Runs that said the same are interchangeable: each continues one of them."""
@@ -222,6 +246,7 @@ class EpisodeMemory:
         # of a usual reply how it begins and how it calls: each takes a place in the table
         kind, quotes = ("sums", said.quotes) if asked.summary else ("says", {*said.quotes[:1], *said.quotes[-1:]})
         given += [f"{kind}-{quote}" for quote in quotes]
+        given += [f"asks-{order}" for order in said.orders[:_ORDERS]]
         if self.shared is not None:
             for tool in given:
                 self.shared.put("tool", key, tool.encode("utf-8", "surrogatepass"), episode.name[1])

@@ -239,7 +239,7 @@ class CallTable:
         opening = Opening.of(call.parsed.messages, tools=bool(call.parsed.tools))
         kind = known.kinds.of(opening, extends, call.head.kind)
         self._remember(known, day, call.head.id, packed, answered=call.head.outcome == "ok")
-        known.kinds.note(call.head.id, kind, opening)
+        known.kinds.note(call.head.id, kind, opening, packed.replies)
         known.count = ep.calls + 1
         self.known.put(ep.eid, known)
         left_out = kind in self.untrained_kinds
@@ -293,7 +293,7 @@ class CallTable:
                 known.stamps.append(stamp_of(row))
             self._remember(known, schema.day_of(row.ts), row.id, packed, answered=row.outcome in ANSWERED)
             known.tree.mark(row.extends)
-            known.kinds.note(row.id, kind_of(row), self._opening(packed))
+            known.kinds.note(row.id, kind_of(row), self._opening(packed), packed.replies)
         return known
 
     def supersede(self, tx: Tx, eids: Collection[str]) -> None:

@@ -3,7 +3,8 @@
 A call that says its kind has that one. A call that goes on with another one is what that one is. Of the others, which
 begin a conversation, the first with tools leads the run. Those with its system prompt or its first message are its own,
 too: a rewritten history, or a clock in the prompt. Without tools where the run has some, a call is a side call, and
-its instruction says which: a title, a summary, a compaction. With tools and another system prompt it is a sub-agent's.
+its instruction says which: a title, a summary, a compaction. With tools and another system prompt it is a sub-agent's,
+and so is one that asks just what a tool call of the run handed on.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from slipstream_proxy.dialects.purpose import COMPACTION, SUMMARY, ends, purpose
+from slipstream_proxy.dialects.purpose import COMPACTION, SUMMARY, ends, order, orders, purpose
 from slipstream_proxy.store.conversation.fingerprint import digest
-from slipstream_proxy.store.tables.rows import dump
+from slipstream_proxy.store.tables.rows import dump, load
 
 MAIN, SUBAGENT, SIDE = "main", "subagent", "side"
 SUMMED = {kind: kind for kind in (SUMMARY, COMPACTION)}
@@ -37,15 +38,18 @@ class Opening:
     """The beginning and the end of the system prompt and of the last message."""
     last: str
     tools: bool
+    order: str | None = None
+    """A digest of what it asks last, if that is not short."""
 
     @classmethod
     def of(cls, messages: Sequence[object], *, tools: bool) -> Opening:
         roles = [m.get("role") if isinstance(m, dict) else None for m in messages]
         count = next((n for n, role in enumerate(roles) if role not in ("system", "developer")), len(roles))
         system = "\n".join(_text(m) for m in messages[:count])
-        last = ends(_text(messages[-1])) if len(messages) > count else ""
+        asked = _text(messages[-1]) if len(messages) > count else ""
+        last = ends(asked)
         first = digest(dump(messages[count])) if len(messages) > count else b""
-        return cls(digest(system), first, f"{ends(system)}\n{last}", last, tools)
+        return cls(digest(system), first, f"{ends(system)}\n{last}", last, tools, order(asked))
 
 
 def _text(message: object) -> str:
@@ -63,6 +67,8 @@ class EpisodeKinds:
     """Of the agent's own conversation, without its texts."""
     _others: dict[str, str] = field(default_factory=dict)
     """Call → kind, where it is not ``main``."""
+    _orders: set[str] = field(default_factory=set)
+    """What the calls' replies handed on in their tool calls."""
 
     def of(self, opening: Opening, extends: str | None, said: str) -> str:
         """A new call's kind. ``said``: what it says itself, or nothing."""
@@ -82,17 +88,22 @@ class EpisodeKinds:
             return MAIN
         if lead.tools and not opening.tools:
             return SIDE
+        if opening.order is not None and opening.order in self._orders and opening.order != lead.order:
+            return SUBAGENT
         if opening.system == lead.system or opening.first == lead.first:
             return COMPACTION if _ASKED.search(opening.last) else MAIN
         return SUBAGENT
 
-    def note(self, call: str, kind: str, opening: Opening) -> None:
-        """A call of this kind is stored."""
+    def note(self, call: str, kind: str, opening: Opening, replies: Sequence[str] = ()) -> None:
+        """A call of this kind is stored. ``replies``: their JSON."""
+        for reply in replies:
+            if '"tool_calls"' in reply:
+                self._orders.update(orders(load(reply)))
         if kind != MAIN:
             self._others[call] = kind
         elif self.lead is None or (opening.tools and not self.lead.tools):
-            self.lead = Opening(opening.system, opening.first, "", "", opening.tools)
+            self.lead = Opening(opening.system, opening.first, "", "", opening.tools, opening.order)
 
     @property
     def size(self) -> int:
-        return 160 * len(self._others)
+        return 160 * len(self._others) + 120 * len(self._orders)

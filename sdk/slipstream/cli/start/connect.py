@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     agent, home = AGENTS[args.name], Path.home()
     if args.undo:
         path = undo(agent, home)
-        print(f"{path} is as it was." if path else f"Nothing was written for {agent.title}.")
+        print(f"{path} has nothing of it any more." if path else f"Nothing was written for {agent.title}.")
         return 0
     place = _place(args)
     trouble = None if args.print else trouble_of(place)

@@ -142,9 +142,8 @@ def connect(agent: CodingAgent, place: AgentAddress, home: Path) -> Path | None:
         return None
     path, text, state = home / agent.file.path, place.filled(agent.file.text), _state(home)
     before = path.read_text() if path.exists() else None
-    told = state.get(agent.name)
-    if told is not None and before == told["after"]:
-        before = told["before"]
+    if (told := state.get(agent.name)) is not None:
+        before = _taken_out(path, before, told["before"], told["after"])
     if before is not None:
         if path.suffix != ".json":
             raise ConfigError(f"{path} is there already: `slipstream connect {agent.name} --print` says what to add")
@@ -160,20 +159,53 @@ def connect(agent: CodingAgent, place: AgentAddress, home: Path) -> Path | None:
     return path
 
 
+_GONE = object()
+"""An entry that is not there."""
+
+
+def _without(now: object, after: object, before: object) -> object:
+    """``now`` with each entry as it was before, but for those that somebody changed after we wrote them."""
+    if not (isinstance(now, dict) and isinstance(after, dict)):
+        return before if now == after else now
+    was = before if isinstance(before, dict) else {}
+    made = {name: _without(value, after.get(name, _GONE), was.get(name, _GONE)) for name, value in now.items()}
+    left = {name: value for name, value in made.items() if value is not _GONE}
+    return left if left or before is not _GONE else _GONE
+
+
+def _taken_out(path: Path, now: str | None, before: str | None, after: str) -> str | None:
+    """The file's text without what we wrote into it; None: no file is left. An agent writes into its file, too.
+
+    Raises ``ConfigError`` where ours cannot be told from what was written since.
+    """
+    if now == after or (now is None and before is None):
+        return before
+    try:
+        if now is None:
+            raise ValueError
+        if path.suffix != ".json":  # such a file is all ours, where it was made
+            if before is not None or after not in now:
+                raise ValueError
+            return now.replace(after, "", 1)
+        read = _without(json.loads(now), json.loads(after), _GONE if before is None else json.loads(before))
+    except ValueError as e:
+        raise ConfigError(
+            f"{path} was changed since: take out by hand what `slipstream connect --print` says for it"
+        ) from e
+    return None if read is _GONE else json.dumps(read, indent=2) + "\n"
+
+
 def undo(agent: CodingAgent, home: Path) -> Path | None:
-    """Put the file back as it was. None: nothing was written. Raises ``ConfigError`` where it was changed since."""
+    """Take out of the file what was written. None: nothing was. Raises ``ConfigError`` where that is not certain."""
     state = _state(home)
     told = state.pop(agent.name, None)
     if told is None:
         return None
     path = Path(told["path"])
-    if (path.read_text() if path.exists() else None) != told["after"]:
-        raise ConfigError(
-            f"{path} was changed since: take out by hand what `slipstream connect {agent.name} --print` says"
-        )
-    if told["before"] is None:
-        path.unlink()
+    text = _taken_out(path, path.read_text() if path.exists() else None, told["before"], told["after"])
+    if text is None:
+        path.unlink(missing_ok=True)
     else:
-        _write(path, told["before"])
+        _write(path, text)
     _keep(home, state)
     return path

@@ -38,7 +38,9 @@ def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
 
 def _runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     frame = mapping(row.get("input"))
-    prompt = messages_of(row.get("prompt"), "user", place) or messages_of(frame.get("messages"), "user", place)
+    prompt = messages_of(first(row, "prompt", "conversations"), "user", place) or messages_of(
+        frame.get("messages"), "user", place
+    )
     tools = tools_in(frame or row)
     sides = [messages_of(first(row, *columns), "assistant", place) for _, columns, _, _ in SIDES]
     if not prompt:  # both sides are whole conversations

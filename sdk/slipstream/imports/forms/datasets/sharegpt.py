@@ -11,14 +11,19 @@ from slipstream.imports.records import LogRun, said
 from slipstream.imports.registry import Reading, each
 from slipstream.imports.report import Place, Refused, Value
 from slipstream.imports.rows import LogRow
-from slipstream.imports.values import first, mapping, parsed, tool_call
+from slipstream.imports.values import first, listed, mapping, parsed, tool_call
 
 GATHERS = False
 UNTRAINED = ("train", "loss")
+NAMES = ("conversations", "conversation", "items")
 
 
 def is_one(row: Mapping[str, Value]) -> bool:
-    return "conversations" in row or ("conversation" in row and "messages" not in row)
+    if "messages" in row:
+        return "conversations" in row
+    return (
+        "conversations" in row or "conversation" in row or "from" in mapping(next(iter(listed(row.get("items"))), None))
+    )
 
 
 def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
@@ -26,10 +31,10 @@ def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
 
 
 def _run(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
-    told = json_in(first(row, "conversations", "conversation"), "conversations")
+    told = json_in(first(row, *NAMES), "conversations")
     if not isinstance(told, list) or not told:
         raise Refused("a list that is not empty is needed", "conversations")
-    run = described(row, place, read=("conversations", "conversation", "system"))
+    run = described(row, place, read=(*NAMES, "system"))
     messages: list[Message] = []
     if isinstance(row.get("system"), str) and row["system"]:
         messages.append({"role": "system", "content": row["system"]})

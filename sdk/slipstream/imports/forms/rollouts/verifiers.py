@@ -80,6 +80,8 @@ def _rows(row: dict[str, Value]) -> Iterator[dict[str, Value]]:
                 }
                 prompt = listed(row["prompt"])[n] if columns and len(listed(row["prompt"])) == count else row["prompt"]
                 rest = {k: v for k, v in row.items() if k not in own}
+                if (named := mapping(row.get("metrics"))) and all(len(listed(v)) == count for v in named.values()):
+                    own["metrics"] = {k: listed(v)[n] for k, v in named.items()}
                 if "rewards" in own:
                     own["reward"] = own.pop("rewards")
                 yield {k: v for k, v in {**rest, **own}.items() if k != "completions"} | {

@@ -8,7 +8,7 @@ from slipstream.imports.records import LogRun, ModelCall, Told
 from slipstream.imports.registry import Reading, guarded
 from slipstream.imports.report import Place, Value
 from slipstream.imports.rows import LogRow
-from slipstream.imports.traces import Trace, Traces, replies_of, sent_of, tool_of, usage_of
+from slipstream.imports.traces import Late, Trace, Traces, replies_of, sent_of, tool_of, usage_of
 from slipstream.imports.values import first, listed, mapping, parsed
 
 GATHERS = True
@@ -27,10 +27,16 @@ def is_one(row: Mapping[str, Value]) -> bool:
     """A trace, an observation or a score."""
     if isinstance(parsed(row.get("observations")), list):
         return True
+    if _is_trace(row):
+        return True
     typed = row.get("type") in TYPES
     if typed and ("startTime" in row or "start_time" in row):
         return True
     return first(row, "traceId", "trace_id") is not None and (typed or "dataType" in row or "data_type" in row)
+
+
+def _is_trace(row: Mapping[str, Value]) -> bool:
+    return {"id", "timestamp", "bookmarked", "public"} <= row.keys()
 
 
 def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
@@ -45,7 +51,11 @@ def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
                 ident = first(row.value, "traceId", "trace_id") or row.value.get("id")
                 _observation(found.named(ident, row), row.value, place)
             elif "value" in row.value or "dataType" in row.value or "data_type" in row.value:
-                _score(found.named(first(row.value, "traceId", "trace_id"), row), row.value, place)
+                if (score := _score(row.value, place)) is not None:
+                    ids = (first(row.value, "traceId", "trace_id"),)
+                    found.late.append(Late(ids, *score, place))
+            elif _is_trace(row.value):  # a file of traces, beside those of their observations and scores
+                _describe(found.named(row.value["id"], row), row.value)
             else:
                 place.drop("a row", "it is neither a trace nor an observation nor a score")
     yield from found.runs("langfuse", reading)
@@ -74,7 +84,7 @@ def _trace(found: Traces, row: LogRow, place: Place) -> None:
             place.drop("scores", "their ids alone stand in the file")
         elif (name := str(score.get("id"))) not in seen or score.get("id") is None:
             seen.add(name)
-            _score(trace, score, place)
+            trace.scores += filter(None, [_score(score, place)])
 
 
 def _describe(trace: Trace, row: Mapping[str, Value]) -> None:
@@ -86,17 +96,17 @@ def _describe(trace: Trace, row: Mapping[str, Value]) -> None:
         trace.tags[str(label)] = "yes"
 
 
-def _score(trace: Trace, score: Mapping[str, Value], place: Place) -> None:
+def _score(score: Mapping[str, Value], place: Place) -> tuple[str, float, bool] | None:
+    """Name, value, and whether it is of a whole trace. None: it is no number, which is told."""
     name, kind = str(score.get("name") or "score"), first(score, "dataType", "data_type")
     value = score.get("value")
     if kind in ("CATEGORICAL", "TEXT") or (isinstance(value, str) and kind is None and not value.strip()):
         place.drop(f"score {name}", "it is a category, not a number")
-        return
+        return None
     read = float(value) if isinstance(value, bool) else place.score(value, f"score {name}")
     if value is None:
         place.drop(f"score {name}", "it has no value")
-    if read is not None:
-        trace.scores.append((name, read, first(score, "observationId", "observation_id") is None))
+    return None if read is None else (name, read, first(score, "observationId", "observation_id") is None)
 
 
 def _observation(trace: Trace, row: Mapping[str, Value], place: Place) -> None:
@@ -112,7 +122,7 @@ def _observation(trace: Trace, row: Mapping[str, Value], place: Place) -> None:
     trace.parent(ident, parent)
     for score in map(mapping, listed(row.get("scores"))):
         if score:
-            _score(trace, {"observationId": ident, **score}, place)
+            trace.scores += filter(None, [_score({"observationId": ident, **score}, place)])
     if row.get("type") == MODEL_CALL:
         trace.call(ident, parent, _call(row, place))
 

@@ -8,7 +8,7 @@ from slipstream.imports.records import LogRun, ModelCall, Told
 from slipstream.imports.registry import Reading, guarded
 from slipstream.imports.report import Place, Value
 from slipstream.imports.rows import LogRow
-from slipstream.imports.traces import Trace, Traces, replies_of, sent_of, tool_of, usage_of
+from slipstream.imports.traces import Late, Trace, Traces, replies_of, sent_of, tool_of, usage_of
 from slipstream.imports.values import first, listed, mapping
 
 GATHERS = True
@@ -16,9 +16,14 @@ MODEL_CALL = "llm"
 
 
 def is_one(row: Mapping[str, Value]) -> bool:
-    if "run_type" in row or "dotted_order" in row:
+    if "run_type" in row or "dotted_order" in row or _is_feedback(row):
         return True
     return isinstance(row.get("inputs"), Mapping) and isinstance(row.get("outputs"), Mapping) and "messages" not in row
+
+
+def _is_feedback(row: Mapping[str, Value]) -> bool:
+    """A row of LangSmith's feedback, which names its run."""
+    return "key" in row and "score" in row and ("run_id" in row or "trace_id" in row)
 
 
 def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
@@ -28,6 +33,9 @@ def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
         with guarded(place):
             if "run_type" in row.value or "dotted_order" in row.value:
                 _take(found, row.value, None, place, row)
+            elif _is_feedback(row.value):
+                ids = (row.value.get("run_id"), row.value.get("trace_id"))
+                found.late += [Late(ids, *score, place) for score in _scores([row.value], True, place)]
             else:
                 trace = found.named(first(row.value, "id", "example_id"), row)
                 trace.task = str(first(row.value, "name", "task") or "") or None
@@ -70,12 +78,17 @@ def _feedback(trace: Trace, row: Mapping[str, Value], of_trace: bool, place: Pla
             trace.scores.append((name, mean, of_trace))
         else:
             place.drop(f"feedback {name}", "it has no mean that is a number")
-    for told in map(mapping, listed(row.get("feedback"))):
+    trace.scores += _scores(listed(row.get("feedback")), of_trace, place)
+
+
+def _scores(feedback: Iterable[Value], of_trace: bool, place: Place) -> Iterator[tuple[str, float, bool]]:
+    """Name and value of each that is a number; the others are told."""
+    for told in map(mapping, feedback):
         name = str(told.get("key") or "feedback")
         value = told.get("score")
         read = float(value) if isinstance(value, bool) else place.score(value, f"feedback {name}")
         if read is not None:
-            trace.scores.append((name, read, of_trace))
+            yield name, read, of_trace
         elif value is None:
             place.drop(f"feedback {name}", "it has no score that is a number")
 

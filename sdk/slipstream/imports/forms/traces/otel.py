@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from slipstream.imports.forms.traces.phoenix import openinference_call
 from slipstream.imports.messages import Message, expand
@@ -25,17 +26,27 @@ EVENTS = {
 """Events of before the messages became attributes → the role."""
 FRAMES = (
     *("resourceSpans", "resource_spans", "scopeSpans", "scope_spans", "instrumentationLibrarySpans"),
-    *("resourceLogs", "resource_logs", "scopeLogs", "scope_logs", "logRecords", "log_records", "spans"),
+    *("resourceLogs", "resource_logs", "scopeLogs", "scope_logs", "logRecords", "log_records", "batches", "spans"),
 )
+ANSWERS = ("trace", "result")
+"""Under which the API of a store of traces (Tempo, Jaeger) has a trace in OTLP."""
+FRAMES_SET = frozenset(FRAMES)
 DETAILS = "gen_ai.client.inference.operation.details"
 """The event that has all messages of a call."""
 LABELS = {"user": ("enduser.id", "user.id"), "agent": ("gen_ai.agent.name",), "session": ("session.id",)}
+UNSAID = ("system", "event.name", "message.index")
+"""What an event says of itself."""
+EVALUATIONS = ("gen_ai.evaluation.result", "gen_ai.evaluation")
+SpanKey = tuple[str, str]
+"""Ids of trace and span."""
 Said = tuple[list[Message], list[Message]]
 
 
 def is_one(row: Mapping[str, Value]) -> bool:
     """OTLP's JSON, or one span of it."""
-    if any(name in row for name in FRAMES[:-1]):
+    if any(name in row for name in FRAMES[:-1]) or ("traceID" in row and "spans" in row):
+        return True
+    if any(not FRAMES_SET.isdisjoint(mapping(row[name])) for name in ANSWERS if isinstance(row.get(name), Mapping)):
         return True
     if any(name in row for name in ("startTimeUnixNano", "start_time_unix_nano")):
         return True
@@ -45,25 +56,68 @@ def is_one(row: Mapping[str, Value]) -> bool:
 
 def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
     """All traces of a file; spans of one conversation (``gen_ai.conversation.id``) are one."""
-    found = Traces()
+    gathered = _Gathered()
     for row in rows:
         place = reading.at(row)
         for span in _spans(row.value):
             with guarded(place):
-                _span(found, span, place, row)
-    yield from found.runs("otel", reading)
+                gathered.take(span, place, row)
+    yield from gathered.whole().runs("otel", reading)
 
 
-def _span(found: Traces, span: Mapping[str, Value], place: Place, row: LogRow) -> None:
-    attributes = _attributes(span.get("attributes"))
+@dataclass(slots=True)
+class _Gathered:
+    """Spans on their way to traces. What says more of a span, or of its trace, may come later."""
+
+    found: Traces = field(default_factory=Traces)
+    bare: dict[SpanKey, tuple[Mapping[str, Value], Place, LogRow]] = field(default_factory=dict)
+    """Model calls without messages, which log records may have."""
+    records: dict[SpanKey, list[Mapping[str, Value]]] = field(default_factory=dict)
+    places: dict[SpanKey, tuple[Place, LogRow]] = field(default_factory=dict)
+    talks: dict[str, set[str]] = field(default_factory=dict)
+    """Trace → the conversations that its spans name."""
+
+    def take(self, span: Mapping[str, Value], place: Place, row: LogRow) -> None:
+        key = _key(span)
+        if _is_record(span):
+            self.records.setdefault(key, []).append(_event(span))
+            self.places.setdefault(key, (place, row))
+            return
+        attributes = _attributes(span.get("attributes"))
+        if talk := attributes.get("gen_ai.conversation.id"):
+            self.talks.setdefault(key[0], set()).add(str(talk))
+        if not _span(self.found, span, attributes, place, row):
+            self.bare[key] = (span, place, row)
+
+    def whole(self) -> Traces:
+        for key, events in self.records.items():
+            alone = {"traceId": key[0], "spanId": key[1], "startTimeUnixNano": events[0].get("timeUnixNano")}
+            span, place, row = self.bare.pop(key, (alone, *self.places[key]))
+            told = [*listed(span.get("events")), *events]
+            if (trace := self.found.get(key[0])) is not None and key[1] in trace.calls:  # its own messages are read
+                told = [e for e in told if str(mapping(e).get("name")) in EVALUATIONS]
+            with guarded(place):
+                _span(self.found, {**span, "events": told}, _attributes(span.get("attributes")), place, row)
+        for _, place, _ in self.bare.values():
+            place.drop("a model call", "its messages were not recorded")
+        for name, talks in self.talks.items():
+            if len(talks) == 1:  # its other spans do not name it, but they are of the same run
+                self.found.join(name, *talks)
+        return self.found
+
+
+def _key(span: Mapping[str, Value]) -> SpanKey:
     context = mapping(span.get("context"))
-    ident = _hex(first(span, "spanId", "span_id") or context.get("span_id") or "")
-    trace_id = attributes.get("gen_ai.conversation.id") or _hex(
-        first(span, "traceId", "trace_id") or context.get("trace_id") or ident
-    )
-    trace = found.named(trace_id, row)
+    ident = _hex(first(span, "spanId", "span_id", "spanID") or context.get("span_id") or "")
+    return _hex(first(span, "traceId", "trace_id", "traceID") or context.get("trace_id") or ident), ident
+
+
+def _span(found: Traces, span: Mapping[str, Value], attributes: Mapping[str, Value], place: Place, row: LogRow) -> bool:
+    """False: it is a model call, and its messages are not in it."""
+    name, ident = _key(span)
+    trace = found.named(attributes.get("gen_ai.conversation.id") or name, row)
     parent = first(span, "parentSpanId", "parent_span_id", "parent_id")
-    task = attributes.get("slipstream.task") or (None if parent else span.get("name"))
+    task = attributes.get("slipstream.task") or (None if parent else first(span, "name", "operationName"))
     trace.task = trace.task or (str(task) if task else None)
     for tag, names in LABELS.items():
         if value := next((attributes[n] for n in names if attributes.get(n)), None):
@@ -72,29 +126,48 @@ def _span(found: Traces, span: Mapping[str, Value], place: Place, row: LogRow) -
     _scores(trace, span, place)
     if (call := call_of(span, attributes, place)) is not None:
         trace.call(ident, _hex(parent) if parent else None, call)
+    return call is not None or attributes.get("gen_ai.operation.name") not in MODEL_CALLS
 
 
 def _spans(row: Mapping[str, Value]) -> Iterator[Mapping[str, Value]]:
+    if "traceID" in row:
+        yield from map(_of_jaeger, map(mapping, listed(row.get("spans"))))
+        return
+    row = next((inner for name in ANSWERS if not FRAMES_SET.isdisjoint(inner := mapping(row.get(name)))), row)
     below = [row.get(name) for name in FRAMES]
     if any(isinstance(part, list) for part in below):
         for part in below:
             for item in listed(part):
                 yield from _spans(mapping(item))
-    elif "severityNumber" in row or "eventName" in row or "event_name" in row or "timeUnixNano" in row:
-        yield _of_log(row)
     else:
         yield row
 
 
-def _of_log(record: Mapping[str, Value]) -> Mapping[str, Value]:
-    """A log record with an event that has a whole call in it, as the span of this call."""
+def _is_record(row: Mapping[str, Value]) -> bool:
+    return any(name in row for name in ("severityNumber", "eventName", "event_name", "timeUnixNano", "time_unix_nano"))
+
+
+def _event(record: Mapping[str, Value]) -> Mapping[str, Value]:
+    """A log record as the span's event that it was before events became logs."""
     attributes = _attributes(record.get("attributes"))
-    name = first(record, "eventName", "event_name") or attributes.get("event.name")
+    name = first(record, "eventName", "event_name") or attributes.pop("event.name", None)
     at = first(record, "timeUnixNano", "time_unix_nano")
-    told = attributes if name == DETAILS else {}
-    return {**record, "spanId": f"{first(record, 'spanId', 'span_id')}-log", "startTimeUnixNano": at} | (
-        {"attributes": told, "parentSpanId": first(record, "spanId", "span_id")}
-    )
+    return {"name": name, "attributes": attributes, "body": _plain(record.get("body")), "timeUnixNano": at}
+
+
+def _of_jaeger(span: Mapping[str, Value]) -> Mapping[str, Value]:
+    """A span of Jaeger's own JSON: microseconds, and attributes as tags."""
+    begin, took = span.get("startTime"), span.get("duration")
+    parents = [mapping(r) for r in listed(span.get("references"))]
+    made = {
+        **span,
+        "parentSpanId": next((r.get("spanID") for r in parents if r.get("refType") != "FOLLOWS_FROM"), None),
+    }
+    if isinstance(begin, int) and isinstance(took, int):
+        made |= {"startTimeUnixNano": begin * 1000, "endTimeUnixNano": (begin + took) * 1000}
+    made["attributes"] = _attributes(span.get("tags"))
+    logs = [_attributes(mapping(log).get("fields")) for log in listed(span.get("logs"))]
+    return made | {"events": [{"name": log.get("event") or log.get("name"), "attributes": log} for log in logs]}
 
 
 def _plain(value: Value) -> Value:
@@ -145,15 +218,13 @@ def call_of(span: Mapping[str, Value], attributes: Mapping[str, Value], place: P
         return openinference_call(nested(attributes), (at, end), place)
     ways = (
         _as_attributes(attributes, place),
-        _as_events(span, place),
+        _as_events(span, attributes, place),
         _as_numbers(attributes, place),
         _as_vercel(attributes, place),
         _as_langfuse(attributes, place),
     )
     sent, replies = next((said for said in ways if said[1]), next((said for said in ways if said[0]), ([], [])))
     if not replies and not sent:
-        if operation in MODEL_CALLS:
-            place.drop("a model call", "its messages were not recorded")
         return None
     told = nested({k: v for k, v in attributes.items() if ".usage." in k or k.startswith("llm.usage")})
     usage = mapping(mapping(told.get("gen_ai")).get("usage"))
@@ -204,10 +275,12 @@ def _as_langfuse(attributes: Mapping[str, Value], place: Place) -> Said:
     return sent, replies_of(attributes.get("langfuse.observation.output"), sent, place)
 
 
-def _as_events(span: Mapping[str, Value], place: Place) -> Said:
+def _as_events(span: Mapping[str, Value], own: Mapping[str, Value], place: Place) -> Said:
+    """Events of the span, or in Pydantic AI's attribute of this name."""
     sent: list[Message] = []
     replies: list[Message] = []
-    for event in map(mapping, listed(span.get("events"))):
+    told = [{"name": e.get("event.name"), "body": e} for e in map(mapping, listed(own.get("events")))]
+    for event in map(mapping, listed(span.get("events")) or told):
         attributes = _attributes(event.get("attributes"))
         name = str(event.get("name"))
         if name == DETAILS:
@@ -224,8 +297,9 @@ def _as_events(span: Mapping[str, Value], place: Place) -> Said:
             continue
         else:
             continue
-        body = {k.removeprefix("gen_ai."): parsed(v) for k, v in attributes.items()} | mapping(event.get("body"))
-        inner = mapping(body.get("message")) or {k: v for k, v in body.items() if k not in ("system", "event.name")}
+        said = {**attributes, **mapping(event.get("body"))}
+        body = {k.removeprefix("gen_ai."): parsed(v) for k, v in said.items()}
+        inner = mapping(body.get("message")) or {k: v for k, v in body.items() if k not in UNSAID}
         if role == "tool" and body.get("id"):
             inner = {**inner, "tool_call_id": body["id"]}
         found += expand(
@@ -262,7 +336,7 @@ def _numbered_tools(attributes: Mapping[str, Value]) -> list[Value]:
 def _scores(trace: Trace, span: Mapping[str, Value], place: Place) -> None:
     """Events ``gen_ai.evaluation.result``."""
     for event in map(mapping, listed(span.get("events"))):
-        if event.get("name") in ("gen_ai.evaluation.result", "gen_ai.evaluation"):
+        if event.get("name") in EVALUATIONS:
             told = _attributes(event.get("attributes"))
             name = str(told.get("gen_ai.evaluation.name") or "evaluation")
             value = place.score(

@@ -9,7 +9,7 @@ from slipstream.imports.records import LogRun, ModelCall, Told
 from slipstream.imports.registry import Reading, guarded
 from slipstream.imports.report import Place, Value
 from slipstream.imports.rows import LogRow
-from slipstream.imports.traces import Trace, Traces, replies_of, sent_of, tool_of
+from slipstream.imports.traces import Late, Traces, replies_of, sent_of, tool_of
 from slipstream.imports.values import in_order, listed, mapping, nested, parsed, text_of, whole
 
 GATHERS = True
@@ -19,7 +19,14 @@ MODEL_CALL = "LLM"
 def is_one(row: Mapping[str, Value]) -> bool:
     if "context.trace_id" in row or any(str(name).startswith("attributes.llm.") for name in row):
         return True
+    if _is_annotation(row):
+        return True
     return "span_kind" in row or "spanKind" in row or "openinference.span.kind" in mapping(row.get("attributes"))
+
+
+def _is_annotation(row: Mapping[str, Value]) -> bool:
+    """A row of Phoenix' annotations, which name their span or trace."""
+    return "annotator_kind" in row and ("span_id" in row or "trace_id" in row)
 
 
 def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
@@ -27,6 +34,10 @@ def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
     for flat in rows:
         place = reading.at(flat)
         with guarded(place):
+            if _is_annotation(flat.value):
+                if (said := _score(flat.value, True, place)) is not None:
+                    found.late.append(Late((flat.value.get("span_id"), flat.value.get("trace_id")), *said, place))
+                continue
             row = nested({k: v for k, v in flat.value.items() if v is not None})
             context, attributes = mapping(row.get("context")), mapping(row.get("attributes"))
             ident = context.get("trace_id") or context.get("traceId") or row.get("trace_id") or row.get("traceId")
@@ -39,7 +50,7 @@ def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
                 if value := mapping(attributes.get(tag)).get("id"):
                     trace.tags[tag] = str(value)
             for score in [*listed(row.get("annotations")), *listed(row.get("span_annotations"))]:
-                _score(trace, mapping(score), not parent, place)
+                trace.scores += filter(None, [_score(mapping(score), not parent, place)])
             trace.parent(span, parent)
             times = (
                 place.time(row.get("start_time", row.get("startTime")), "start_time"),
@@ -51,13 +62,14 @@ def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
     yield from found.runs("phoenix", reading)
 
 
-def _score(trace: Trace, score: Mapping[str, Value], of_trace: bool, place: Place) -> None:
+def _score(score: Mapping[str, Value], of_trace: bool, place: Place) -> tuple[str, float, bool] | None:
+    """Name, value, and whether it is of the whole trace. None: it is no number, which is told."""
     name = str(score.get("name") or "annotation")
     value = mapping(score.get("result")).get("score", score.get("score"))
     if value is None:
         place.drop(f"annotation {name}", "it has a label and no score")
-    elif (read := place.score(value, f"annotation {name}")) is not None:
-        trace.scores.append((name, read, of_trace))
+    read = place.score(value, f"annotation {name}")
+    return None if read is None else (name, read, of_trace)
 
 
 def openinference_call(
