@@ -125,6 +125,34 @@ class Behaviour(Model):
     """The surest first. Empty: one of the two has no finished run."""
 
 
+class CostLine(Model):
+    """What the stored runs of one version, task or tag took."""
+
+    name: str | None = None
+    """None: runs without one, training that is in no version yet, and the sum of all."""
+    episodes: int = 0
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    serving_seconds: float = 0.0
+    """Of engines. A moment in which several calls run at one engine is shared among them."""
+    training_seconds: float = 0.0
+    """Of GPUs: a step counts for each one. By version: the steps that made it. Else: by the tokens of its runs."""
+    dollars: float | None = None
+    """That the judge's scores cost; None: no price is known."""
+    judge_tokens: float = 0.0
+    """Of the run's share in what a call of the judge took."""
+
+
+class Costs(Model):
+    """``GET cost``: the line of most tokens first."""
+
+    lines: list[CostLine]
+    total: CostLine
+    left_out: int = 0
+    """Lines of fewer tokens than those shown. ``total`` counts them."""
+
+
 class TaskTable(Model):
     """``GET tasks``: the tasks that go worst first."""
 
