@@ -29,6 +29,7 @@ from slipstream.contract.adapters import (
     check_lora_rank,
     descendants,
     fallen,
+    folder_of,
 )
 from slipstream.contract.audit import (
     Annotation,
@@ -313,6 +314,7 @@ __all__ = [
     "descendants",
     "fallen",
     "filter_of",
+    "folder_of",
     "id_of",
     "is_sibling",
     "name_of",

@@ -361,3 +361,31 @@ async def test_what_it_cost_stands_by_version_and_by_tag(make_plane, tmp_path):
         german = await page.js(cells.format("de"))
         assert (german[1], german[7]) == ("2", "$0.013")
         assert page.errors == []
+
+
+async def test_a_model_may_be_called_as_on_a_hub(make_plane, engine, tmp_path):
+    """Its name has a slash, also in addresses; its adapters' folders have none."""
+    engine.models.add("Qwen/tiny")
+    plane = await make_plane(engine={"name": "Qwen/tiny"}, gate={"mode": "manual"})
+    write_adapter(plane.config.adapters_dir / "Qwen--tiny@1", 8, 1)
+    status, made = await plane.ask("POST", "/adapters?wait=30", {"path": "Qwen--tiny@1"})
+    assert status == 201 and (made["name"], made["path"]) == ("Qwen/tiny@1", "Qwen--tiny@1")
+    await plane.call("e0", model="Qwen/tiny", trained="Qwen/tiny", adapter="Qwen/tiny@1", task="a/b", done=True)
+    await plane.seen("e0")
+    await plane.ask("POST", "/episodes/e0/rewards", {"value": 1.0})
+    async with opened(plane, tmp_path, "#/adapters") as (page, home):
+        await click(page, "Qwen/tiny@1")
+        await click(page, "Promote")
+        await page.holds("New runs get Qwen/tiny@1")
+        await click(page, "Promote Qwen/tiny@1")
+        await page.holds("Qwen/tiny@1 is live")
+        await page.js("document.querySelector('#behaviour summary').click()")
+        await page.holds("has no finished run yet")
+        for where, holds in {
+            "now": "Qwen/tiny serves",
+            "episodes?adapter=Qwen%2Ftiny%401": "e0",
+            "cost": "Qwen/tiny@1",
+        }.items():
+            await page.go(f"{home}#/{where}")
+            await page.holds(holds)
+        assert page.errors == []

@@ -79,10 +79,10 @@ def check_alone(root: Path) -> None:
 
 def check_adapter_name(name: str) -> None:
     """Adapters' folders have the model's name in theirs. Raises ``StartError``."""
-    if not re.fullmatch(r"[A-Za-z0-9._~-]{1,120}", name):
+    if len(name) > 120 or not re.fullmatch(r"[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*", name):
         raise StartError(
             f"the model is called {name}, and an adapter's folder cannot be: start vLLM with --served-model-name NAME "
-            "(letters, digits and . _ ~ -), or train nothing (--set trainer.enabled=false)"
+            "(letters, digits and . _ ~ - /), or train nothing (--set trainer.enabled=false)"
         )
 
 
