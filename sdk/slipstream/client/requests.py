@@ -297,9 +297,11 @@ def status() -> Ask[c.Status]:
     return Ask("GET", "/status", model(c.Status))
 
 
-def cost(**filters: object) -> Ask[c.Costs]:
-    """What runs took. Filters: each (``adapter``, ``task``, ``tag.<name>``, …), key, model, task, split, tag, since, until."""
-    return Ask("GET", "/cost", model(c.Costs), params=query(filters))
+def cost(**filters: object) -> Ask[c.CostTable]:
+    """What runs took. Filters: each (``adapter``, ``task``, ``tag.<name>``, …), key, model, task, split, tag, since,
+    until.
+    """
+    return Ask("GET", "/cost", model(c.CostTable), params=query(filters))
 
 
 def learning(**filters: object) -> Ask[c.Learning]:

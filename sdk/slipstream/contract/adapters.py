@@ -41,7 +41,7 @@ class AdapterIn(Model):
     """``POST adapters``: a folder under ``adapters.dir`` (a multipart upload of the files makes that folder itself)."""
 
     path: str
-    """Relative to ``adapters.dir``. The name is the folder's: ``<model>@<n>``, with ``--`` for each ``/`` of the model's."""
+    """Relative to ``adapters.dir``. The name is the folder's: ``<model>@<n>``, where ``--`` may stand for a ``/``."""
     model: str | None = None
     step: int | None = None
     parent: str | None = None

@@ -144,7 +144,7 @@ class CostLine(Model):
     """Of the run's share in what a call of the judge took."""
 
 
-class Costs(Model):
+class CostTable(Model):
     """``GET cost``: the line of most tokens first."""
 
     lines: list[CostLine]

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from slipstream.contract import CostLine, Costs, Learning, LearningPoint
+from slipstream.contract import CostLine, CostTable, Learning, LearningPoint
 from slipstream_proxy.log.records import IMPORTED
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx, given
 from slipstream_proxy.store.tables.rows import dump, load
@@ -212,7 +212,7 @@ RUNNING = """WITH c AS (SELECT eid, ts AS a, ts + seconds AS b FROM ({calls}) s 
         (ORDER BY t ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS v FROM spans)
     SELECT e.series, sum(y.v - x.v) FROM c JOIN clock x ON x.t = c.a JOIN clock y ON y.t = c.b
     JOIN ({runs}) e ON e.eid = c.eid GROUP BY e.series"""
-"""``clock`` says at each beginning and end of a call how much of an engine one call has had, had it run from the start."""
+"""``clock`` says at each beginning and end of a call how much of an engine a call had that ran all along."""
 
 
 def _meta(name: str) -> str:
@@ -232,7 +232,7 @@ class CostReport:
         self.db = db
         self.days = days
 
-    def read(self, wanted: LearningFilter, engines: int = 1) -> Costs:
+    def read(self, wanted: LearningFilter, engines: int = 1) -> CostTable:
         """``wanted.each`` may be ``adapter`` and ``model``, too. Siblings are counted: they cost as much as others.
 
         ``engines``: how many calls at once need not share one.
@@ -266,7 +266,7 @@ class CostReport:
         total = CostLine(
             dollars=sum(priced) if priced else None, **{n: sum(getattr(x, n) for x in found) for n in adds}
         )
-        return Costs(lines=found[:MOST_LINES], total=total, left_out=max(0, len(found) - MOST_LINES))
+        return CostTable(lines=found[:MOST_LINES], total=total, left_out=max(0, len(found) - MOST_LINES))
 
     def _judged(self, tx: Tx, runs: str, given: Sequence[object], line: Callable[[str | None], CostLine]) -> None:
         """A score says what its whole group cost, and of how many runs that is."""

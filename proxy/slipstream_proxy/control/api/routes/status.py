@@ -184,7 +184,8 @@ class CostQuery(Query):
     each: str = Field(
         "adapter",
         pattern=r"^(adapter|model|task|split|arm|role|tag\.[A-Za-z0-9._-]{1,128})$",
-        description="A line for each `adapter`, `model`, `task`, `split`, `arm`, `role` or value of a tag (`tag.<name>`).",
+        description="A line for each `adapter`, `model`, `task`, `split`, `arm`, `role` or value of a tag "
+        "(`tag.<name>`).",
     )
     key: KeyId | None = Field(None, description="Another key's (admin, viewer).")
     model: Label | None = None
@@ -195,7 +196,7 @@ class CostQuery(Query):
     until: Number | None = Field(None, description="Started before.")
 
 
-@ROUTES.add("GET", "/cost", query=CostQuery, result=c.Costs)
+@ROUTES.add("GET", "/cost", query=CostQuery, result=c.CostTable)
 async def get_cost(ctx: Ctx) -> web.StreamResponse:
     """What runs took: tokens, seconds of engines and of the trainer, the judge's dollars; by version, task or tag."""
     q: CostQuery = ctx.query
