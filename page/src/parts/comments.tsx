@@ -62,7 +62,7 @@ export function Comments({ episode, owner, fold }: { episode: string; owner: str
   );
   if (!fold) return shown;
   return (
-    <details class="panel" open={!!data?.comments.length}>
+    <details class={data?.comments.length ? "panel" : "small"} open={!!data?.comments.length}>
       <summary>{plural(data?.comments.length ?? 0, "comment")}{assigned ? `, to be labelled by ${assigned}` : ""}</summary>
       {shown}
     </details>

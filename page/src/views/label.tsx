@@ -54,11 +54,11 @@ export function Label({ place }: { place: Place }): JSX.Element {
           : `The first ${data ? number(queue.length) : "…"} of the newest ${data ? number(data.looked_at) : "…"} episodes without a label`}
         , those first of which a label tells most; {data ? number(data.labelled) : "…"} labelled so far{done.size ? `, ${number(done.size)} since you came` : ""}. j and k go through them; 1 is good, 0 is bad, c writes a note, a assigns, Enter saves and goes on.
       </p>
-      <div class="filters" role="search" aria-label="Filters">
+      <div class="row comment" role="search" aria-label="Filters">
       <Field label="assigned to">
         <input name="assigned" value={assigned} onInput={(e) => change({ ...parsePlace(location.hash), id: "" }, { assigned: e.currentTarget.value || null, key: null }, true)} />
       </Field>
-      <label class="small">
+      <label class="small row">
         <input type="checkbox" name="second" checked={second} onChange={(e) => setSecond(e.currentTarget.checked)} /> runs that others labelled and this key did not
       </label>
       </div>
