@@ -495,6 +495,7 @@ export interface BehaviourAnswer {
   tasks: number;
   latest: number;
   changes: BehaviourChange[];
+  pairs: { task: string; base: string; version: string }[];
 }
 
 export interface TaskTable {

@@ -112,6 +112,14 @@ class BehaviourChange(Model):
     """Of the version: those that show the change most."""
 
 
+class TaskPair(Model):
+    """The newest run of a task with the base model and with the version, as key/episode."""
+
+    task: str
+    base: str
+    version: str
+
+
 class Behaviour(Model):
     """``GET adapters/NAME/behaviour``: how runs of a version differ from those of its base model."""
 
@@ -123,6 +131,8 @@ class Behaviour(Model):
     """At most so many runs of each are compared, the newest."""
     changes: list[BehaviourChange]
     """The surest first. Empty: one of the two has no finished run."""
+    pairs: list[TaskPair] = Field(default_factory=list)
+    """To look at beside each other: of tasks that both have, those that the version ran last."""
 
 
 class CostLine(Model):

@@ -616,6 +616,7 @@ SHARES = ("cut_off", "refusals", "tool_errors")
 """Of a run's calls."""
 MEASURES = ("turns", "reply_tokens", "seconds", *SHARES)
 MOST_TOOLS = 30
+MOST_PAIRS = 5
 
 
 class BehaviourReport:
@@ -631,9 +632,9 @@ class BehaviourReport:
         where = " AND ".join(["state = 'done'", "calls > 0", *own_runs(split), *tests])
         of = f"SELECT task FROM t_episodes WHERE {where} AND adapter = ? AND task IS NOT NULL"
         common, names = f"{of} INTERSECT {of}", (*params, adapter, *params, base)
-        newest = """SELECT adapter, eid FROM (SELECT adapter, eid, row_number() OVER
+        newest = """SELECT adapter, eid, task FROM (SELECT adapter, eid, task, row_number() OVER
             (PARTITION BY adapter ORDER BY started DESC, eid) AS age FROM t_episodes
-            WHERE {} AND adapter IN (?, ?)) e WHERE age <= ?"""
+            WHERE {} AND adapter IN (?, ?)) e WHERE age <= ? ORDER BY age"""
         with self.db.read() as tx:
             ((tasks,),) = tx.all(f"SELECT count(*) FROM ({common}) t", names)
             if tasks:
@@ -642,19 +643,29 @@ class BehaviourReport:
                 )
             else:
                 rows = tx.all(newest.format(where), (*params, adapter, base, COMPARED))
-        eids = [eid for _, eid in rows]
+        eids = [eid for _, eid, _ in rows]
         measures, tools = self.outcomes.measures(eids, MEASURES), self.outcomes.tools(eids)
         called = [name for name, _ in sum(tools.values(), Counter[str]()).most_common(MOST_TOOLS)]
         for eid, of_run in measures.items():
             of_run |= {f"calls of {name}": float(tools[eid][name]) for name in called}
-        sides = [[eid for name, eid in rows if name == side] for side in (base, adapter)]
+        sides = [[eid for name, eid, _ in rows if name == side] for side in (base, adapter)]
+        newest_of: dict[str, dict[str | None, str]] = {base: {}, adapter: {}}
+        for name, eid, named in rows:
+            newest_of[name].setdefault(named, eid)
+        pairs = [
+            c.TaskPair(task=named, base=newest_of[base][named], version=eid)
+            for named, eid in newest_of[adapter].items()
+            if named is not None and named in newest_of[base]
+        ]
         changes = []
         for name in (*MEASURES, *(f"calls of {tool}" for tool in called)):
-            old, new = ([(m[name], e) for e in side if name in (m := measures[e])] for side in sides)
-            if old and new:
-                changes.append(_change(name, old, new))
+            before, after = ([(m[name], e) for e in side if name in (m := measures[e])] for side in sides)
+            if before and after:
+                changes.append(_change(name, before, after))
         changes.sort(key=lambda x: -abs(x.difference) / (x.high - x.low) if x.high > x.low else 0.0)
-        return c.Behaviour(adapter=adapter, base=base, tasks=tasks, latest=COMPARED, changes=changes)
+        return c.Behaviour(
+            adapter=adapter, base=base, tasks=tasks, latest=COMPARED, changes=changes, pairs=pairs[:MOST_PAIRS]
+        )
 
 
 def _change(name: str, old: list[tuple[float, str]], new: list[tuple[float, str]]) -> c.BehaviourChange:
