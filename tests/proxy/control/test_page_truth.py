@@ -336,7 +336,7 @@ async def test_a_run_is_assigned_and_commented(make_plane, tmp_path):
         await page.holds("text: is this the wrong mail?")
         assert page.errors == []
     status, body = await plane.ask("POST", "/episodes/e1/comments", {})
-    assert (status, body["error"]["field"]) == (422, "body.text")
+    assert (status, body["error"]["field"]) == (409, "body.text")
     assert (await plane.ask("POST", "/episodes/nobody/comments", {"text": "x"}))[0] == 404
     assert (await plane.ask("POST", "/episodes/e1/comments", {"text": "x"}, key="k", scopes=["viewer"]))[0] == 403
 

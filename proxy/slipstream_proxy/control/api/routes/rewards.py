@@ -234,7 +234,7 @@ async def post_comment(ctx: Ctx) -> web.StreamResponse:
     deps = ctx.deps
     body: c.CommentIn = ctx.body
     if body.text is None and body.to is None:
-        raise Problem(422, "neither text nor to is given", field="body.text", fix="give one of them, or both")
+        raise Problem(409, "neither text nor to is given", field="body.text", fix="give one of them, or both")
     key, episode = await _commented(ctx)
     if not await deps.ask(deps.store.episodes.known, key, [episode]):
         raise Problem(404, f"no episode {episode}", field="path.episode", fix="list them with GET episodes")
