@@ -14,6 +14,7 @@ import json
 import re
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,6 +30,8 @@ from tests.support.page_data import PLANE, Runs, make_demo, says, tool, user, us
 from tests.support.page_views import opened
 from tests.support.plane import Plane, make_config
 from tests.support.postgres import postgres_server
+
+from slipstream.contract import ReplayQuestion, ReplaySet, ReplayVerdict
 
 TABLE = """[...document.querySelectorAll('[role=region][aria-label="%s"] tbody tr:not(.spacer)')]
     .map(r => [...r.cells].map(c => c.innerText.trim()))"""
@@ -240,6 +243,86 @@ class Compared:
                 )
                 self.seen.see(f"batch, {name}", reward, self.one(query, batch, name))
 
+    async def cases(self) -> None:
+        """Sets, their cases, and a version's replay, which is kept in the adapter's own row."""
+        await self.at("cases", "!!document.querySelector('h1')")
+        for name, version, count, _ in await self.rows("Sets of cases"):
+            held = "FROM t_cases WHERE name = ? AND gone IS NULL"
+            due = self.one("SELECT version FROM t_case_sets WHERE name = ?", name)
+            self.seen.see(f"cases, {name}, version", version, float(due))
+            self.seen.see(f"cases, {name}, cases", count, float(self.one(f"SELECT count(*) {held}", name)))
+            await self.at(f"cases/{name}", "document.querySelectorAll('section tbody tr').length > 0")
+            for episode, _, _, calls, reward, since, _ in await self.rows("Cases"):
+                ((n, value, begun),) = self.sql(
+                    f"SELECT calls, reward, version {held} AND split_part(eid, '/', 2) = ?", name, episode
+                )
+                self.seen.see(f"case, {episode}", f"{calls} {reward} {since}", float(n), value, float(begun))
+        for adapter, body in self.sql("SELECT name, body FROM t_adapters WHERE strpos(body, '\"questions\":[{') > 0"):
+            replay = json.loads(body)["replay"]
+            await self.at(
+                f"adapters?adapter={adapter}", "!!document.querySelector('[aria-label^=\"Replay of\"] tbody')"
+            )
+            shown = await self.page.js(
+                "[...document.querySelectorAll('[aria-label^=\"Replay of\"] tbody tr')].map(r => [...r.cells].map(c => c.innerText))"
+            )
+            for (_, name, _, *figures), q in zip(shown, replay["questions"], strict=True):
+                for what, text in zip(("cases", "candidate", "control", "visible"), figures, strict=True):
+                    self.seen.see(f"replay, {adapter}, {name}, {what}", text, float(q[what]))
+
+    async def cost(self) -> None:
+        """Engines' time is counted here in another way: from moment to moment over all calls."""
+        days = [d.replace("-", "") for (d,) in self.sql("SELECT day FROM t_days")]
+        calls = " UNION ALL ".join(f"SELECT eid, ts, seconds FROM t_calls_{d} WHERE id > '0000000000~'" for d in days)
+        of = dict(self.sql("SELECT eid, coalesce(adapter, '') FROM t_episodes"))
+        marks = sorted(
+            mark
+            for n, (eid, ts, seconds) in enumerate(self.sql(calls))
+            if seconds > 0
+            for mark in ((ts, 1, n, of.get(eid, "")), (ts + seconds, 0, n, of.get(eid, "")))
+        )
+        served: dict[str, float] = defaultdict(float)
+        running: dict[int, str] = {}
+        for (at, begins, n, adapter), after in zip(marks, [*marks[1:], None], strict=True):
+            if begins:
+                running[n] = adapter
+            else:
+                running.pop(n, None)
+            for name in running.values() if after else ():
+                served[name] += (after[0] - at) / len(running)
+        trained: dict[str, float] = defaultdict(float)
+        waiting, known = 0.0, {batch for (batch,) in self.sql("SELECT DISTINCT batch FROM t_members")}
+        for kind, text in self.sql("SELECT kind, data FROM t_events ORDER BY id"):
+            data = json.loads(text)
+            if kind in ("step", "skipped", "undone") and data.get("batch") in known:
+                waiting += data.get("seconds", 0.0)
+                if data.get("adapter"):
+                    trained[data["adapter"]] += waiting
+                    waiting = 0.0
+        dollars: dict[str, float] = defaultdict(float)
+        for eid, meta in self.sql("SELECT eid, meta FROM t_rewards WHERE source = 'judge'"):
+            said = json.loads(meta)
+            if said.get("cost") is not None:
+                dollars[of.get(eid, "")] += said["cost"] / said["judged_with"]
+        query = f"""SELECT count(*), sum(calls), sum(prompt_tokens), sum(completion_tokens) FROM t_episodes
+            WHERE {NOT_DELETED} AND coalesce(adapter, '') = ?"""
+        await self.at("cost", "document.querySelectorAll('tbody tr').length > 1")
+        scale = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+        for name, *sums, serving, training, judged in (await self.rows("Cost"))[:-1]:
+            adapter = "" if name == "no version" else name
+            ((n, *due),) = self.sql(query, adapter)
+            for what, text, value in zip(("episodes", "calls", "prompts", "sampled"), sums, (n, *due), strict=True):
+                self.seen.see(f"cost, {name}, {what}", text, float(value or 0))
+            for what, text, seconds in (("engine", serving, served[adapter]), ("training", training, trained[adapter])):
+                unit = scale[text.split()[1]]
+                near = {"ms": 0.51, "s": 0.06 if seconds < 10 else 0.51, "min": 1.0, "h": 0.1, "d": 1.0}[
+                    text.split()[1]
+                ]
+                if abs(float(text.split()[0].replace(",", "")) - seconds / unit) > near:
+                    self.seen.found.append(f"cost, {name}, {what}: the page shows {text!r}, SQL says {seconds}")
+                    print(self.seen.found[-1], flush=True)
+                self.seen.compared += 1
+            self.seen.see(f"cost, {name}, judge", judged, dollars.get(adapter))
+
     async def people(self) -> None:
         """Label, Judge and Audit."""
         await self.at("label", "document.body.innerText.includes('labelled so far')")
@@ -274,6 +357,24 @@ async def make_day(plane: Plane) -> None:
         body = {"id": f"old{n}", "model": "gpt-4o", "messages": said, "at": plane.deps.now() - 60, "reward": n / 2}
         assert (await plane.ask("POST", "/import", body))[0] == 200
         await plane.seen(f"old{n}")
+    await make_replayed(plane)
+
+
+async def make_replayed(plane: Plane) -> None:
+    """A set of cases that has changed, and a version that was tried on it."""
+    for path, names in (("must-pass", ["run-1-0", "run-1-1", "run-2-0"]), ("must-pass/remove", ["run-1-0"])):
+        assert (await plane.ask("POST", f"/cases/{path}", {"episodes": names}))[0] == 200
+    asked = {"set": "must-pass", "evidence": 1.5, "threshold": 20.0, "cases": 2}
+    questions = [
+        ReplayQuestion(
+            **asked, question="tool calls", verdict="undecided", candidate=0.9375, control=0.875, visible=0.31
+        ),
+        ReplayQuestion(**asked, question="guards", verdict="better", candidate=1.0, control=0.5, visible=0.05),
+    ]
+    sets = [ReplaySet(name="must-pass", version=2, cases=2)]
+    verdict = ReplayVerdict(outcome="passed", control="tiny@1", sets=sets, questions=questions, tokens=12_345)
+    tried = plane.deps.registry.items["tiny@2"].model_copy(update={"replay": verdict})
+    await plane.deps.journal.change([tried])
 
 
 @asynccontextmanager
@@ -289,7 +390,8 @@ async def compare(plane: Plane, folder: Path, seen: Differences) -> None:
     async with opened(plane, folder) as (page, home):
         there = Compared(plane, page, home, seen)
         for view in (
-            there.now, there.episodes, there.tasks, there.adapters, there.groups, there.runs, there.training, there.people,
+            there.now, there.episodes, there.tasks, there.adapters, there.groups, there.runs, there.training, there.cases,
+            there.cost, there.people,
         ):  # fmt: skip
             await view()
         seen.found += [f"{seen.store}: {error}" for error in page.errors]

@@ -30,6 +30,7 @@ LEAST = {"performance": 95, "accessibility": 100}
 VIEWS = {
     "now": "now", "episodes": "episodes", "episode": "episode/tangle", "groups": "groups", "group": "group/{group}",
     "adapters": "adapters?adapter=tiny%403", "training": "training", "judge": "judge", "label": "label", "audit": "audit",
+    "tasks": "tasks", "cost": "cost", "compare": "compare?left=-%2Frun-1-0&right=-%2Frun-1-1",
 }  # fmt: skip
 
 

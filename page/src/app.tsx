@@ -13,6 +13,7 @@ import { Adapters } from "./views/adapters";
 import { Audit } from "./views/audit";
 import { Cases } from "./views/cases";
 import { Compare } from "./views/compare";
+import { Cost } from "./views/cost";
 import { Episode } from "./views/episode";
 import { Episodes } from "./views/episodes";
 import { Group } from "./views/group";
@@ -31,6 +32,7 @@ const VIEWS: { view: string; name: string; key: string; also?: string[] }[] = [
   { view: "adapters", name: "Adapters", key: "a" },
   { view: "cases", name: "Cases", key: "c" },
   { view: "training", name: "Training", key: "t" },
+  { view: "cost", name: "Cost", key: "o" },
   { view: "judge", name: "Judge", key: "r" },
   { view: "label", name: "Label", key: "l" },
   { view: "audit", name: "Audit", key: "u" },
@@ -58,6 +60,8 @@ function View({ place, status }: { place: Place; status: Status | null }): JSX.E
       return <Cases place={place} />;
     case "training":
       return <Training place={place} />;
+    case "cost":
+      return <Cost place={place} />;
     case "judge":
       return <Judge status={status} />;
     case "audit":
@@ -180,7 +184,7 @@ export function App(): JSX.Element {
       else location.hash = link("episodes", "", { focus: "q" });
     },
     g: () => (Date.now() - going.current < 1000 ? go("g") : void (going.current = Date.now())),
-    ...Object.fromEntries(["n", "e", "w", "a", "c", "t", "r", "l", "u"].map((name) => [name, () => go(name)])),
+    ...Object.fromEntries(["n", "e", "w", "a", "c", "t", "o", "r", "l", "u"].map((name) => [name, () => go(name)])),
   });
   const engines = status?.engines ?? [];
   const down = engines.filter((e) => !e.ok).length;

@@ -9,6 +9,8 @@ export interface Asked<T> {
   data: T | null;
   error: ApiError | null;
   loading: boolean;
+  /** What is shown is of this path, and not of the one before. */
+  fresh: boolean;
   reload: () => void;
 }
 
@@ -62,7 +64,7 @@ export function useAsk<T>(path: string | null, topics: readonly Topic[] = []): A
     };
   }, [path, topicsKey]);
   const reload = useCallback(() => again.current(), []);
-  return { data: state.data, error: state.error, loading: state.loading, reload };
+  return { data: state.data, error: state.error, loading: state.loading, fresh: state.path === path && state.data !== null, reload };
 }
 
 /** An answer's list, page after page: what is there already stays where it is while the first page is asked again. */

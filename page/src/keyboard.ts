@@ -7,8 +7,8 @@ export const KEYS: [string, string][] = [
   ["Enter", "open the chosen row"],
   ["← / →", "the token before or after, in a call's tokens"],
   ["/", "search"],
-  ["1, 0, c, Enter", "good, bad, a note, save and go on, where you label"],
-  ["g then n, e, w, g, a, c, t, r, l, u", "go to Now, Episodes, Tasks, Groups, Adapters, Cases, Training, Judge, Label, Audit"],
+  ["1, 0, c, a, Enter", "good, bad, a note, assign, save and go on, where you label"],
+  ["g then n, e, w, g, a, c, t, o, r, l, u", "go to Now, Episodes, Tasks, Groups, Adapters, Cases, Training, Cost, Judge, Label, Audit"],
   ["?", "show or hide these keys"],
   ["Esc", "close, or leave the field"],
 ];

@@ -495,6 +495,7 @@ export interface BehaviourAnswer {
   tasks: number;
   latest: number;
   changes: BehaviourChange[];
+  pairs: { task: string; base: string; version: string }[];
 }
 
 export interface TaskTable {
@@ -503,8 +504,31 @@ export interface TaskTable {
   latest: number;
 }
 
+export interface CostLine {
+  name: string | null;
+  episodes: number;
+  calls: number;
+  prompt_tokens: number;
+  completion_tokens: number;
+  serving_seconds: number;
+  training_seconds: number;
+  dollars: number | null;
+  judge_tokens: number;
+}
+
+export interface Costs {
+  lines: CostLine[];
+  total: CostLine;
+  left_out: number;
+}
+
+export interface Comments {
+  comments: { id: string; at: number; by: string | null; text: string | null; to: string | null }[];
+  assigned: string | null;
+}
+
 export interface LabelCases {
-  cases: { episode: Episode; uncertainty: number; why: string; rewards: Reward[] }[];
+  cases: { episode: Episode; uncertainty: number; why: string; assigned: string | null; rewards: Reward[] }[];
   looked_at: number;
   labelled: number;
   agreement: { runs: number; people: number; pairs: number; same: number; low: number; high: number; distance: number } | null;

@@ -50,6 +50,16 @@ def fill(server: Server) -> None:
     server.on("DELETE", "/episodes/e1", {"id": "e1", "adapters": ["inbox@1"]})
     server.on("POST", "/forget", {"forgotten": 1, "adapters": ["inbox@1"]})
     server.on("GET", "/learning", {"points": [], "success_from": 1.0})
+    line = {
+        "name": "t1",
+        "episodes": 2,
+        "calls": 3,
+        "prompt_tokens": 40,
+        "completion_tokens": 6,
+        "serving_seconds": 1.5,
+        "training_seconds": 2.0,
+    }
+    server.on("GET", "/cost", {"lines": [line], "total": line | {"name": None, "dollars": 0.02}})
     server.on("GET", "/cases", {"sets": [CASES]})
     server.on("GET", "/cases/s1", {"set": CASES, "version": 2, "cases": [CASE], "next": None})
     for path in ("", "/import", "/remove"):

@@ -276,7 +276,14 @@ async def judge(runs: Runs, name: str, value: float, number: int) -> None:
         if value > 0.5
         else "It moved a mail that was not asked for."
     )
-    await runs.reward(name, value, name="judge", source="judge", reason=reason, meta={"values": votes})
+    await runs.reward(
+        name,
+        value,
+        name="judge",
+        source="judge",
+        reason=reason,
+        meta={"values": votes, "cost": 0.026, "tokens": 4000, "judged_with": 4},
+    )
 
 
 async def report(plane: Plane) -> None:

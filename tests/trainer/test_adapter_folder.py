@@ -10,9 +10,10 @@ from slipstream_trainer.versions.adapter_folder import next_version, rename_whol
 
 def test_a_number_is_never_used_again(tmp_path) -> None:
     assert next_version("m", tmp_path / "none", None) == 1
-    for name in ("m@3", "m@11", "other@40", "m@x"):
+    for name in ("m@3", "m@11", "other@40", "m@x", "Qwen--m@7"):
         (tmp_path / name).mkdir()
     assert next_version("m", tmp_path, None) == 12
+    assert next_version("Qwen/m", tmp_path, None) == 8
     refused = Adapter(name="m@15", model="m", version=15, state="refused", created=1.0, path="m@15")
     assert next_version("m", tmp_path, AdapterList(adapters=[refused], live={})) == 16
 

@@ -48,6 +48,12 @@ export function Behaviour({ adapter }: { adapter: Adapter }): JSX.Element {
             {data.tasks ? `Over the ${plural(data.tasks, "task")} that both have.` : "They have no task in common, so other tasks may make the difference."}{" "}
             At most the newest {data.latest} runs of each. Behind each mean is what it may truly be (95 %).
           </p>
+          {data.pairs.length ? (
+            <p class="small" id="pairs">
+              The same task side by side:{" "}
+              {data.pairs.map((p) => <a key={p.task} href={link("compare", "", { left: p.base, right: p.version })}>{p.task} </a>)}
+            </p>
+          ) : null}
           <div class="scroll" tabIndex={0} role="region" aria-label="What it changed in behaviour">
             <table>
               <thead>

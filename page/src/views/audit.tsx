@@ -10,7 +10,7 @@ import { Field, Refused, Stopped, Time } from "../parts/ui";
 import { change, link, type Place } from "../route";
 import type { AuditEntry, AuditPage } from "../types";
 
-const ACTIONS = ["promote", "demote", "freeze", "unfreeze", "rollback", "label", "delete", "key_add", "key_revoke", "pause", "resume", "annotate", "import"];
+const ACTIONS = ["promote", "demote", "freeze", "unfreeze", "rollback", "label", "assign", "comment", "delete", "key_add", "key_revoke", "pause", "resume", "annotate", "import"];
 
 function target(e: AuditEntry): JSX.Element {
   if (["promote", "demote", "freeze", "unfreeze", "rollback"].includes(e.action)) return <a href={link("adapters", "", { adapter: e.target })} tabIndex={-1}>{e.target}</a>;

@@ -10,6 +10,7 @@ import { useKeys } from "../keyboard";
 import { subscribe } from "../live";
 import { useMay } from "../may";
 import { isMeasured, tagsOf, taskOf } from "../names";
+import { Comments } from "../parts/comments";
 import { CallTree } from "../parts/calltree";
 import { Inspector } from "../parts/inspector";
 import type { Colour } from "../parts/tokens";
@@ -165,6 +166,7 @@ function Head({ detail: d }: { detail: EpisodeDetail }): JSX.Element {
         {item(<a href={link("label", d.id, { key: d.key })}>Label it</a>)}
         <AddToCases detail={d} />
       </div>
+      <Comments episode={d.id} owner={d.key} fold />
       {d.rewards.length || d.lineage.length ? (
         <details class="panel" open={d.rewards.length < 4}>
           <summary>

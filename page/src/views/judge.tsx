@@ -68,6 +68,7 @@ export function Judge({ status }: { status: Status | null }): JSX.Element {
         />
       </div>
       <h2>Cost today</h2>
+      <p class="small"><a href={link("cost")}>By version, task or tag</a></p>
       <div class="cards">
         <Card name="spent" value={`$${number(dollars)}`} />
         <Card name="tokens" value={number(judging.judges.reduce((n, j) => n + j.spent.tokens, 0))} />

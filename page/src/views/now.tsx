@@ -92,7 +92,7 @@ function Health({ status }: { status: Status }): JSX.Element {
       <Card
         name="steps"
         value={number(status.steps)}
-        note={status.last_step ? <>last adapter <Time at={status.last_step} /></> : "none yet"}
+        note={status.last_step ? <>last adapter <Time at={status.last_step} /></> : status.steps ? "no adapter came of them" : "none yet"}
       />
       <Card
         name="calls not recorded"

@@ -21,7 +21,7 @@ from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.learning.adapters import AdapterTable, PinTable
 from slipstream_proxy.store.learning.groups import GroupTable, Pace
 from slipstream_proxy.store.learning.rewards import OutcomeLog, RewardTable
-from slipstream_proxy.store.read.curves import LearningCurves
+from slipstream_proxy.store.read.curves import CostReport, LearningCurves
 from slipstream_proxy.store.read.episodes import EpisodeTable
 from slipstream_proxy.store.read.pages import (
     BehaviourReport,
@@ -232,6 +232,7 @@ class Reports:
         self.tokens = CallTokenTable(db, calls)
         self.gaps = GapTable(db)
         self.learning = LearningCurves(db)
+        self.costs = CostReport(db, calls.days)
         self.tasks = TaskReport(db)
         self.behaviour = BehaviourReport(db, outcomes)
         self.labels = LabelQueue(db, rewards)

@@ -36,6 +36,7 @@ COMMANDS = {
     "backup": "back up everything into one file, while it runs",
     "import": "read logs: OpenAI-format JSONL, trajectory Parquet",
     "keys": "add, list, revoke API keys",
+    "cost": "tokens, GPU seconds and the judge's dollars by version, task or tag",
     "audit": "who promoted, rolled back, labelled, deleted or made keys",
     "pause": "pause training",
     "resume": "resume training",

@@ -297,6 +297,13 @@ def status() -> Ask[c.Status]:
     return Ask("GET", "/status", model(c.Status))
 
 
+def cost(**filters: object) -> Ask[c.CostTable]:
+    """What runs took. Filters: each (``adapter``, ``task``, ``tag.<name>``, …), key, model, task, split, tag, since,
+    until.
+    """
+    return Ask("GET", "/cost", model(c.CostTable), params=query(filters))
+
+
 def learning(**filters: object) -> Ask[c.Learning]:
     """Filters: by (adapter, time), each, model, task, split, arm, tag, since, until, bucket, success_from."""
     return Ask("GET", "/learning", model(c.Learning), params=query(filters))

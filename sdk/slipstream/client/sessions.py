@@ -150,6 +150,7 @@ class Methods:
     post_event = Method(requests.post_event)
     events = Method(requests.events)
     learning = Method(requests.learning)
+    cost = Method(requests.cost)
     status = Method(requests.status)
     sql = Method(requests.sql)
     import_episode = Method(requests.import_episode)

@@ -32,11 +32,16 @@ class AdapterState(StrEnum):
     REFUSED = "refused"
 
 
+def folder_of(adapter: str) -> str:
+    """The folder of an adapter's name. A model may be called as on a hub (``Qwen/Qwen3-4B``)."""
+    return adapter.replace("/", "--")
+
+
 class AdapterIn(Model):
     """``POST adapters``: a folder under ``adapters.dir`` (a multipart upload of the files makes that folder itself)."""
 
     path: str
-    """Relative to ``adapters.dir``. The name is the folder's: ``<model>@<n>``."""
+    """Relative to ``adapters.dir``. The name is the folder's: ``<model>@<n>``, where ``--`` may stand for a ``/``."""
     model: str | None = None
     step: int | None = None
     parent: str | None = None

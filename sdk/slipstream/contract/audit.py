@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, StringConstraints
 
 from slipstream.contract.base import Model
 from slipstream.contract.episodes import Episode, Reward
@@ -21,7 +21,7 @@ class AuditEntry(Model):
     """The key's name, or the user of that machine; ``gate``: nobody, the gate decided."""
     action: str
     """``promote``, ``demote``, ``freeze``, ``unfreeze``,
-    ``label``, ``delete``, ``forget``, ``key_add``, ``key_revoke``, ``pause``, ``resume``,
+    ``label``, ``assign``, ``comment``, ``delete``, ``forget``, ``key_add``, ``key_revoke``, ``pause``, ``resume``,
     ``annotate``, ``import``; of the gate ``accept``, ``rollback``, ``rollback_best``, ``replay passed``,
     ``replay refused``, ``replay undecided``."""
     target: str
@@ -36,6 +36,31 @@ class AuditPage(Model):
     """Pass as ``?cursor=`` for the next page; None at the end."""
 
 
+class CommentIn(Model):
+    """``POST episodes/{id}/comments``: what a person says of a run, or who is to label it; one of the two or both."""
+
+    text: str | None = Field(default=None, min_length=1, max_length=4000)
+    to: Annotated[str, StringConstraints(strip_whitespace=True, max_length=128)] | None = None
+    """A person's name, as you write it. Empty: nobody any more."""
+
+
+class Comment(Model):
+    id: str
+    at: float
+    by: str | None = None
+    """The name of the key that was used, or its id; None: there are no keys."""
+    text: str | None = None
+    to: str | None = None
+
+
+class Comments(Model):
+    """``GET episodes/{id}/comments``, oldest first."""
+
+    comments: list[Comment]
+    assigned: str | None = None
+    """To whom, by the latest of them that says so."""
+
+
 class LabelCase(Model):
     """An episode for a person to label."""
 
@@ -43,6 +68,8 @@ class LabelCase(Model):
     uncertainty: float
     """From 0 to 1: how much a label would tell."""
     why: str
+    assigned: str | None = None
+    """The person who is to label it."""
     rewards: list[Reward] = Field(default_factory=list)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
+from slipstream.contract.audit import LabelAgreement
 from slipstream.contract.base import Finite, Id, Model, RewardValue, Split, Tag
 from slipstream.contract.episodes import CallRecord, Episode, Reward
 
@@ -175,6 +176,8 @@ class JudgingStatus(Model):
     """The judge's scores and the agents' own rewards."""
     human: JudgeAgreement = Field(default_factory=JudgeAgreement)
     """The judge's scores and people's."""
+    people: LabelAgreement | None = None
+    """People among each other. None: no two have labelled the same run."""
 
 
 class CacheEntry(Model):

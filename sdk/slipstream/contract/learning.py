@@ -112,6 +112,14 @@ class BehaviourChange(Model):
     """Of the version: those that show the change most."""
 
 
+class TaskPair(Model):
+    """The newest run of a task with the base model and with the version, as key/episode."""
+
+    task: str
+    base: str
+    version: str
+
+
 class Behaviour(Model):
     """``GET adapters/NAME/behaviour``: how runs of a version differ from those of its base model."""
 
@@ -123,6 +131,36 @@ class Behaviour(Model):
     """At most so many runs of each are compared, the newest."""
     changes: list[BehaviourChange]
     """The surest first. Empty: one of the two has no finished run."""
+    pairs: list[TaskPair] = Field(default_factory=list)
+    """To look at beside each other: of tasks that both have, those that the version ran last."""
+
+
+class CostLine(Model):
+    """What the stored runs of one version, task or tag took."""
+
+    name: str | None = None
+    """None: runs without one, training that is in no version yet, and the sum of all."""
+    episodes: int = 0
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    serving_seconds: float = 0.0
+    """Of engines. A moment in which several calls run at one engine is shared among them."""
+    training_seconds: float = 0.0
+    """Of GPUs: a step counts for each one. By version: the steps that made it. Else: by the tokens of its runs."""
+    dollars: float | None = None
+    """That the judge's scores cost; None: no price is known."""
+    judge_tokens: float = 0.0
+    """Of the run's share in what a call of the judge took."""
+
+
+class CostTable(Model):
+    """``GET cost``: the line of most tokens first."""
+
+    lines: list[CostLine]
+    total: CostLine
+    left_out: int = 0
+    """Lines of fewer tokens than those shown. ``total`` counts them."""
 
 
 class TaskTable(Model):

@@ -37,6 +37,8 @@ async def test_each_view_of_a_day_s_work(make_plane, tmp_path):
         "adapters": ("#/adapters?adapter=tiny%403", "Guards"),
         "training": ("#/training", "Trainer–engine gap"),
         "batch": (f"#/training?batch={batch}", "run-2-3"),
+        "tasks": ("#/tasks", "inbox-3"),
+        "cost": ("#/cost", "tiny@2"),
         "judge": ("#/judge", "judge-1"),
         "label": ("#/label/run-1-0", "Sort mail number run-1-0."),
         "audit": ("#/audit", "it is better"),

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.support.adapters import write_adapter
 from tests.support.browser import CHROMIUM
-from tests.support.page_data import PLANE, SYSTEM, Runs, make_demo, says, tool, user, uses
-from tests.support.page_views import opened
+from tests.support.page_data import PLANE, SYSTEM, Runs, make_demo, says, step_event, tool, user, uses
+from tests.support.page_views import click, fill, opened
 from tests.support.plane import until
 
 from slipstream.operate.run.sidecars import SidecarFile
@@ -305,3 +305,87 @@ async def test_runs_are_labelled_with_the_keyboard_alone(make_plane, tmp_path):
 
     given = [(r["value"], r["reason"], r["source"]) for rewards in await until(labelled) for r in rewards]
     assert sorted(given, key=str) == [(0.0, "x", "human"), (1.0, None, "human"), (1.0, None, "human")]
+
+
+async def test_a_run_is_assigned_and_commented(make_plane, tmp_path):
+    plane = await make_plane()
+    for n in range(3):
+        await plane.call(f"e{n}", done=True)
+        await plane.seen(f"e{n}")
+    queue = "[...document.querySelectorAll('nav[aria-label=Queue] li a')].map(a => a.innerText).join()"
+    async with opened(plane, tmp_path, "#/label/e1?key=-") as (page, home):
+        await page.holds("to be labelled by")
+        await page.press("a")
+        await page.until("document.activeElement.name === 'assign'")
+        await fill(page, "assign", "Bob")
+        await fill(page, "comment", "is this the wrong mail?")
+        await click(page, "Assign and comment")
+        await page.holds("assigned it to Bob: is this the wrong mail?")
+        await page.until("document.activeElement === document.body")
+        await page.holds("for Bob")
+        await fill(page, "assigned", "bob")
+        await page.until(f"{queue} === 'e1'")
+        await page.until("location.hash.startsWith('#/label/e1?')")
+        assert await page.accessibility() == []
+        await page.press("1")
+        await page.press("Enter")
+        await page.holds("There is nothing to label for bob.")
+        await page.go(home + "#/episode/e1")
+        await page.holds("1 comment, to be labelled by Bob")
+        await page.go(home + "#/audit?action=assign")
+        await page.holds("text: is this the wrong mail?")
+        assert page.errors == []
+    status, body = await plane.ask("POST", "/episodes/e1/comments", {})
+    assert (status, body["error"]["field"]) == (409, "body.text")
+    assert (await plane.ask("POST", "/episodes/nobody/comments", {"text": "x"}))[0] == 404
+    assert (await plane.ask("POST", "/episodes/e1/comments", {"text": "x"}, key="k", scopes=["viewer"]))[0] == 403
+
+
+async def test_what_it_cost_stands_by_version_and_by_tag(make_plane, tmp_path):
+    plane = await make_plane(**PLANE)
+    await make_demo(plane, batches=1)
+    batch = (await plane.ask("GET", "/batches"))[1]["batches"][0]["id"]
+    await step_event(plane, 1, batch, seconds=12.0, gpus=2)
+    cells = "[...document.querySelector('tr[data-id=\"{}\"]').cells].map(c => c.innerText)"
+    async with opened(plane, tmp_path) as (page, _):
+        await page.holds("From calls to learning")
+        await click(page, "Cost")
+        await page.until("!!document.querySelector('tr[data-id=\"tiny@1\"]')")
+        base, made = [await page.js(cells.format(name)) for name in ("tiny", "tiny@1")]
+        assert (base[7], made[6]) == ("$0.026", "36 s") and base[5] != "0 ms", (base, made)
+        assert await page.accessibility() == []
+        await fill(page, "by", "tag")
+        await page.until("!!document.querySelector('[name=tag]')")
+        await fill(page, "tag", "lang")
+        await page.until("!!document.querySelector('tr[data-id=de]')")
+        german = await page.js(cells.format("de"))
+        assert (german[1], german[7]) == ("2", "$0.013")
+        assert page.errors == []
+
+
+async def test_a_model_may_be_called_as_on_a_hub(make_plane, engine, tmp_path):
+    """Its name has a slash, also in addresses; its adapters' folders have none."""
+    engine.models.add("Qwen/tiny")
+    plane = await make_plane(engine={"name": "Qwen/tiny"}, gate={"mode": "manual"})
+    write_adapter(plane.config.adapters_dir / "Qwen--tiny@1", 8, 1)
+    status, made = await plane.ask("POST", "/adapters?wait=30", {"path": "Qwen--tiny@1"})
+    assert status == 201 and (made["name"], made["path"]) == ("Qwen/tiny@1", "Qwen--tiny@1")
+    await plane.call("e0", model="Qwen/tiny", trained="Qwen/tiny", adapter="Qwen/tiny@1", task="a/b", done=True)
+    await plane.seen("e0")
+    await plane.ask("POST", "/episodes/e0/rewards", {"value": 1.0})
+    async with opened(plane, tmp_path, "#/adapters") as (page, home):
+        await click(page, "Qwen/tiny@1")
+        await click(page, "Promote")
+        await page.holds("New runs get Qwen/tiny@1")
+        await click(page, "Promote Qwen/tiny@1")
+        await page.holds("Qwen/tiny@1 is live")
+        await page.js("document.querySelector('#behaviour summary').click()")
+        await page.holds("has no finished run yet")
+        for where, holds in {
+            "now": "Qwen/tiny serves",
+            "episodes?adapter=Qwen%2Ftiny%401": "e0",
+            "cost": "Qwen/tiny@1",
+        }.items():
+            await page.go(f"{home}#/{where}")
+            await page.holds(holds)
+        assert page.errors == []

@@ -86,3 +86,29 @@ def test_how_far_people_agree_who_labelled_the_same_run(store):
     store.ingest([labelled("bob", "a", 1.0, 6)], {})  # on second thoughts
     assert store.reports.labels.read(None).agreement.same == 1.0
     assert store.reports.labels.read("nobody").agreement is None
+
+
+def said(action: str, episode: str, n: int, **detail: str):
+    entry = {"id": f"s{n}", "at": NOW + n, "key": "ann", "name": "Ann", "action": action, "target": episode}
+    return mutation("audit", {**entry, "detail": {"key": "-", **detail}})
+
+
+def test_who_is_to_label_and_what_people_said(store):
+    runs = [call(name, at=NOW + i, done=True) for i, name in enumerate("ab")]
+    told = [
+        said("assign", "a", 0, to="Bob"),
+        said("comment", "a", 1, text="the wrong mail"),
+        said("assign", "b", 2, to="Bob"),
+    ]
+    store.ingest([*runs, *told, said("assign", "b", 3, to="")], {})
+    queue = store.reports.labels
+    (case,) = queue.read(None, assigned="bob").cases
+    assert (case.episode.id, case.assigned) == ("a", "Bob")
+    found = queue.comments("-", "a")
+    assert found.assigned == "Bob" and [(x.by, x.text, x.to) for x in found.comments] == [
+        ("Ann", None, "Bob"), ("Ann", "the wrong mail", None)
+    ]  # fmt: skip
+    assert queue.comments("k2", "a").comments == [] and queue.comments("-", "b").assigned is None
+    store.ingest([mutation("delete", {"key": "-", "episode": "a"})], {})
+    with store.db.read() as tx:
+        assert not any("mail" in data or target == "a" for target, data in tx.all("SELECT target, data FROM t_audit"))

@@ -8,8 +8,10 @@ import statistics
 from collections import defaultdict
 
 import pytest
-from tests.support.records import NOW, call, reward
+from tests.support.records import NOW, call, reward, want
+from tests.support.store_writes import add_event
 
+from slipstream.contract import Event
 from slipstream_proxy.store.read.curves import MOST_BUCKETS, MOST_SERIES, LearningFilter, version_of
 
 
@@ -98,3 +100,39 @@ def test_few_series_of_many(store):
 
 def test_versions():
     assert [version_of(a, "m") for a in ("m", "m@3", "base", "x@3", "m@x")] == [0, 3, 0, None, None]
+
+
+def test_what_runs_cost(store):
+    """Two calls overlap by half a second at one engine, and share it; a score's cost is of its whole group."""
+
+    def sampled(n: int) -> list:
+        return [({"role": "assistant", "content": "yes"}, [7] * n, [-0.5] * n)]
+
+    meta = {"cost": 0.04, "tokens": 800, "latency": 1.0, "judged_with": 2}
+    store.ingest(
+        [
+            call("a", at=NOW, seconds=1.0, tags={"lang": "de"}, prompt=[1] * 10, choices=sampled(6), done=True),
+            call("b", at=NOW + 0.5, seconds=1.0, adapter="m@1", prompt=[1] * 20, choices=sampled(2), done=True),
+            *(reward(name, x, at=NOW + 2, source="judge", name="judge", meta=meta) for name, x in (("a", 0), ("b", 1))),
+            *(reward(name, x, at=NOW + 2) for name, x in (("a", 0), ("b", 1))),
+        ],
+        {},
+    )
+    leased = store.batches.lease(want(), {}, 0, NOW + 3)
+    add_event(store, Event(kind="step", at=NOW + 4, data={"batch": leased.id, "seconds": 5.0, "gpus": 2}))
+    add_event(store, Event(kind="step", at=NOW + 9, data={"batch": leased.id, "seconds": 1.0, "adapter": "m@2"}))
+    add_event(store, Event(kind="skipped", at=NOW + 9, data={"batch": "long ago", "seconds": 7.0}))
+
+    def cost(each, engines=1):
+        found = store.reports.costs.read(LearningFilter(each=each), engines)
+        return {x.name: x for x in found.lines} | {"": found.total}
+
+    by = cost("adapter")
+    assert [by[n].serving_seconds for n in ("m", "m@1", "")] == pytest.approx([0.75, 0.75, 1.5])
+    assert [by[n].dollars for n in ("m", "m@1", "")] == pytest.approx([0.02, 0.02, 0.04])
+    assert (by["m@1"].prompt_tokens, by["m@1"].completion_tokens, by["m@1"].judge_tokens) == (20, 2, 400.0)
+    assert by["m@2"].training_seconds == pytest.approx(11.0) and by["m@2"].episodes == 0
+    assert by["m@2"].dollars is None and (by[""].episodes, by[""].calls) == (2, 2)
+    by = cost("tag.lang")
+    assert (by["de"].training_seconds, by[None].training_seconds) == pytest.approx((11.0 * 7 / 10, 11.0 * 3 / 10))
+    assert cost("adapter", engines=2)["m"].serving_seconds == pytest.approx(1.0)

@@ -141,6 +141,8 @@ def test_what_a_version_changed_is_told_by_measure_and_tool_over_the_tasks_that_
     store.ingest(records, {})
     found = store.reports.behaviour.read("m@1", "m")
     changes = {x.measure: x for x in found.changes}
+    (pair,) = found.pairs
+    assert pair.task == "t" and pair.base.startswith("-/base") and pair.version.startswith("-/new")
     assert (found.tasks, changes["turns"].base.n, changes["turns"].version.n) == (1, 12, 12)
     looks = changes["calls of look"]
     assert (looks.base.mean, looks.version.mean, looks.difference) == (0.5, 3.0, 2.5) and looks.low > 0

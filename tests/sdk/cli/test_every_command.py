@@ -53,6 +53,7 @@ ASKING = {
     "export": ["export", "--format", "sft"],
     "import": ["import", "log.jsonl"],
     "audit": ["audit"],
+    "cost": ["cost", "--by", "task"],
     "pause": ["pause", "--reason", "new rewards"],
     "resume": ["resume"],
     "annotate": ["annotate", "new prompt"],

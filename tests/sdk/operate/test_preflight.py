@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from tests.support.server import Server
 from slipstream.config import Config, load_config
 from slipstream.engines.vllm.command import check_model, missing_vllm, unserved_on_cpu
 from slipstream.errors import StartError
-from slipstream.operate.run.preflight import check_adapter_name, check_alone, check_port, preflight
+from slipstream.operate.run.preflight import check_adapter_name, check_alone, check_port, check_room, preflight
 from slipstream.operate.run.stack import named
 from slipstream.operate.run.supervisor import Supervisor
 
@@ -147,9 +148,19 @@ def test_a_second_one_on_the_same_folder_is_refused_before_it_starts_anything(tm
     check_alone(tmp_path / "other")
 
 
+def test_a_folder_that_cannot_be_written_or_has_no_room_is_told(tmp_path: Path, monkeypatch) -> None:
+    check_room(tmp_path / "new")
+    with pytest.raises(StartError, match=r"data_dir /proc/none cannot be written \(No such file or directory\)"):
+        check_room(Path("/proc/none"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9 - 2_000_000, 2_000_000))
+    with pytest.raises(StartError, match="2 MB are free on its disk, and recording needs 64 MB"):
+        check_room(tmp_path)
+
+
 def test_a_name_that_no_adapter_can_have_is_refused() -> None:
     check_adapter_name("Qwen3-4B_v2.1~x")
-    for name in ("Qwen/Qwen3-4B", "qwen:7b", "a b"):
+    check_adapter_name("Qwen/Qwen3-4B")
+    for name in ("/qwen", "a//b", "qwen:7b", "a b"):
         with pytest.raises(StartError, match=r"--served-model-name"):
             check_adapter_name(name)
 

@@ -139,7 +139,7 @@ def _publish(
         write_adapter(trainer.model, out, config.engine.max_lora_rank)
         log.info("wrote %s", out)
         return
-    from slipstream.contract import AdapterIn
+    from slipstream.contract import AdapterIn, folder_of
 
     with Client(url, key) as client:
         try:
@@ -147,7 +147,8 @@ def _publish(
         except ApiError:
             known = None
         name = f"{model}@{next_version(model, config.adapters_dir, known)}"
-        write_adapter(trainer.model, config.adapters_dir / name, config.engine.max_lora_rank)
-        log.info("wrote %s", config.adapters_dir / name)
+        folder = config.adapters_dir / folder_of(name)
+        write_adapter(trainer.model, folder, config.engine.max_lora_rank)
+        log.info("wrote %s", folder)
         if known is not None:
-            client.add_adapter(AdapterIn(path=name, model=model, step=step))
+            client.add_adapter(AdapterIn(path=folder.name, model=model, step=step))

@@ -162,6 +162,7 @@ def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: StepPac
     seconds = time.perf_counter() - began
     result.figures |= {
         "seconds": seconds,
+        "gpus": trainer.world,
         "tokens_per_second": plan.tokens / seconds,
         "memory_mib": memory_mib(trainer.device),
     }

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.contract import AdapterList
+from slipstream.contract import AdapterList, folder_of
 from slipstream.errors import SlipstreamError
 from slipstream.shared.files import sync
 from slipstream_trainer.model.policy import check_adapter
@@ -46,8 +46,8 @@ def version_of(name: str) -> int:
 
 def next_version(model: str, folder: Path, known: AdapterList | None) -> int:
     """1 + the highest version ever used, by the proxy's word and by the folder's."""
-    pattern = re.compile(re.escape(model) + r"@([0-9]+)")
-    names = [p.name for p in folder.glob(f"{model}@*")] if folder.is_dir() else []
+    pattern = re.compile(re.escape(folder_of(model)) + r"@([0-9]+)")
+    names = [p.name for p in folder.glob(f"{folder_of(model)}@*")] if folder.is_dir() else []
     found = [int(m[1]) for n in names if (m := pattern.fullmatch(n))]
     found += [a.version for a in known.adapters if a.model == model] if known else []
     return 1 + max(found, default=0)

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from slipstream.client import Client
 from slipstream.config import Config
-from slipstream.contract import AdapterIn, AdapterList, BatchAck, BatchGaps
+from slipstream.contract import AdapterIn, AdapterList, BatchAck, BatchGaps, folder_of
 from slipstream.errors import ApiError, SlipstreamError, Unavailable
 from slipstream.shared.backoff import Backoff
 from slipstream_trainer.model.policy import check_adapter
@@ -110,13 +110,17 @@ class Publisher:
 
     def _adapter(self, path: Path, state: CheckpointState) -> None:
         name = str(state.adapter)
-        final = self.config.adapters_dir / name
+        final = self.config.adapters_dir / folder_of(name)
         try:
             if not final.exists():
                 put_adapter(path / "adapter", final, self.config.engine.max_lora_rank)
             batches = state.batches or ([state.batch] if state.batch else [])  # older checkpoints have no list
             wanted = AdapterIn(
-                path=name, model=self.config.model_name, step=state.step, parent=state.base or None, batches=batches
+                path=final.name,
+                model=self.config.model_name,
+                step=state.step,
+                parent=state.base or None,
+                batches=batches,
             )
             self.patiently(lambda: self.client.add_adapter(wanted))
         except (SlipstreamError, OSError) as e:

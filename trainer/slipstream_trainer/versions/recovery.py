@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from slipstream.config import Config
-from slipstream.contract import Adapter, AdapterList, AdapterState
+from slipstream.contract import Adapter, AdapterList, AdapterState, folder_of
 from slipstream.errors import StartError
 from slipstream_trainer.algorithm.guards import Snapshot
 from slipstream_trainer.model.policy import load_adapter
@@ -93,7 +93,7 @@ class Recovery:
         if name == self.config.model_name:
             return Restored("start")
         try:
-            load_adapter(self.trainer.model, self.config.adapters_dir / name)
+            load_adapter(self.trainer.model, self.config.adapters_dir / folder_of(name))
         except StartError as e:
             self._put_start()  # it may have been put in by half
             return Restored("start", problem=f"{problem}; {e}")

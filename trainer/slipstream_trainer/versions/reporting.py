@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slipstream.config import Config
+from slipstream.contract import folder_of
 from slipstream.errors import ConfigError
 from slipstream_trainer.versions.events import clean
 from slipstream_trainer.versions.runs import RUNS, VersionRun
@@ -78,7 +79,12 @@ class Reporter:
         config, name = self.trainer.config, state.adapter
         for made in [RUNS[n] for n in self.names if n in RUNS] if name else []:
             version = VersionRun(
-                str(name), state.base, state.step, state.batches, config.adapters_dir / str(name), numbers_of(figures)
+                str(name),
+                state.base,
+                state.step,
+                state.batches,
+                config.adapters_dir / folder_of(str(name)),
+                numbers_of(figures),
             )
             try:
                 made(version, config, Path(str(self.trainer.args.output_dir)) / "runs")

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from slipstream.contract import Adapter, AdapterIn, AdapterState, AdapterTrial
+from slipstream.contract import Adapter, AdapterIn, AdapterState, AdapterTrial, folder_of
 from slipstream_proxy.control.adapters.files import BadAdapter, base_shapes, check_folder, split_name
 from slipstream_proxy.control.adapters.journal import AdapterJournal, ConcurrentChange, LivePublisher, event, made_from
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
@@ -154,9 +154,9 @@ class AdapterRegistrar:
         return await self.fleet.agree(lambda: self._register(wanted))
 
     async def _register(self, wanted: AdapterIn) -> Adapter:
-        name = wanted.path.strip("/")
-        model, version = self._split(wanted, name)
-        folder = self.config.adapters_dir / name
+        model, version = self._split(wanted, wanted.path.strip("/"))
+        name = f"{model}@{version}"
+        folder = self.config.adapters_dir / folder_of(name)
         before = self.registry.items.get(name)
         if not folder.is_dir() or folder.is_symlink():
             if before:
@@ -207,6 +207,7 @@ class AdapterRegistrar:
         """Model and version. Raises ``Problem`` 422 or 404."""
         try:
             model, version = split_name(name)
+            model = next((known for known in self.registry.models if folder_of(known) == model), model)
         except BadAdapter as e:
             fix = "a folder right under adapters.dir, named <model>@<n>"
             raise Problem(422, str(e), field="body.path", fix=fix) from e
@@ -216,7 +217,7 @@ class AdapterRegistrar:
         highest = max((a.version for a in self.registry.items.values() if a.model == model), default=0)
         if version > highest + MOST_AHEAD:
             text = f"{name}: the highest version of {model} is {highest}, and so far ahead the numbers would run out"
-            raise Problem(422, text, field="body.path", fix=f"name it {model}@{highest + 1}")
+            raise Problem(422, text, field="body.path", fix=f"name it {folder_of(model)}@{highest + 1}")
         return model, version
 
     async def bring_in(self, found: Sequence[Adapter]) -> int:
@@ -237,4 +238,6 @@ class AdapterRegistrar:
 
 def _new(wanted: AdapterIn, name: str, model: str, version: int, state: AdapterState) -> Adapter:
     given = wanted.model_dump(include={"parent", "step", "batches", "meta"})
-    return Adapter(name=name, model=model, version=version, state=state, created=time.time(), path=name, **given)
+    return Adapter(
+        name=name, model=model, version=version, state=state, created=time.time(), path=folder_of(name), **given
+    )

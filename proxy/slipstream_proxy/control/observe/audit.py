@@ -53,6 +53,13 @@ class AuditTrail:
 
         ``write``: the identity of the write that it is about (``Ctx.write``).
         """
+        try:
+            await self.put(key, action, target, detail or {}, write=write and f"{write}-audit")
+        except Problem as p:
+            log.error("%s of %s by key %s is not in the audit log: %s", action, target, key, p)
+
+    async def put(self, key: str, action: str, target: str, detail: JsonObject, *, write: str | None = None) -> None:
+        """Keep an entry that is all there is of the change. Raises ``Problem`` 503 if it is lost."""
         entry = AuditEntry(
             id=new_id(),
             at=self.access.now(),
@@ -60,13 +67,9 @@ class AuditTrail:
             name=self.name_of(key),
             action=action,
             target=target,
-            detail=detail or {},
+            detail=detail,
         )
-        try:
-            name = write and f"{write}-audit"
-            await self.access.mutate("audit", entry.model_dump(mode="json"), wait=SHOWN_WITHIN, id=name)
-        except Problem as p:
-            log.error("%s of %s by key %s is not in the audit log: %s", action, target, key, p)
+        await self.access.mutate("audit", entry.model_dump(mode="json"), wait=SHOWN_WITHIN, id=write)
 
     def name_of(self, key: str) -> str | None:
         """The name of an API key; None: it has none, or is gone."""

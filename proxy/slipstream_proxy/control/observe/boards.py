@@ -19,6 +19,7 @@ from slipstream.contract import Event, Paused
 from slipstream.operate.run.process import cpu_seconds
 from slipstream.settings.trainer import ScheduleConfig, clock
 from slipstream_proxy.control.storage.access import StoreAccess
+from slipstream_proxy.store.read.pages import LabelQueue
 from slipstream_proxy.store.write.judge_queue import JudgeQueue
 
 Role = Literal["judge", "trainer"]
@@ -77,6 +78,7 @@ class JudgeBoard:
         """Reward names that the judge writes here, or has written since the start: no agent may use them."""
         self._reports: dict[str, c.JudgeStatus] = {}
         self._agreements: dict[str, c.JudgeAgreement] = {}
+        self._people: c.LabelAgreement | None = None
         self._looked = float("-inf")
 
     def report(self, report: c.JudgeReport, now: float) -> None:
@@ -108,7 +110,7 @@ class JudgeBoard:
         names = judges[-1].names if judges else [self.name]
         return store.backlog(names, singles=any(j.singles for j in judges) or not judges, now=now)
 
-    def standing(self, store: JudgeQueue, now: float) -> c.JudgingStatus:
+    def standing(self, store: JudgeQueue, labels: LabelQueue, now: float) -> c.JudgingStatus:
         """For ``GET status``. Reads the store."""
         judges = self.judges(now)
         backlog = self.backlog(store, now)
@@ -117,9 +119,11 @@ class JudgeBoard:
         if now >= self._looked + AGREEMENT_EVERY:
             self._looked = now
             name = judges[-1].names[0] if judges else self.name
-            self._agreements = store.agreements(name)
+            self._agreements, self._people = store.agreements(name), labels.agreement()
         agent, human = (self._agreements.get(who, c.JudgeAgreement()) for who in ("agent", "human"))
-        return c.JudgingStatus(judges=judges, backlog=backlog, seconds_behind=behind, agent=agent, human=human)
+        return c.JudgingStatus(
+            judges=judges, backlog=backlog, seconds_behind=behind, agent=agent, human=human, people=self._people
+        )
 
 
 KINDS = ("pause", "resume")

@@ -212,7 +212,7 @@ async def status_of(deps: Deps) -> c.Status:
         counts = {}  # the funnel says that the store is away
     judging = c.JudgingStatus(judges=deps.judges.judges(deps.now()))
     if counts:
-        judging = await deps.ask(deps.judges.standing, deps.store.judging, deps.now())
+        judging = await deps.ask(deps.judges.standing, deps.store.judging, deps.store.reports.labels, deps.now())
     rows = await deps.ask(deps.store.statistics.success_by_adapter) if counts else []
     lost = await in_thread(read_losses, deps.config.root / "metrics")
     stats = deps.ingester.stats if deps.ingester else None

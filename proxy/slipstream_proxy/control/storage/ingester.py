@@ -88,8 +88,8 @@ def _without(op: str, data: JsonObject, wanted: Wanted) -> JsonObject | None:
         names = data.get("episodes", [[data.get("key"), data.get("episode")]])
         left = [[key, episode] for key, episode in names if not _is_wanted(key, episode, wanted)]
         return data if len(left) == len(names) else {"episodes": left, "marks": data.get("marks", [])}
-    if op == "audit" and _is_wanted((data.get("detail") or {}).get("key"), data.get("target"), wanted):
-        return {**data, "target": "forgotten"}
+    if op == "audit" and _is_wanted((detail := data.get("detail") or {}).get("key"), data.get("target"), wanted):
+        return {**data, "target": "forgotten", "detail": {k: v for k, v in detail.items() if k != "text"}}
     return _without_members(data, wanted) if op == "ack" else data
 
 

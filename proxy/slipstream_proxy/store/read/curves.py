@@ -3,18 +3,24 @@
 How sure a mean or a share is: 95 % intervals that hold for few runs, too.
 
 Rewards over adapters and over time, with standard errors, counted by the database in one pass.
+
+What runs took: tokens, seconds of engines and of the trainer, and the judge's dollars, by version, task or tag.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from slipstream.contract import Learning, LearningPoint
-from slipstream_proxy.store.tables.driver import Driver, Tx, given
-from slipstream_proxy.store.tables.rows import dump
+from slipstream.contract import CostLine, CostTable, Learning, LearningPoint
+from slipstream_proxy.log.records import IMPORTED
+from slipstream_proxy.store.tables.driver import IN, Driver, Tx, given
+from slipstream_proxy.store.tables.rows import dump, load
+from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import own_runs
 
 Z = 1.959964
@@ -111,10 +117,10 @@ def _series_of(each: str | None) -> tuple[str, list[object]]:
     if each.startswith("tag."):
         # tags are compact JSON of plain names and values
         return "nullif(split_part(split_part(tags, ?, 2), '\"', 1), '')", [f'"{each[4:]}":"']
-    return {"task": "task", "split": "split", "arm": "arm", "role": ROLE}[each], []
+    return ROLE if each == "role" else each, []
 
 
-def _where(wanted: LearningFilter) -> tuple[str, list[object]]:
+def _where(wanted: LearningFilter, *always: str) -> tuple[str, list[object]]:
     tests, params = given(
         ("key = ?", wanted.key),
         ("model = ?", wanted.model),
@@ -125,7 +131,7 @@ def _where(wanted: LearningFilter) -> tuple[str, list[object]]:
         ("started >= ?", wanted.since),
         ("started < ?", wanted.until),
     )
-    return " AND ".join(["reward IS NOT NULL", "state <> 'deleted'", *own_runs(wanted.split), *tests]), params
+    return " AND ".join(["state <> 'deleted'", *always, *tests]), params
 
 
 def version_of(adapter: str, model: str) -> int | None:
@@ -143,7 +149,7 @@ class LearningCurves:
     def read(self, wanted: LearningFilter) -> Learning:
         """At most ``MOST_SERIES`` series, those with the most episodes."""
         series, named = _series_of(wanted.each)
-        where, params = _where(wanted)
+        where, params = _where(wanted, "reward IS NOT NULL", *own_runs(wanted.split))
         with self.db.read() as tx:
             bucket = self._bucket(tx, wanted, where, params) if wanted.by == "time" else None
             adapter, model = ("NULL", "NULL") if bucket else (f"coalesce(adapter, '{NO_ADAPTER}')", "model")
@@ -194,3 +200,110 @@ def _point(row: _Span, bucket: float | None, bounds: tuple[float, float]) -> Lea
         success_low=success_low,
         success_high=success_high,
     )
+
+
+MOST_LINES = 200
+STEPS = ("step", "skipped", "undone")
+"""Kinds of events that say how long the trainer computed."""
+RUNNING = """WITH c AS (SELECT eid, ts AS a, ts + seconds AS b FROM ({calls}) s WHERE id > ? AND seconds > 0),
+    marks AS (SELECT t, sum(d) AS d FROM (SELECT a AS t, 1 AS d FROM c UNION ALL SELECT b, -1 FROM c) m GROUP BY t),
+    spans AS (SELECT t, CAST(sum(d) OVER (ORDER BY t) AS FLOAT8) AS n, lead(t) OVER (ORDER BY t) - t AS dt FROM marks),
+    clock AS (SELECT t, coalesce(sum(CASE WHEN n > 0 THEN dt * least(n, ?) / n ELSE 0 END) OVER
+        (ORDER BY t ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS v FROM spans)
+    SELECT e.series, sum(y.v - x.v) FROM c JOIN clock x ON x.t = c.a JOIN clock y ON y.t = c.b
+    JOIN ({runs}) e ON e.eid = c.eid GROUP BY e.series"""
+"""``clock`` says at each beginning and end of a call how much of an engine a call had that ran all along."""
+
+
+def _meta(name: str) -> str:
+    """A number in a score's meta, as text: databases have no common way to read JSON, and it is compact."""
+    return f"split_part(split_part(split_part(r.meta, '\"{name}\":', 2), ',', 1), '}}', 1)"
+
+
+def _number(text: str | None) -> float | None:
+    with suppress(ValueError):
+        found = float(text or "")
+        return found if math.isfinite(found) else None
+    return None
+
+
+class CostReport:
+    def __init__(self, db: Driver, days: DayTables) -> None:
+        self.db = db
+        self.days = days
+
+    def read(self, wanted: LearningFilter, engines: int = 1) -> CostTable:
+        """``wanted.each`` may be ``adapter`` and ``model``, too. Siblings are counted: they cost as much as others.
+
+        ``engines``: how many calls at once need not share one.
+        """
+        series, named = _series_of(wanted.each)
+        where, params = _where(wanted)
+        runs = f"SELECT eid, {series} AS series, completion_tokens FROM t_episodes WHERE {where}"
+        given = (*named, *params)
+        lines: dict[str | None, CostLine] = {}
+
+        def line(name: str | None) -> CostLine:
+            return lines.setdefault(name, CostLine(name=name))
+
+        with self.db.read() as tx:
+            sums = f"""SELECT series, count(*), sum(calls), sum(prompt_tokens), sum(completion_tokens)
+                FROM (SELECT {series} AS series, calls, prompt_tokens, completion_tokens FROM t_episodes
+                WHERE {where}) q GROUP BY series"""
+            for name, n, calls, asked, said in tx.all(sums, given):
+                lines[name] = CostLine(
+                    name=name, episodes=n, calls=int(calls), prompt_tokens=int(asked), completion_tokens=int(said)
+                )
+            tables = self.days.tables(tx, wanted.since)
+            calls = " UNION ALL ".join(f"SELECT id, eid, ts, seconds FROM {t}" for t in ("t_calls_none", *tables))
+            for name, seconds in tx.all(RUNNING.format(calls=calls, runs=runs), (f"{IMPORTED}~", engines, *given)):
+                line(name).serving_seconds = max(0.0, float(seconds))
+            self._judged(tx, runs, given, line)
+            self._trained(tx, runs, given, line, by_version=wanted.each == "adapter")
+        found = sorted(lines.values(), key=lambda x: (-x.prompt_tokens - x.completion_tokens, x.name or ""))
+        priced = [x.dollars for x in found if x.dollars is not None]
+        adds = [name for name in CostLine.model_fields if name not in ("name", "dollars")]
+        total = CostLine(
+            dollars=sum(priced) if priced else None, **{n: sum(getattr(x, n) for x in found) for n in adds}
+        )
+        return CostTable(lines=found[:MOST_LINES], total=total, left_out=max(0, len(found) - MOST_LINES))
+
+    def _judged(self, tx: Tx, runs: str, given: Sequence[object], line: Callable[[str | None], CostLine]) -> None:
+        """A score says what its whole group cost, and of how many runs that is."""
+        sql = f"""SELECT e.series, {_meta("cost")}, {_meta("tokens")}, {_meta("judged_with")}, count(*) FROM t_rewards r
+            JOIN ({runs}) e ON e.eid = r.eid WHERE r.source = 'judge' GROUP BY 1, 2, 3, 4"""
+        for name, cost, tokens, of, n in tx.all(sql, given):
+            share, found = n / (_number(of) or 1.0), line(name)
+            if (dollars := _number(cost)) is not None:
+                found.dollars = (found.dollars or 0.0) + dollars * share
+            found.judge_tokens += (_number(tokens) or 0.0) * share
+
+    def _trained(
+        self, tx: Tx, runs: str, given: Sequence[object], line: Callable[[str | None], CostLine], *, by_version: bool
+    ) -> None:
+        weights: dict[str, dict[str | None, float]] = defaultdict(dict)
+        sql = f"""SELECT m.batch, e.series, sum(e.completion_tokens + 1) FROM t_members m JOIN ({runs}) e
+            ON e.eid = m.eid GROUP BY m.batch, e.series"""
+        for batch, name, weight in tx.all(sql, given):
+            weights[batch][name] = float(weight)
+        sql = """SELECT m.batch, sum(e.completion_tokens + 1) FROM t_members m JOIN t_episodes e ON e.eid = m.eid
+            GROUP BY m.batch"""
+        wholes = {batch: float(whole) for batch, whole in tx.all(sql)}
+        waiting = 0.0
+        """Of steps that are in no version yet."""
+        for (text,) in tx.all(f"SELECT data FROM t_events WHERE kind {IN} ORDER BY id", (list(STEPS),)):
+            data = load(text, {})
+            took = (_number(data.get("seconds")) or 0.0) * (_number(data.get("gpus")) or 1.0)
+            batch = str(data.get("batch"))
+            parts = weights.get(batch, {})
+            whole = wholes.get(batch, 0.0)
+            if not by_version:
+                for name, weight in parts.items():
+                    line(name).training_seconds += took * weight / whole
+                continue
+            waiting += took * sum(parts.values()) / whole if whole else 0.0
+            if data.get("adapter") and waiting:
+                line(str(data["adapter"])).training_seconds += waiting
+                waiting = 0.0
+        if waiting:
+            line(None).training_seconds += waiting

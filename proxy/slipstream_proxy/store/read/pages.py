@@ -27,6 +27,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+from pydantic import JsonValue
 
 from slipstream import contract as c
 from slipstream.contract import BatchGaps, LabelCase, LabelCases, Reward, TaskRuns, TaskStanding, TaskTable, WorstRun
@@ -130,6 +131,38 @@ def agreement_of(rows: Collection[Row], owner: str | None) -> c.LabelAgreement |
     )
 
 
+class Saying(NamedTuple):
+    """An entry of the audit log that is about an episode."""
+
+    id: str
+    at: float
+    key: str | None
+    name: str | None
+    detail: dict[str, JsonValue]
+
+    @property
+    def comment(self) -> c.Comment:
+        by = self.name or (None if self.key == "-" else self.key)
+        return c.Comment(id=self.id, at=self.at, by=by, **{n: self.detail.get(n) for n in ("text", "to")})
+
+
+SAYINGS = "SELECT target, id, ts, key, name, data FROM t_audit WHERE action IN ('assign', 'comment')"
+
+
+def sayings(rows: Collection[Row]) -> dict[str, list[Saying]]:
+    """Episode (key/id) → what people said of it, oldest first."""
+    found: dict[str, list[Saying]] = defaultdict(list)
+    for target, number, at, key, name, text in rows:
+        detail = load(text, {})
+        found[eid_of(str(detail.get("key")), target)].append(Saying(number, at, key, name, detail))
+    return found
+
+
+def assignee(said: Collection[Saying]) -> str | None:
+    """Who is to label it, by the latest word on that."""
+    return next((str(s.detail["to"]) or None for s in reversed([*said]) if s.detail.get("to") is not None), None)
+
+
 class LabelQueue:
     def __init__(self, db: Driver, rewards: RewardTable) -> None:
         self.db = db
@@ -149,9 +182,10 @@ class LabelQueue:
         adapter: str | None = None,
         limit: int = 20,
         second: str | None = None,
+        assigned: str | None = None,
     ) -> LabelCases:
         """The most uncertain of the newest finished episodes that no person has labelled. ``second``: those that people
-        with other keys than this one have.
+        with other keys than this one have. ``assigned``: those that this person is to label.
         """
         tests, params = given(("key = ?", key), ("task = ?", task), ("split = ?", split), ("adapter = ?", adapter))
         if second is not None:
@@ -163,23 +197,47 @@ class LabelQueue:
             *own_runs(split),
             *([UNLABELLED] if second is None else []),
         ]
-        sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE {" AND ".join(tests)}
-            ORDER BY started DESC, eid DESC LIMIT ?"""
         with self.db.read() as tx:
+            people = {eid: assignee(said) for eid, said in sayings(tx.all(f"{SAYINGS} ORDER BY ts, id")).items()}
+            if assigned is not None:
+                tests.append(f"eid {IN}")
+                params.append([eid for eid, name in people.items() if name and name.lower() == assigned.lower()])
+            sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE {" AND ".join(tests)}
+                ORDER BY started DESC, eid DESC LIMIT ?"""
             eps = [EpisodeRow(*row) for row in tx.all(sql, (*params, LOOKED_AT))]
             rewards = self.rewards.of(tx, eps)
             labelled = """SELECT count(*) FROM t_episodes WHERE state <> 'deleted'
                 AND eid IN (SELECT eid FROM t_rewards WHERE source = 'human')"""
-            said = tx.all("SELECT target, key, data FROM t_audit WHERE action = 'label' ORDER BY ts, id")
+            agreement = _agreement(tx, key)
             ((count,),) = tx.all(labelled if key is None else labelled + " AND key = ?", [] if key is None else [key])
         low, high = range_of([r for of in rewards.values() for r in of])
         ranked = [(*uncertainty_of(rewards[ep.eid], low, high), ep) for ep in eps]
         ranked.sort(key=lambda r: -r[0])  # of equal ones the newest stays first
         cases = [
-            LabelCase(episode=ep.public(), uncertainty=score, why=why, rewards=rewards[ep.eid])
+            LabelCase(
+                episode=ep.public(),
+                uncertainty=score,
+                why=why,
+                assigned=people.get(ep.eid),
+                rewards=rewards[ep.eid],
+            )
             for score, why, ep in ranked[:limit]
         ]
-        return LabelCases(cases=cases, looked_at=len(eps), labelled=count, agreement=agreement_of(said, key))
+        return LabelCases(cases=cases, looked_at=len(eps), labelled=count, agreement=agreement)
+
+    def comments(self, key: str, episode: str) -> c.Comments:
+        with self.db.read() as tx:
+            rows = tx.all(f"{SAYINGS} AND target = ? ORDER BY ts, id", (episode,))
+        said = sayings(rows).get(eid_of(key, episode), [])
+        return c.Comments(comments=[s.comment for s in said], assigned=assignee(said))
+
+    def agreement(self) -> c.LabelAgreement | None:
+        with self.db.read() as tx:
+            return _agreement(tx, None)
+
+
+def _agreement(tx: Tx, owner: str | None) -> c.LabelAgreement | None:
+    return agreement_of(tx.all("SELECT target, key, data FROM t_audit WHERE action = 'label' ORDER BY ts, id"), owner)
 
 
 JUDGING = ("judge", "human")
@@ -558,6 +616,7 @@ SHARES = ("cut_off", "refusals", "tool_errors")
 """Of a run's calls."""
 MEASURES = ("turns", "reply_tokens", "seconds", *SHARES)
 MOST_TOOLS = 30
+MOST_PAIRS = 5
 
 
 class BehaviourReport:
@@ -573,9 +632,9 @@ class BehaviourReport:
         where = " AND ".join(["state = 'done'", "calls > 0", *own_runs(split), *tests])
         of = f"SELECT task FROM t_episodes WHERE {where} AND adapter = ? AND task IS NOT NULL"
         common, names = f"{of} INTERSECT {of}", (*params, adapter, *params, base)
-        newest = """SELECT adapter, eid FROM (SELECT adapter, eid, row_number() OVER
+        newest = """SELECT adapter, eid, task FROM (SELECT adapter, eid, task, row_number() OVER
             (PARTITION BY adapter ORDER BY started DESC, eid) AS age FROM t_episodes
-            WHERE {} AND adapter IN (?, ?)) e WHERE age <= ?"""
+            WHERE {} AND adapter IN (?, ?)) e WHERE age <= ? ORDER BY age"""
         with self.db.read() as tx:
             ((tasks,),) = tx.all(f"SELECT count(*) FROM ({common}) t", names)
             if tasks:
@@ -584,19 +643,29 @@ class BehaviourReport:
                 )
             else:
                 rows = tx.all(newest.format(where), (*params, adapter, base, COMPARED))
-        eids = [eid for _, eid in rows]
+        eids = [eid for _, eid, _ in rows]
         measures, tools = self.outcomes.measures(eids, MEASURES), self.outcomes.tools(eids)
         called = [name for name, _ in sum(tools.values(), Counter[str]()).most_common(MOST_TOOLS)]
         for eid, of_run in measures.items():
             of_run |= {f"calls of {name}": float(tools[eid][name]) for name in called}
-        sides = [[eid for name, eid in rows if name == side] for side in (base, adapter)]
+        sides = [[eid for name, eid, _ in rows if name == side] for side in (base, adapter)]
+        newest_of: dict[str, dict[str | None, str]] = {base: {}, adapter: {}}
+        for name, eid, named in rows:
+            newest_of[name].setdefault(named, eid)
+        pairs = [
+            c.TaskPair(task=named, base=newest_of[base][named], version=eid)
+            for named, eid in newest_of[adapter].items()
+            if named is not None and named in newest_of[base]
+        ]
         changes = []
         for name in (*MEASURES, *(f"calls of {tool}" for tool in called)):
-            old, new = ([(m[name], e) for e in side if name in (m := measures[e])] for side in sides)
-            if old and new:
-                changes.append(_change(name, old, new))
+            before, after = ([(m[name], e) for e in side if name in (m := measures[e])] for side in sides)
+            if before and after:
+                changes.append(_change(name, before, after))
         changes.sort(key=lambda x: -abs(x.difference) / (x.high - x.low) if x.high > x.low else 0.0)
-        return c.Behaviour(adapter=adapter, base=base, tasks=tasks, latest=COMPARED, changes=changes)
+        return c.Behaviour(
+            adapter=adapter, base=base, tasks=tasks, latest=COMPARED, changes=changes, pairs=pairs[:MOST_PAIRS]
+        )
 
 
 def _change(name: str, old: list[tuple[float, str]], new: list[tuple[float, str]]) -> c.BehaviourChange:

@@ -162,9 +162,13 @@ class Deletion:
             since = min(ep.started for ep in eps) - SLACK
             tx.run("DELETE FROM t_cache WHERE starts_with(id, ?) AND ts >= ?", (JUDGED, since))
         names = {name for _, name in map(name_of, eids)}
-        sql = f"SELECT id, target, data FROM t_audit WHERE action = 'label' AND target {IN}"
-        mine = [(i, mark_of(t)) for i, t, data in tx.all(sql, (list(names),)) if eid_of(load(data)["key"], t) in eids]
-        tx.update("t_audit", ("id",), ("target",), mine)
+        sql = f"SELECT id, target, data FROM t_audit WHERE action IN ('label', 'assign', 'comment') AND target {IN}"
+        mine = []
+        for i, target, text in tx.all(sql, (list(names),)):
+            data = load(text)
+            if eid_of(data.pop("key"), target) in eids:
+                mine.append((i, mark_of(target), dump(data | {"text": None} if "text" in data else load(text))))
+        tx.update("t_audit", ("id",), ("target", "data"), mine)
 
     def _delete_calls(self, tx: Tx, eps: list[EpisodeRow]) -> list[str]:
         """→ Tables that had calls of these."""

@@ -92,7 +92,7 @@ def _retrain(client: Client, args: argparse.Namespace) -> int:
         raise ConfigError("what is to be made anew? give a version, or --without EPISODE…")
     config = read_config(args)
     plan = plan_of(client, args.version, args.without)
-    start = config.adapters_dir / plan.start.name if plan.start is not None else None
+    start = config.adapters_dir / plan.start.path if plan.start is not None else None
     if start is not None and not start.is_dir():
         raise ConfigError(f"{start}: the files of the version before {plan.first} are gone (adapters.keep)")
     with tempfile.TemporaryDirectory() as folder:

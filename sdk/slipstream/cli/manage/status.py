@@ -90,6 +90,11 @@ def run(args: argparse.Namespace) -> int:
     print(f"  calls {status.calls} ({status.capture_lost} lost), episodes {counts(status.episodes)}")
     print(f"  groups {counts(status.groups)}")
     print(f"  steps {status.steps}, last {when(status.last_step)}; ingest is {status.ingest_lag_seconds:.1f} s behind")
+    if (people := status.judging.people) is not None:
+        print(
+            f"  {people.people} people labelled {people.runs} runs twice or more: {people.same:.0%} of {people.pairs} "
+            f"pairs of labels are equal (truly {people.low:.0%} to {people.high:.0%})"
+        )
     if (left := status.forgetting).episodes:
         why = f": {left.error}" if left.error else ""
         print(f"  forgetting: {left.episodes} episodes still in files ({left.step}){why}")

@@ -9,7 +9,7 @@ from slipstream.cli.start.proxy import own_flags
 from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream.errors import ApiError
-from slipstream.operate.run.preflight import check_alone
+from slipstream.operate.run.preflight import check_alone, check_room
 from slipstream.operate.run.sidecars import SidecarFile
 from slipstream.operate.run.stack import Stack, start_stack
 from slipstream.operate.run.supervisor import Supervisor
@@ -58,6 +58,7 @@ async def events(stack: Stack) -> None:
 
 async def up(config: Config, *, verbose: bool = False) -> int:
     check_alone(config.root)
+    check_room(config.root)
     sidecars = SidecarFile(config.root)
     quiet = Quiet(config.root / "up.log", verbose=verbose)
     supervisor = Supervisor(changed=sidecars, shown=quiet)

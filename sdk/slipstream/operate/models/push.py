@@ -133,11 +133,11 @@ def push(client: Client, config: Config, version: str, to: str, *, merged: bool 
     if len(found) > 1:
         raise SlipstreamError(f"{version} is {' and '.join(a.name for a in found)}: give the full name")
     adapter, base = found[0], config.trainer.model or config.engine.model or found[0].model
-    source = config.adapters_dir / adapter.name
+    source = config.adapters_dir / adapter.path
     if not (source / "adapter_config.json").is_file():
         raise SlipstreamError(f"{source} has no adapter: is adapters.dir the folder that the trainer writes to?")
     with tempfile.TemporaryDirectory() as scratch:
-        ready = Path(scratch) / adapter.name
+        ready = Path(scratch) / adapter.path
         if merged:
             _merge(base, source, ready)
         else:

@@ -6,7 +6,9 @@ import contextlib
 import importlib.util
 import os
 import re
+import shutil
 import socket
+import tempfile
 from pathlib import Path
 
 import httpx
@@ -19,6 +21,9 @@ from slipstream.operate.run.proxy_file import running_proxy
 from slipstream.shared.functions import need
 from slipstream.shared.hub import fetch_description, model_config
 from slipstream.shared.machine import installed
+
+LEAST_ROOM = 64_000_000
+"""Bytes: of the spool's first segments and the store's new file."""
 
 
 def wants_trainer(config: Config) -> bool:
@@ -58,7 +63,7 @@ def check_alone(root: Path) -> None:
     import fcntl  # what asks a running proxy works where there is none
 
     running = None
-    with contextlib.suppress(OSError):  # the proxy says what is wrong with the folder
+    with contextlib.suppress(OSError):  # ``check_room`` says what is wrong with the folder
         root.mkdir(parents=True, exist_ok=True)
         for path in (root, root / "lock"):  # of an `up`, and of a proxy
             try:
@@ -77,12 +82,31 @@ def check_alone(root: Path) -> None:
         )
 
 
+def check_room(root: Path) -> None:
+    """The data folder can be written, and its disk has room. Raises ``StartError``: nothing is started for nothing."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root):
+            pass
+        free = shutil.disk_usage(root).free
+    except OSError as e:
+        raise StartError(
+            f"data_dir {root} cannot be written ({e.strerror}): give a folder that this user may write "
+            "(--set data_dir=…)"
+        ) from e
+    if free < LEAST_ROOM:
+        raise StartError(
+            f"data_dir {root}: {free / 1e6:.0f} MB are free on its disk, and recording needs {LEAST_ROOM / 1e6:.0f} MB "
+            "to begin: make room, or give a folder on a larger disk (--set data_dir=…)"
+        )
+
+
 def check_adapter_name(name: str) -> None:
     """Adapters' folders have the model's name in theirs. Raises ``StartError``."""
-    if not re.fullmatch(r"[A-Za-z0-9._~-]{1,120}", name):
+    if len(name) > 120 or not re.fullmatch(r"[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*", name):
         raise StartError(
             f"the model is called {name}, and an adapter's folder cannot be: start vLLM with --served-model-name NAME "
-            "(letters, digits and . _ ~ -), or train nothing (--set trainer.enabled=false)"
+            "(letters, digits and . _ ~ - /), or train nothing (--set trainer.enabled=false)"
         )
 
 

@@ -217,6 +217,7 @@ class QueueQuery(Query):
     split: Literal["train", "eval"] | None = None
     adapter: Label | None = None
     limit: int = Field(20, ge=1, le=200)
+    assigned: Label | None = Field(None, description="Episodes that this person is to label.")
     second: bool = Field(False, description="Episodes that others labelled, and this key did not.")
 
 
@@ -238,7 +239,41 @@ async def get_queue(ctx: Ctx) -> web.StreamResponse:
     q: QueueQuery = ctx.query
     queue = ctx.deps.store.reports.labels
     second = (ctx.caller.key or "-") if q.second else None
-    return reply(await ctx.deps.ask(queue.read, ctx.visible(q.key), q.task, q.split, q.adapter, q.limit, second))
+    return reply(
+        await ctx.deps.ask(queue.read, ctx.visible(q.key), q.task, q.split, q.adapter, q.limit, second, q.assigned)
+    )
+
+
+@ROUTES.add("GET", EPISODE + "/comments", query=KeyQuery, result=c.Comments)
+async def get_comments(ctx: Ctx) -> web.StreamResponse:
+    """What people said of an episode, and who is to label it."""
+    return reply(await ctx.deps.ask(ctx.deps.store.reports.labels.comments, *await _commented(ctx)))
+
+
+@ROUTES.add("POST", EPISODE + "/comments", (GRADE, ADMIN), KeyQuery, c.CommentIn, result=c.Comments, errors=(404, 409))
+async def post_comment(ctx: Ctx) -> web.StreamResponse:
+    """Say something of an episode, or assign it to a person who is to label it. It is no reward and ends nothing."""
+    deps = ctx.deps
+    body: c.CommentIn = ctx.body
+    if body.text is None and body.to is None:
+        raise Problem(409, "neither text nor to is given", field="body.text", fix="give one of them, or both")
+    key, episode = await _commented(ctx)
+    if not await deps.ask(deps.store.episodes.known, key, [episode]):
+        raise Problem(404, f"no episode {episode}", field="path.episode", fix="list them with GET episodes")
+    detail = {"key": key, **body.model_dump(exclude_none=True)}
+    await deps.audit.put(ctx.caller.key, "comment" if body.to is None else "assign", episode, detail)
+    return reply(await deps.ask(deps.store.reports.labels.comments, key, episode))
+
+
+async def _commented(ctx: Ctx) -> tuple[str, str]:
+    """The episode that is meant: its key and its id."""
+    named, episode, caller = ctx.query.key, episode_of(ctx), ctx.caller
+    if named is None and caller.sees_all:
+        owners = await ctx.deps.ask(ctx.deps.store.episodes.owners, episode)
+        named = owners[0] if len(owners) == 1 else None
+    if named is None or not (caller.sees_all or caller.may(OF_OTHERS)):
+        named = await _owner(ctx, episode)
+    return named, episode
 
 
 switch = partial(ROUTES.add, "POST", scopes=(TRAINER, ADMIN), body=c.PauseIn, body_required=False, result=c.Paused)

@@ -180,6 +180,34 @@ async def get_learning(ctx: Ctx) -> web.StreamResponse:
     return reply(await ctx.deps.ask(ctx.deps.store.reports.learning.read, wanted))
 
 
+class CostQuery(Query):
+    each: str = Field(
+        "adapter",
+        pattern=r"^(adapter|model|task|split|arm|role|tag\.[A-Za-z0-9._-]{1,128})$",
+        description="A line for each `adapter`, `model`, `task`, `split`, `arm`, `role` or value of a tag "
+        "(`tag.<name>`).",
+    )
+    key: KeyId | None = Field(None, description="Another key's (admin, viewer).")
+    model: Label | None = None
+    task: c.Asked | None = None
+    split: Literal["train", "eval"] | None = None
+    tag: str | None = Field(None, pattern=r"^[^:]+:[\s\S]", max_length=c.IN_A_URL, description="`name:value`.")
+    since: Number | None = Field(None, description="Started at or after, seconds since the epoch.")
+    until: Number | None = Field(None, description="Started before.")
+
+
+@ROUTES.add("GET", "/cost", query=CostQuery, result=c.CostTable)
+async def get_cost(ctx: Ctx) -> web.StreamResponse:
+    """What runs took: tokens, seconds of engines and of the trainer, the judge's dollars; by version, task or tag."""
+    q: CostQuery = ctx.query
+    name, value = pair_of(q.tag)
+    wanted = LearningFilter(
+        **q.model_dump(exclude={"tag", "key"}), key=ctx.visible(q.key), tag=(name, value) if name else None
+    )
+    engines = max(1, len(ctx.deps.engines.engines))
+    return reply(await ctx.deps.ask(ctx.deps.store.reports.costs.read, wanted, engines))
+
+
 class TasksQuery(Query):
     key: KeyId | None = Field(None, description="Another key's (admin, viewer).")
     split: Literal["train", "eval"] | None = None

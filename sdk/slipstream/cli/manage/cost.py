@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import argparse
+
+from slipstream.cli.common import add_client, add_since, connect, since, table
+from slipstream.contract import CostLine
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_client(parser)
+    parser.add_argument(
+        "--by", default="adapter", metavar="WHAT", help="adapter (default), model, task, split, arm, role or tag.NAME"
+    )
+    parser.add_argument("--task", help="only runs of this task")
+    parser.add_argument("--tag", metavar="NAME:VALUE", help="only runs with this tag")
+    add_since(parser)
+
+
+def line(found: CostLine, name: str) -> tuple[object, ...]:
+    figures = (found.episodes, found.calls, found.prompt_tokens, found.completion_tokens)
+    seconds = (f"{found.serving_seconds:.1f} s", f"{found.training_seconds:.1f} s")
+    dollars = "-" if found.dollars is None else f"${found.dollars:.4f}"
+    return name, *(f"{n:,}" for n in figures), *seconds, dollars
+
+
+def run(args: argparse.Namespace) -> int:
+    with connect(args) as client:
+        costs = client.cost(each=args.by, task=args.task, tag=args.tag, since=since(args))
+    if args.json:
+        print(costs.model_dump_json(indent=2))
+        return 0
+    head = (args.by, "episodes", "calls", "prompt", "sampled", "engine", "training", "judge")
+    rows = [line(one, one.name or "(none)") for one in costs.lines]
+    print(table(head, [*rows, line(costs.total, "all")]))
+    if costs.left_out:
+        print(f"{costs.left_out} more, with fewer tokens, count in the last line alone")
+    return 0
