@@ -81,7 +81,9 @@ from slipstream.contract.cases import (
 )
 from slipstream.contract.episodes import (
     FORGET_MOST,
+    THUMBS,
     WHOLE_CALLS,
+    WORDS,
     CallRecord,
     Deleted,
     DoneIn,
@@ -181,7 +183,9 @@ __all__ = [
     "SIBLING_TAG",
     "TAG",
     "TAG_PATTERN",
+    "THUMBS",
     "WHOLE_CALLS",
+    "WORDS",
     "Action",
     "Adapter",
     "AdapterEffect",
