@@ -52,7 +52,7 @@ class ProxyConfig(Section):
         None,
         description=(
             "module:function(record: dict) -> dict, run before a call is stored: "
-            "its request, reply and tag.NAME, each a str."
+            "its request, reply and tag.NAME, each a str. Feedback comes as feedback.text and feedback.reply."
         ),
     )
     metric_tags: list[str] = Field(
