@@ -12,12 +12,12 @@ from tests.support.groups import calls_tool, episode, group, result, said
 from slipstream.config import load_config
 from slipstream.errors import ConfigError
 from slipstream.settings.proxy import ModelRoute
-from slipstream_judge.compare.next_turn import NextTurn, Turn, correction, turns_of
+from slipstream_judge.compare.next_turn import NextTurn, UserTurn, correction, turns_of
 from slipstream_judge.model.llm import JudgeFailed
 from slipstream_judge.run.worker import JudgeWorker
 
 ASKS = {"assistant": ModelRoute(feedback="next_turn")}
-TURN = Turn("e", "c0", "The flight of Dana Kim is at nine.", "No, I meant the other Dana. Thanks!")
+TURN = UserTurn("e", "c0", "The flight of Dana Kim is at nine.", "No, I meant the other Dana. Thanks!")
 MESSAGES = [
     said("user", "When is Dana's flight?"),
     calls_tool("t", "search", "{}"),
@@ -47,7 +47,7 @@ def conversation(**changes):
 
 def test_a_turn_of_the_users_is_about_the_reply_before_it():
     (turn,) = turns_of(conversation(), ASKS)
-    assert turn == Turn("e", "c1", TURN.reply, TURN.text), "a tool's result is no turn of the user's"
+    assert turn == UserTurn("e", "c1", TURN.reply, TURN.text), "a tool's result is no turn of the user's"
     assert list(turns_of(conversation(model="another"), ASKS)) == [], "who does not ask for it is not listened to"
     assert list(turns_of(conversation(trainable=False), ASKS)) == []
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from examples.common.hermes import CLOSE_TEXT, END
 from tests.support import MODEL
 from tests.support.oracle import flat_loss, plain_logprobs, words_advantage
 from tests.support.tiny import apart, conversation, gradients, make_config, make_trainer, sample, table, tokens
@@ -16,10 +15,11 @@ from transformers import AutoTokenizer
 from slipstream.config import load_config
 from slipstream.errors import ConfigError
 from slipstream_trainer.algorithm.advantage import assign
+from slipstream_trainer.algorithm.learning_rate import StepPace
 from slipstream_trainer.batch.hints import NO_PLACE, Hints
 from slipstream_trainer.batch.layout import make_plan
 from slipstream_trainer.batch.rows import read_samples, untrainable
-from slipstream_trainer.step.step import REFUSED, StepPace, _teach, train
+from slipstream_trainer.step.step import REFUSED, _teach, train
 
 NAN = float("nan")
 
@@ -139,6 +139,7 @@ def test_the_prompt_of_words_has_a_place_for_them() -> None:
         load_config(None, env={}, base={"trainer": {"words_prompt": "be better"}})
 
 
+CLOSE = '"}}\n</tool_call>'
 SEARCH = '<tool_call>\n{"name": "search", "arguments": {"keywords": "'
 
 
@@ -172,7 +173,7 @@ class Inbox:
         found = []
         for name, prompt in self.prompts.items():
             for word in (word.format(name=name) for word in words):
-                said = [self.search, *self.tokenizer.convert_tokens_to_ids([word, CLOSE_TEXT, END])]
+                said = [self.search, *(self.tokenizer.convert_tokens_to_ids(t) for t in (word, CLOSE, "<|im_end|>"))]
                 one = sample(f"{name}-{word}", prompt, said, kind="words", group=f"words-{name}-{word}", reward=NAN)
                 with torch.no_grad():
                     one.logprobs_C = plain_logprobs(self.trainer.model, [one]).numpy()
@@ -195,6 +196,7 @@ def test_words_that_attack_are_refused(world) -> None:
     assert [world.chance(name) for name in world.prompts] == pytest.approx(before, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_model_learns_what_users_say_without_a_reward(world) -> None:
     """Of each search that the clumsy model makes, they say what it should have been."""
     before = np.mean([world.chance(name) for name in world.prompts])

@@ -32,7 +32,7 @@ SCHEMA = {
 
 
 @dataclass(slots=True, frozen=True)
-class Turn:
+class UserTurn:
     """What a user wrote next. ``call``: whose reply it came after."""
 
     episode: str
@@ -41,7 +41,7 @@ class Turn:
     text: str
 
 
-def turns_of(group: Group, routes: Mapping[str, ModelRoute]) -> Iterator[Turn]:
+def turns_of(group: Group, routes: Mapping[str, ModelRoute]) -> Iterator[UserTurn]:
     """Each reply that a user's turn follows in the call that goes on with it, once. Of models that ask for it."""
     for one in group.episodes:
         calls = {} if one.context else {call.id: call for call in one.calls}
@@ -56,7 +56,7 @@ def turns_of(group: Group, routes: Mapping[str, ModelRoute]) -> Iterator[Turn]:
             text = _next_words(before, call)
             if text:
                 heard.add(before.id)
-                yield Turn(one.episode.id, before.id, _said(before), text)
+                yield UserTurn(one.episode.id, before.id, _said(before), text)
 
 
 def _next_words(before: CallRecord, call: CallRecord) -> str:
@@ -80,7 +80,7 @@ def _said(call: CallRecord) -> str:
     return "\n".join(part for part in (plain(message.get("content")), json.dumps(uses) if uses else "") if part)
 
 
-def correction(turn: Turn, answer: str) -> str | None:
+def correction(turn: UserTurn, answer: str) -> str | None:
     """The words that correct. None: there are none, or the answer is of no use."""
     for value in spoken_values(answer):
         if isinstance(value, dict) and value.get("corrects") is True:
@@ -95,7 +95,7 @@ class NextTurn:
     def __init__(self, llm: Llm) -> None:
         self.llm = llm
 
-    async def hear(self, turn: Turn, deadline: float) -> FeedbackIn | None:
+    async def hear(self, turn: UserTurn, deadline: float) -> FeedbackIn | None:
         """Raises what ``Llm.ask`` does."""
         asked = {"reply": turn.reply[-ASKED:], "next": turn.text[:ASKED]}
         messages = [

@@ -110,7 +110,7 @@ class TrainerConfig(Section):
         5.0, description="The most nats by which a user's words change what is wanted of one token."
     )
     words_kl: Positive = Field(
-        1.0,
+        2.0,
         description="A user's words about a reply do not count if, with them, the model finds its reply less likely by "
         "more than this (nats a token): they replace what it does and do not correct it.",
     )
