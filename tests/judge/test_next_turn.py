@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.support.groups import calls_tool, episode, group, result, said
@@ -92,7 +93,8 @@ class Heard:
 
 
 async def hears(answer: str | Exception):
-    worker, client = JudgeWorker.__new__(JudgeWorker), Heard()
+    worker: Any = JudgeWorker.__new__(JudgeWorker)
+    client = Heard()
     listener = Listener(answer)
     worker.panel, worker.client = SimpleNamespace(next_turn=listener), client
     worker.config = SimpleNamespace(models=ASKS)
