@@ -6,7 +6,7 @@ from collections.abc import Collection
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from slipstream.contract.base import Id, Model, RewardValue, Split, Tag
 from slipstream.contract.names import Named, NamedEpisode, TagText
@@ -56,6 +56,11 @@ class FeedbackIn(Model):
     trained on once the run is over (docs/trainer.md). A thumb is a number: give its name a weight in ``reward.weights``.
     """
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"required": [n], "properties": {n: {"type": "string"}}} for n in ("text", "reply", "thumb")]
+        }
+    )
     text: Annotated[str, Field(min_length=1, max_length=20_000)] | None = None
     """What was wrong, or is wanted."""
     reply: Annotated[str, Field(min_length=1, max_length=100_000)] | None = None
