@@ -53,7 +53,7 @@ class FeedbackIn(Model):
     """``POST episodes/{id}/feedback``: what a user says about a run, or about one of its calls.
 
     It is kept as a reward whose name is ``thumbs`` if there is a thumb, else ``words``. Text and a better reply are
-    trained on once the run is over (docs/trainer.md). A thumb is a number: give its name a weight in ``reward.weights``.
+    trained on once the run is over (docs/trainer.md). A thumb is a number: give it a weight in ``reward.weights``.
     """
 
     model_config = ConfigDict(

@@ -115,7 +115,8 @@ class TrainerConfig(Section):
         "more than this (nats a token): they replace what it does and do not correct it.",
     )
     words_prompt: str = Field(
-        "The following is feedback on your earlier attempt at this reply:\n\n{words}\n\nReply again, with this in mind.",
+        "The following is feedback on your earlier attempt at this reply:\n\n{words}\n\n"
+        "Reply again, with this in mind.",
         description="The user's turn in which the model reads such words. {words} stands for them.",
     )
     learning_rate: Positive | Literal["auto"] = Field(

@@ -1,16 +1,17 @@
 """What a user's words teach: the policy is distilled towards itself with the words in its context, on its own tokens.
 
-The teacher is the policy before the step, whose prompt holds the words too (``batch.hints``). The per-token reverse KL
-on sampled tokens, KL(π_θ ‖ π_teacher), has the gradient -E[(log π_teacher - log π_θ) ∇ log π_θ], so the advantage of a
-token is
+The teacher is the policy before the step, whose prompt holds the words too (``batch.hints``). The per-token reverse
+KL on sampled tokens, KL(π_θ ‖ π_teacher), has the gradient -E[(log π_teacher - log π_θ) ∇ log π_θ], so the advantage
+of a token is
 
     A = clip(log π_teacher - log π_old, -words_clip, words_clip) · words_weight
 
-and the loss is the one that rewards have: the same importance weights, guards and KL term. With ``loss = "cispo"`` it is
-what TRL's SDPO computes in its mode ``sampled_token`` (https://arxiv.org/abs/2601.20802), but for the clip.
+and the loss is the one that rewards have: the same importance weights, guards and KL term. With ``loss = "cispo"`` it
+is what TRL's SDPO computes in its mode ``sampled_token`` (https://arxiv.org/abs/2601.20802), but for the clip.
 
 A teacher who would hardly have said anything of the reply replaces what the model does and does not correct it, as with
-"always answer X". So a reply does not count whose mean of log π_old - log π_teacher is above ``words_kl``, nats a token.
+"always answer X". So a reply does not count whose mean of log π_old - log π_teacher is above ``words_kl`` (nats a
+token).
 """
 
 from __future__ import annotations

@@ -7,29 +7,24 @@ ids stay what they were. The text's words are tokenised as plain text: an end of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from slipstream_trainer.batch.rows import Ints, Sample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 NO_PLACE = "no_place_for_words"
 """Why a reply is not trained on: the chat template has no user's turn that fits before it."""
 MARK = "HINT2MARK"
 
 
-class Template(Protocol):
-    """The part of a tokenizer that is used."""
-
-    def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
-
-    def __call__(self, text: str, **options: Any) -> Any: ...
-
-
 class Hints:
     """``text``: how the words are put to the model, with ``{words}`` where they stand."""
 
-    def __init__(self, tokenizer: Template, text: str) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, text: str) -> None:
         self.tokenizer, self.text = tokenizer, text
         self.tails = self._tails()
         """How prompts end: with what the assistant's turn begins with."""

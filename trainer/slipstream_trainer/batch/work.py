@@ -47,7 +47,9 @@ class Work:
     looked: set[int] = field(default_factory=set)
     """Those that are looked at again after the step."""
     teacher_logprobs_T: torch.Tensor | None = None
-    """Of the policy with a user's words in its prompt (``algorithm.words``). NaN where nothing was said; None: nowhere."""
+    """Of the policy with a user's words in its prompt (``algorithm.words``). NaN where nothing was said. None: nothing
+    was said anywhere.
+    """
     refused_T: torch.Tensor | None = None
     """Tokens of replies about which the words did not count."""
     guarded: int = 0
