@@ -4,6 +4,9 @@
 
 The inbox demo on real vLLM. `rewarded` is `slipstream demo`: the agent posts rewards, and the trainer learns while it works. Each part beside it is a run of its own.
 
+`feedback_words`: nobody posts a reward. A scripted user says after each run whose answer was wrong what its search should have been ("search for dana"), and nothing
+about the others. The trainer learns from these words alone. `feedback_wrong`: the user names somebody else in a fifth of the cases.
+
 `second_life`: the base model works on so many episodes while training is paused, and a rubric that is wrong (short runs are good) scores them. Then `slipstream judge rerun`
 scores them with the right rubric (RULER, tests/support/ruled_judge.py), and `slipstream train --from-store` trains on them. No run is trained on that a later version made.
 
@@ -17,10 +20,13 @@ import asyncio
 import itertools
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
 import time
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +38,7 @@ from tests.support.served import Served
 
 from slipstream.client import AsyncClient
 from slipstream.config import Config
-from slipstream.contract import Group, TrainAgainIn
+from slipstream.contract import FeedbackIn, Group, TrainAgainIn
 from slipstream.operate.demo.driver import CONCURRENCY, GROUP, TaskDriver
 from slipstream.operate.demo.learning import settle
 from slipstream.operate.demo.progress import Progress
@@ -42,6 +48,8 @@ from slipstream.operate.run.supervisor import Supervisor
 from slipstream_judge.run.rerun import rerun
 
 RESULTS = ROOT / "benchmarks" / "results" / "traffic.json"
+ROUND = 64
+"""Runs of the agent between two pauses of ``feedback_words``."""
 WRONG = "benchmarks.traffic.bench_traffic:short_is_good"
 
 
@@ -155,7 +163,102 @@ async def _second_life(
     }
 
 
-PARTS = {"rewarded": rewarded, "second_life": second_life}
+class ScriptedUser:
+    """Says what was wrong with a run whose answer was wrong, and nothing else. Nobody posts a reward.
+
+    ``wrong``: in this share of the cases the user is mistaken about whom the mail is for.
+    """
+
+    def __init__(self, driver: TaskDriver, client: AsyncClient, wrong: float) -> None:
+        self.driver, self.client, self.wrong = driver, client, wrong
+        self.coin = random.Random(driver.seed)
+        self.said = 0
+
+    async def round(self, runs: Iterator[Any]) -> None:
+        async def worker() -> None:
+            for task in runs:
+                await self.run(task)
+
+        await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))
+
+    async def run(self, task: Any) -> None:
+        from inbox.agent import run_episode
+
+        episode = f"{task.id}-{uuid.uuid4().hex[:12]}"
+        result = await run_episode(self.driver.agent.client, task, episode_id=episode, post_reward=False)  # type: ignore[attr-defined]
+        self.driver.tally.episodes += 1
+        self.driver.tally.calls += result.calls
+        if result.reward:
+            return
+        self.said += 1
+        mistaken = self.coin.random() < self.wrong
+        name = self.coin.choice([m.name for m in task.mails if m.name != task.name]) if mistaken else task.name
+        first = (await self.client.episode_page(episode, calls=1)).call_list[0]
+        await self.client.add_feedback(episode, FeedbackIn(text=f"search for {name}", call=first.id))
+
+
+async def words(folder: Path, args: argparse.Namespace, wrong: float = 0.0) -> dict[str, Any]:
+    """As many runs as ``rewarded`` had. The user speaks in words that the small model knows, so ``words_prompt`` adds none."""
+    task = load_task("inbox")
+    config = demo_config(task, args.seed, folder, ["trainer.words_prompt={words}"])
+    folder.mkdir(parents=True, exist_ok=True)
+    progress = Progress()
+    with (folder / "stack.log").open("w", buffering=1) as log:
+        supervisor = Supervisor(lambda name, line: print(f"{name:8} | {line}", file=log))
+        supervisor.handle_signals()
+        try:
+            stack = await start_stack(config, supervisor, progress.say)
+            agent = await open_agent(task, f"{stack.url}/v1")
+            try:
+                driver = TaskDriver(task, agent, args.seed)
+                base = await driver.held_out("base", progress)
+                async with AsyncClient(stack.url, timeout=120.0) as client:
+                    user = ScriptedUser(driver, client, wrong)
+                    items, began = driver.task.items("train", args.seed), time.monotonic()
+                    while driver.tally.episodes < args.runs:
+                        await user.round(itertools.islice(items, ROUND))
+                        await heard(client)
+                        progress.update("runs", driver.tally.episodes, args.runs, said=user.said)
+                    seconds = time.monotonic() - began
+                    live = await settle(stack)
+                    events = await client.events()
+                last = await driver.held_out("last", progress)
+            finally:
+                await agent.close()
+        finally:
+            await supervisor.stop()
+    steps = [e.data for e in events if e.kind == "step"]
+    return {
+        "base": round(base.mean, 4),
+        "last": round(last.mean, 4),
+        "error_last": round(last.error, 4),
+        "episodes": driver.tally.episodes,
+        "calls": driver.tally.calls,
+        "said": user.said,
+        "refused": sum(d.get("words_refused", 0) for d in steps),
+        "steps": len(steps),
+        "skipped": [e.data.get("reason") for e in events if e.kind in ("skipped", "undone")][:5],
+        "train_seconds": round(seconds, 1),
+        "adapter": live,
+    }
+
+
+async def heard(client: AsyncClient, longest: float = 60.0) -> None:
+    """Until what the user said so far is trained on, but for what is too little for a step."""
+    until = time.monotonic() + longest
+    while time.monotonic() < until:
+        groups = (await client.status()).groups  # of runs, none is ready: they have no rewards
+        if not groups.get("leased") and groups.get("ready", 0) < 2 * GROUP:
+            return
+        await asyncio.sleep(1.0)
+
+
+async def words_wrong(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """The same user, who is wrong in a fifth of the cases."""
+    return await words(folder, args, wrong=0.2)
+
+
+PARTS = {"rewarded": rewarded, "second_life": second_life, "feedback_words": words, "feedback_wrong": words_wrong}
 
 
 def main() -> None:
@@ -163,6 +266,7 @@ def main() -> None:
     parser.add_argument("--only", choices=tuple(PARTS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--episodes", type=int, default=2000, help="that second_life stores")
+    parser.add_argument("--runs", type=int, default=528, help="of feedback_words: as many as rewarded had")
     parser.add_argument("--epochs", type=int, default=3, help="of second_life")
     parser.add_argument("--time-limit", type=float, default=170.0, help="seconds of training after a run's first step")
     parser.add_argument("--data-dir", type=Path, help="where the runs' folders stay; default: a temporary one")

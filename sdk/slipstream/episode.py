@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from slipstream.client import Client
-from slipstream.contract import TAG, Headers, RewardIn, Split, name_of
+from slipstream.contract import TAG, FeedbackIn, Headers, RewardIn, Split, name_of
 from slipstream.errors import ApiError, ConfigError
 
 
@@ -45,6 +45,10 @@ class Run:
     def reward(self, value: float, *, name: str = "reward", source: str = "agent", reason: str | None = None) -> None:
         """Keep a reward. The episode ends with its block, so that calls may still come."""
         self.client.add_reward(self.id, RewardIn(value=value, name=name, source=source, reason=reason, done=False))
+
+    def feedback(self, text: str | None = None, *, call: str | None = None, reply: str | None = None) -> None:
+        """Say what was wrong, with the run or with one call (``x-slipstream-call``), or give a better reply."""
+        self.client.add_feedback(self.id, FeedbackIn(text=text, call=call, reply=reply))
 
 
 def _header(text: str) -> str:

@@ -52,6 +52,19 @@ def flat_loss(
     return term.sum() / (len(count) * length if kind == "dr_grpo" else len(lp))
 
 
+def words_advantage(teacher: Any, old: Any, reply: Any, clip: float, weight: float, most: float) -> torch.Tensor:
+    """Of tokens about which a user said something, one by one. ``reply``: which reply each is of. ``most``: nats a token
+    that a reply may lose on average.
+    """
+    found = []
+    for token in range(len(old)):
+        own = [i for i in range(len(old)) if reply[i] == reply[token]]
+        lost = sum(float(old[i] - teacher[i]) for i in own) / len(own)
+        change = float(teacher[token] - old[token])
+        found.append(0.0 if lost > most else weight * max(-clip, min(clip, change)))
+    return torch.tensor(found, dtype=torch.float64)
+
+
 def filtered_logprob(logits_V: list[float], target: int, min_p: float, top_k: int, top_p: float) -> float:
     """A sampled token's log-probability among those that vLLM leaves: min_p, then top_k, then top_p. In fp64, one by
     one.

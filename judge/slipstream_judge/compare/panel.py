@@ -12,6 +12,7 @@ from slipstream.errors import ConfigError
 from slipstream.settings.judge import FUNCTION
 from slipstream_judge.compare.function import FunctionJudge
 from slipstream_judge.compare.group import GroupJudge, Judged
+from slipstream_judge.compare.next_turn import NextTurn
 from slipstream_judge.compare.rubric import Rubrics
 from slipstream_judge.compare.ruler import Ruler
 from slipstream_judge.model.budget import Budget
@@ -56,12 +57,16 @@ class Panel:
         self.model: GroupJudge | None = None
         self.audit: GroupJudge | None = None
         self.function: FunctionJudge | None = None
+        self.next_turn: NextTurn | None = None
         if proxy is None and client is not None:
             proxy = OwnProxy.of(config, client.url, client.http.headers.get("authorization"))
         cache = VoteCache(client, metrics, read=not fresh)
         rubrics = Rubrics(judge, rubric)
         if judge.model is not None:
-            ruler = Ruler(judge, Llm(judge, self.budget, metrics, own=proxy), metrics)
+            llm = Llm(judge, self.budget, metrics, own=proxy)
+            if any(route.feedback for route in config.models.values()):
+                self.next_turn = NextTurn(llm)
+            ruler = Ruler(judge, llm, metrics)
             self.model = GroupJudge(judge, ruler, rubrics, cache, metrics, name=own, slots=self.slots)
         if judge.audit_model is not None and judge.audit_share > 0 and judge.model is not None:
             second = Ruler(judge, Llm(judge, self.budget, metrics, judge.audit_model, proxy), metrics)

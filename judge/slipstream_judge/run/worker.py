@@ -18,11 +18,12 @@ import time
 
 from slipstream.client import AsyncClient
 from slipstream.config import Config
-from slipstream.contract import TAG, Event, Group, GroupLeaseIn, ScoresIn
+from slipstream.contract import TAG, Event, Group, GroupLeaseIn, ScoresIn, Split
 from slipstream.errors import ApiError, Unavailable
 from slipstream.settings.judge import is_own
 from slipstream.shared.backoff import Backoff, rest
 from slipstream.shared.log import brief
+from slipstream_judge.compare.next_turn import turns_of
 from slipstream_judge.compare.panel import Panel, PanelOutcome, within
 from slipstream_judge.loop import run_loop
 from slipstream_judge.model.budget import OverBudget
@@ -164,6 +165,7 @@ class JudgeWorker:
             else:
                 self.reporter.fail(answer.failed, postponed=answer.retry_after is not None)
             if outcome is not None and outcome.judged is not None and kept:
+                await self._hear(group, deadline)
                 self.auditor.compare(group, outcome.judged.scores)
                 await self._audit(group, outcome, deadline)
 
@@ -226,6 +228,20 @@ class JudgeWorker:
         else:
             self.metrics.groups.labels("failed" if answer.retry_after is None else "postponed").inc()
             log.warning("group %s is not scored (attempt %s): %s", group.id, group.attempts + 1, brief(answer.failed))
+
+    async def _hear(self, group: Group, deadline: float) -> None:
+        """Where a user's next turn corrects a reply: its words are feedback. What fails here fails no score."""
+        listener = self.panel.next_turn
+        if listener is None or group.split is not Split.TRAIN:
+            return
+        for turn in turns_of(group, self.config.models):
+            try:
+                said = await listener.hear(turn, deadline)
+                if said is not None:
+                    await self.client.add_feedback(turn.episode, said, of_key=group.key)
+            except (JudgeFailed, OverBudget, ApiError) as e:
+                log.warning("what a user said after call %s is not heard: %s", turn.call, brief(str(e)))
+                return
 
     async def _audit(self, group: Group, outcome: PanelOutcome, deadline: float) -> None:
         assert outcome.judged is not None

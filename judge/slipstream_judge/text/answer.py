@@ -103,6 +103,11 @@ def parse(text: str, ids: Sequence[str], others: Sequence[str] = ()) -> dict[str
     return found
 
 
+def spoken_values(text: str) -> Iterator[object]:
+    """The JSON values that an answer says, thoughts apart."""
+    return (value for value, _ in _values(_spoken(text)))
+
+
 def _spoken(text: str) -> str:
     """What stands after the thoughts. Thoughts that never end are no answer."""
     text = text[:LONGEST].lstrip("\ufeff")

@@ -18,7 +18,7 @@ import { Transcript } from "../parts/transcript";
 import { Mark, Refused, Time } from "../parts/ui";
 import { change, link, type Place } from "../route";
 import { lastOfRun, treeOf } from "../tree";
-import type { CaseSet, EpisodeDetail } from "../types";
+import type { CaseSet, EpisodeDetail, Reward } from "../types";
 import { arm } from "./episodes";
 
 function useEpisode(id: string, key: string | undefined): { detail: EpisodeDetail | null; error: ApiError | null } {
@@ -175,8 +175,15 @@ function Head({ detail: d }: { detail: EpisodeDetail }): JSX.Element {
           </summary>
           {d.rewards.map((r) => (
             <p class="small" key={`${r.name}${r.at}${r.source}`}>
-              <strong>{r.name}</strong> {number(r.value)} by {r.source} <Time at={r.at} />
-              {r.reason ? <>: {r.reason}</> : null}
+              <strong>{r.name}</strong> {r.name === "words" ? null : number(r.value)} by {r.source} <Time at={r.at} />
+              {r.call === null ? null : <> about {callName(d, r.call)}</>}
+              {said(r) ? <>: {said(r)}</> : null}
+              {taught(r).map(([call, nats]) => (
+                <span class="soft" key={call} title="mean change of a sampled token's log-probability with these words in the prompt">
+                  {" "}
+                  · {callName(d, call)} {signed(nats)} nats a token
+                </span>
+              ))}
             </p>
           ))}
           {d.lineage.map((l) => (
@@ -191,3 +198,15 @@ function Head({ detail: d }: { detail: EpisodeDetail }): JSX.Element {
     </>
   );
 }
+
+/** A call by its number, where the page has it. */
+const callName = (d: EpisodeDetail, id: string): string => {
+  const call = d.call_list.find((c) => c.id === id);
+  return call ? `call ${call.number}` : id;
+};
+
+/** What a user said, a better reply too; else why a reward is what it is. */
+const said = (r: Reward): string | null => (typeof r.meta.words === "string" ? r.meta.words : r.reason);
+
+/** What a user's words changed: call and nats a token, as the trainer told it. */
+const taught = (r: Reward): [string, number][] => Object.entries((r.meta.taught ?? {}) as Record<string, number>);

@@ -104,6 +104,12 @@ def add_reward(episode: str, reward: c.RewardIn, *, of_key: str | None = None) -
     return Ask("POST", where, model(c.RewardAck), reward, params=query({"key": of_key}))
 
 
+def add_feedback(episode: str, said: c.FeedbackIn, *, of_key: str | None = None) -> Ask[c.RewardAck]:
+    """``of_key``: the key that made the episode, where it is another one's."""
+    where = f"/episodes/{part(episode)}/feedback"
+    return Ask("POST", where, model(c.RewardAck), said, params=query({"key": of_key}))
+
+
 def done(episode: str) -> Ask[None]:
     return Ask("POST", f"/episodes/{part(episode)}/done", nothing, c.DoneIn())
 

@@ -112,6 +112,7 @@ class Methods:
     episodes = Method(requests.episodes)
     episode_page = Method(requests.episode_page)
     add_reward = Method(requests.add_reward)
+    add_feedback = Method(requests.add_feedback)
     done = Method(requests.done)
     delete = Method(requests.delete)
     forget = Method(requests.forget)

@@ -84,6 +84,7 @@ BATCH_COLUMNS = (
     "filter",  # list<float32> | null: min_p, top_k and top_p, where one of them cut tokens off
     "prefix_row",  # int32 | null: an earlier row that the prompt begins with; prompt_ids holds what comes after
     "prefix_tokens",  # int32: how much of that row's prompt and completion; 0 without a prefix_row
+    "hint",  # str | null: what a user said about it; its group has the kind words then
 )
 
 
@@ -108,6 +109,8 @@ class BatchAck(Model):
     reason: str | None = None
     advantages: dict[str, Finite] = Field(default_factory=dict)
     """``<key>/<episode>`` → its advantage, for the page. An episode's id alone is taken too."""
+    words: dict[str, dict[Id, Finite]] = Field(default_factory=dict)
+    """Group of kind ``words`` → call → mean of what the words changed in a token's log-probability, in nats."""
 
 
 class ChoiceGaps(Model):

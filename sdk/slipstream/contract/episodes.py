@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from slipstream.contract.base import Id, Model, RewardValue, Split, Tag
 from slipstream.contract.names import Named, NamedEpisode, TagText
@@ -43,6 +43,51 @@ class RewardIn(RewardFields):
     def ends(self, weights: Collection[str]) -> bool:
         """Whether the episode ends with this reward, where rewards of these names count."""
         return self.done if self.done is not None else self.call is None and self.name in weights
+
+
+WORDS, THUMBS = "words", "thumbs"
+"""What the rewards are called that feedback is kept as."""
+
+
+class FeedbackIn(Model):
+    """``POST episodes/{id}/feedback``: what a user says about a run, or about one of its calls.
+
+    It is kept as a reward whose name is ``thumbs`` if there is a thumb, else ``words``. Text and a better reply are
+    trained on once the run is over (docs/trainer.md). A thumb is a number: give it a weight in ``reward.weights``.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"required": [n], "properties": {n: {"type": "string"}}} for n in ("text", "reply", "thumb")]
+        }
+    )
+    text: Annotated[str, Field(min_length=1, max_length=20_000)] | None = None
+    """What was wrong, or is wanted."""
+    reply: Annotated[str, Field(min_length=1, max_length=100_000)] | None = None
+    """A better reply to the call; without a call, how the run should have gone."""
+    thumb: Literal["up", "down"] | None = None
+    call: Id | None = None
+    """The call that it is about (``x-slipstream-call``). None: the whole run."""
+    key: str | None = Field(default=None, max_length=200)
+    """Idempotency key: a second post with the same key changes nothing."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not (self.text or self.reply or self.thumb):
+            raise ValueError("say something: text, reply (a better one) or thumb (up or down)")
+        return self
+
+    def reward(self, source: str) -> RewardIn:
+        """As it is kept. ``meta["words"]``: what the model reads of it."""
+        better = f"A better reply would have been:\n\n{self.reply}" if self.reply else None
+        words = "\n\n".join(part for part in (self.text, better) if part)
+        meta: dict[str, JsonValue] = {"words": words} if words else {}
+        value = {"up": 1.0, "down": -1.0, None: 0.0}[self.thumb]
+        name = THUMBS if self.thumb else WORDS
+        done = None if self.thumb else False
+        return RewardIn(
+            name=name, value=value, source=source, call=self.call, reason=self.text, key=self.key, meta=meta, done=done
+        )
 
 
 class Reward(RewardFields):

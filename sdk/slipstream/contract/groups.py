@@ -20,7 +20,8 @@ class GroupSummary(Model):
     split: str
     state: str
     """``forming``, ``waiting_reward``, ``ready``, ``leased``, ``trained``, ``skipped``, ``stale``, ``dropped``,
-    ``eval`` (never trained on), ``window`` (around a single episode, for the judge alone)."""
+    ``eval`` (never trained on), ``window`` (around a single episode, for the judge alone). A list without a kind or a
+    state has neither windows nor what users said (``words``)."""
     cause: str | None = None
     """Why it is ``skipped``, ``stale`` or ``dropped``, or was trained on in vain."""
     episodes: int

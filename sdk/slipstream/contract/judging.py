@@ -40,6 +40,8 @@ class GroupKind(StrEnum):
     """Ungrouped traffic with the same system prompt and tools: batch-level baseline."""
     WINDOW = "window"
     """One episode to score, beside recent alike ones that are scored already."""
+    WORDS = "words"
+    """One episode that a user said something about. Nobody scores it."""
 
 
 class GroupEpisode(Model):

@@ -50,6 +50,8 @@ class Config(Section):
                 'gate.group_verdict "group" finds a run\'s group by its tags as they were sent, and proxy.redact may '
                 'store others: set gate.by = ["task"], or another gate.group_verdict'
             )
+        if self.judge.model is None and (name := next((n for n, r in self.models.items() if r.feedback), None)):
+            raise ValueError(f'models."{name}".feedback: a judge finds corrections, set judge.model')
         return self
 
     @model_validator(mode="after")

@@ -52,7 +52,7 @@ class ProxyConfig(Section):
         None,
         description=(
             "module:function(record: dict) -> dict, run before a call is stored: "
-            "its request, reply and tag.NAME, each a str."
+            "its request, reply and tag.NAME, each a str. Feedback comes as feedback.text and feedback.reply."
         ),
     )
     metric_tags: list[str] = Field(
@@ -133,6 +133,12 @@ class ModelRoute(Section):
         1_000_000, description="Tokens that siblings of this model may sample in a day (UTC)."
     )
 
+    feedback: Literal["next_turn"] | None = Field(
+        None,
+        description="next_turn: where a user's next turn corrects a reply, its words are feedback on it. The judge "
+        "finds them (judge.model).",
+    )
+
     def override(self) -> dict[str, float]:
         """The sampling that replaces the client's, by field."""
         asked = {name: getattr(self, name) for name in OVERRIDES}
@@ -141,11 +147,13 @@ class ModelRoute(Section):
     @model_validator(mode="after")
     def _one(self) -> Self:
         named = sum(x is not None for x in (self.trained, self.base, self.upstream))
-        changes = self.override() or self.sampling != "strict" or self.explore is not None
+        changes = self.override() or self.sampling != "strict" or self.explore or self.feedback
         if named > 1 or (named == 0 and not changes):
             raise ValueError("name exactly one of trained, base, upstream")
         if self.explore is not None and (self.base is not None or self.upstream is not None):
             raise ValueError("explore is for a trained model: leave base and upstream out, or explore")
+        if self.feedback is not None and (self.base is not None or self.upstream is not None):
+            raise ValueError("feedback is for a trained model: leave base and upstream out, or feedback")
         return self
 
 

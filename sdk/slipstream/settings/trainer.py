@@ -103,6 +103,22 @@ class TrainerConfig(Section):
             f"How a group's rewards become advantages: {', '.join(ADVANTAGES)}, or your own as module:function."
         ),
     )
+    words_weight: Annotated[float, Field(ge=0)] = Field(
+        1.0, description="How much a user's words about a reply count beside rewards; 0: not at all."
+    )
+    words_clip: Positive = Field(
+        5.0, description="The most nats by which a user's words change what is wanted of one token."
+    )
+    words_kl: Positive = Field(
+        2.0,
+        description="A user's words about a reply do not count if, with them, the model finds its reply less likely by "
+        "more than this (nats a token): they replace what it does and do not correct it.",
+    )
+    words_prompt: str = Field(
+        "The following is feedback on your earlier attempt at this reply:\n\n{words}\n\n"
+        "Reply again, with this in mind.",
+        description="The user's turn in which the model reads such words. {words} stands for them.",
+    )
     learning_rate: Positive | Literal["auto"] = Field(
         "auto",
         description=(
@@ -177,6 +193,13 @@ class TrainerConfig(Section):
     schedule: ScheduleConfig = Field(
         ScheduleConfig(), description='When the trainer works. A text is its hours: schedule = "22:00-06:00".'
     )
+
+    @field_validator("words_prompt")
+    @classmethod
+    def _holds_words(cls, value: str) -> str:
+        if "{words}" not in value:
+            raise ValueError("write {words} where the user's words belong")
+        return value
 
     @field_validator("schedule", mode="before")
     @classmethod

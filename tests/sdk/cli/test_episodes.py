@@ -56,6 +56,31 @@ def test_one_whole(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["call_list"][0]["id"] == "c1"
 
 
+def test_what_a_user_said_and_what_it_changed(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    said = {"episode": "e1", "name": "words", "value": 0, "source": "user", "at": 1e9, "reason": "kürzer"}
+    words = {"meta": {"words": "kürzer", "taught": {"c2": -0.256}}, "call": "c2"}
+    later = said | {"meta": {"words": "so"}, "name": "thumbs", "value": -1}
+    server.on("GET", "/episodes/e1", EPISODE | {"call_list": [CALL, AFTER], "rewards": [said | words, later]})
+    assert main(["episodes", "e1", "--url", server.url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("  words by user about call 1 at ") and lines[1].endswith(
+        "  (call 1 -0.26 nats a token)"
+    )
+    assert lines[2].strip() == "kürzer"
+    assert lines[3].startswith("  words by user about the run at ")
+    assert lines[3].endswith("  thumbs -1  (not trained on yet)")
+
+
+def test_feedback(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on("POST", "/episodes/e1/feedback", {"stored": True, "known": True})
+    assert main(["feedback", "e1", "the other Dana", "--call", "c1", "--thumb", "down", "--url", server.url]) == 0
+    assert capsys.readouterr().out == "kept\n"
+    sent = {"text": "the other Dana", "reply": None, "thumb": "down", "call": "c1", "key": None}
+    assert server.seen[0].json == sent
+    assert main(["feedback", "e1", "--url", server.url]) == 2
+    assert "say something: text, reply (a better one) or thumb" in capsys.readouterr().err
+
+
 def test_forgetting(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.on("DELETE", "/episodes/e1", {"id": "e1", "adapters": ["inbox@1", "inbox@2"]})
     server.on("DELETE", "/episodes/e2", {"id": "e2", "adapters": [], "exports": ["export-1"]})

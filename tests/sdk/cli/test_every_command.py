@@ -37,6 +37,7 @@ ASKING = {
     "episodes": ["episodes"],
     "one episode": ["episodes", "e1"],
     "episodes --delete": ["episodes", "e1", "--delete"],
+    "feedback": ["feedback", "e1", "shorter"],
     "cases list": ["cases", "list"],
     "cases show": ["cases", "show", "s1"],
     "cases add": ["cases", "add", "s1", "e1"],

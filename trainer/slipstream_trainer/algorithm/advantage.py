@@ -97,11 +97,11 @@ def assign(samples: Sequence[Sample], kind: str, discount: float | None = None) 
     episodes by that. ``discount``: by what comes after the call, too (``reward.discount``).
 
     What cannot be trained on (stale, forced, too long) is in the baseline all the same: its reward is as good as
-    the others'.
+    the others'. What a user said something about is not compared: its run's reward counts in the run's own group.
     """
     groups: dict[str, list[Sample]] = {}
     for s in samples:
-        if np.isfinite(s.reward):
+        if np.isfinite(s.reward) and s.hint is None:
             groups.setdefault(s.group if s.kind == "task" else BATCH, []).append(s)
     out = Advantages(groups=len(groups))
     everything: dict[str, float] = {}

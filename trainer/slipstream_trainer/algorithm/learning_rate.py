@@ -77,7 +77,10 @@ class Reach:
 
 def evidence(scored: Scored) -> float:
     """Share, up to 1, of the episodes that make a full step."""
-    return min(1.0, len({*scored.unit_T[scored.advantage_T != 0].tolist()}) / ENOUGH)
+    teaches_T = scored.advantage_T != 0
+    if scored.hinted_T is not None:
+        teaches_T = teaches_T | scored.hinted_T
+    return min(1.0, len({*scored.unit_T[teaches_T].tolist()}) / ENOUGH)
 
 
 @dataclass(slots=True)

@@ -183,6 +183,8 @@ def choose(samples: Sequence[Sample]) -> int:
     chosen = set()
     for s in samples:
         s.advantage = 1.0
+        if s.hint is not None:  # a user had something to say about it
+            s.trainable, s.reason = False, s.reason or "not_chosen"
         if np.isfinite(s.reward) and (s.reward < best[s.group] or s.reward <= 0):
             s.trainable, s.reason = False, s.reason or "not_chosen"
         elif s.trainable:

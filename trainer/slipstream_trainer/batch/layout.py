@@ -216,6 +216,8 @@ class Scored:
     units: int
     filter_T3: NDArray[np.float32] | None = None
     """min_p, top_k and top_p. None: all are neutral."""
+    hinted_T: NDArray[np.bool_] | None = None
+    """Tokens of replies about which a user said something. None: there are none."""
 
     @property
     def tokens(self) -> int:
@@ -261,7 +263,9 @@ def score(samples: Sequence[Sample]) -> tuple[Scored, list[int]]:
         filled[unit] = column + n
         total += n
         filters.append(s.filter or NO_FILTER)
-        parts.append((i, s.completion_C, s.logprobs_C, s.temperature, s.advantage, unit, np.arange(column, column + n)))
+        place = np.arange(column, column + n)
+        hinted = s.hinted_P is not None
+        parts.append((i, s.completion_C, s.logprobs_C, s.temperature, s.advantage, unit, place, hinted))
     lengths = [len(p[1]) for p in parts]
 
     def each(index: int, dtype: type) -> NDArray[Any]:
@@ -281,6 +285,7 @@ def score(samples: Sequence[Sample]) -> tuple[Scored, list[int]]:
         join(6, np.int64),
         len(units),
         np.repeat(np.array(filters, np.float32), lengths, axis=0) if set(filters) - {NO_FILTER} else None,
+        each(7, np.bool_) if any(p[7] for p in parts) else None,
     )
     return scored, starts
 

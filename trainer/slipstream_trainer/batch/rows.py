@@ -63,6 +63,10 @@ class Sample:
     log-probabilities are of what was left."""
     own: bool = False
     """The weights that are trained sampled it: no step was taken since."""
+    hint: str | None = None
+    """What a user said about it. It is trained on towards what the model would have said with that in its prompt."""
+    hinted_P: Ints | None = None
+    """That prompt."""
 
     @property
     def run(self) -> str:
@@ -98,7 +102,7 @@ def _unknown(s: Sample) -> str | None:
     """What an importance weight lacks."""
     if len(s.logprobs_C) != len(s.completion_C):
         return "logprobs_missing"
-    if not np.isfinite(s.logprobs_C).all() or not np.isfinite(s.reward):
+    if not np.isfinite(s.logprobs_C).all() or not (np.isfinite(s.reward) or s.hint is not None):
         return "not_finite"
     if s.logprobs_C.min() <= MISSING_LOGPROB:
         return "logprobs_missing"
@@ -137,6 +141,7 @@ def read_samples(table: pa.Table, vocab: int | None = None) -> list[Sample]:
             "filter",
         )
     }
+    hints = table.column("hint").to_pylist() if "hint" in table.column_names else [None] * table.num_rows
     samples = []
     for i in range(table.num_rows):
         p = {n: column[i] for n, column in plain.items()}
@@ -160,6 +165,7 @@ def read_samples(table: pa.Table, vocab: int | None = None) -> list[Sample]:
             p["untrainable_reason"],
             key=p["key"] or "",
             filter=tuple(p["filter"]) if p["filter"] else None,
+            hint=hints[i],
         )
         if s.trainable and (why := fault(s, vocab)):
             s.trainable, s.reason = False, why

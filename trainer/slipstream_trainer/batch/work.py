@@ -46,6 +46,12 @@ class Work:
     """Micro-batch (by ``id``) → hidden states at some places under π_old, (P, H): what a step is compared with."""
     looked: set[int] = field(default_factory=set)
     """Those that are looked at again after the step."""
+    teacher_logprobs_T: torch.Tensor | None = None
+    """Of the policy with a user's words in its prompt (``algorithm.words``). NaN where nothing was said. None: nothing
+    was said anywhere.
+    """
+    refused_T: torch.Tensor | None = None
+    """Tokens of replies about which the words did not count."""
     guarded: int = 0
     """Sampled sequences whose mean ratio was out of bounds: their tokens weigh nothing."""
 

@@ -263,6 +263,7 @@ class Worker:
             reason=result.reason,
             event={"kind": result.outcome, "data": clean(data)},
             advantages=clean(result.advantages),
+            words=clean(result.words),
         )
         self.current.advance(state, known)
         self.publisher.gaps_once(leased.id, BatchGaps(lease=leased.lease, calls=result.gaps))
@@ -279,10 +280,8 @@ class Worker:
             "reason": reason,
         }
         self.publisher.post("skipped", **data)
-        advantages = result.advantages if result else {}
-        self.publisher.ack(
-            leased.id, BatchAck(lease=leased.lease, outcome="skipped", reason=reason, advantages=advantages)
-        )
+        found = {"advantages": result.advantages, "words": result.words} if result else {}
+        self.publisher.ack(leased.id, BatchAck(lease=leased.lease, outcome="skipped", reason=reason, **found))
         if result is not None:
             self.publisher.gaps_once(leased.id, BatchGaps(lease=leased.lease, calls=result.gaps))
         self._report("skipped", self.current.state.step, data)

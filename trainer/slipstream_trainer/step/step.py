@@ -10,7 +10,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from slipstream_trainer.algorithm.effects import without_effect
 from slipstream_trainer.algorithm.guards import Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
 from slipstream_trainer.algorithm.learning_rate import Reach, StepPace, evidence
 from slipstream_trainer.algorithm.losses import epsilon_high
+from slipstream_trainer.algorithm.words import means
 from slipstream_trainer.batch.dataset import choose
 from slipstream_trainer.batch.layout import Costs, Layout, Plan, Scored, make_plan
 from slipstream_trainer.batch.rows import Floats, Sample, exact_continuations, untrainable
@@ -70,6 +71,7 @@ def engine_gap(samples: Sequence[Sample], scored: Scored, gap_T: Floats) -> floa
 
 MOST_CHANGES = 3
 """Times that one step's length is changed and looked at again."""
+REFUSED = "what users said replaces what the model does and does not correct it (trainer.words_kl)"
 LAYOUTS: dict[str, Layout] = {"auto": "auto", "merged": "merged", "frugal": "merged", "tree": "tree"}
 
 
@@ -82,6 +84,8 @@ class Result:
     figures: dict[str, JsonValue] = field(default_factory=dict)
     advantages: dict[str, float] = field(default_factory=dict)
     gaps: list[ChoiceGaps] = field(default_factory=list)
+    words: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Group → call → mean of what a user's words changed in a token's log-probability."""
 
 
 def costs_of(trainer: CapturedGRPOTrainer) -> Costs:
@@ -129,6 +133,8 @@ def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: StepPac
     )
     if trainer.sft:
         choose(samples)
+    else:
+        trainer.hints.put(samples, t.token_budget)
     exact, later = exact_continuations(samples)
     figures: dict[str, JsonValue] = {
         "groups": advantages.groups,
@@ -151,7 +157,7 @@ def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: StepPac
     else:
         figures |= _layout(plan, samples)
         figures["layers_recomputed"] = trainer.checkpointing.choose(plan)
-        work = _steps(trainer, plan, pace, applied, result)
+        work = _steps(trainer, plan, pace, applied, result, samples)
         if not trainer.sft:  # what is imitated may have no log-probabilities of an engine
             gap_T = (work.trainer_logprobs_T - work.behavior_logprobs_T).cpu().numpy()
             result.gaps = gaps_of(samples, plan.scored, gap_T)
@@ -169,17 +175,55 @@ def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: StepPac
     return result
 
 
-def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: StepPace, applied: int, result: Result) -> Work:
+def _teach(trainer: CapturedGRPOTrainer, work: Work, samples: Sequence[Sample]) -> None:
+    """Where users said something: what the policy thinks of its replies with that in its prompt."""
+    scored = work.plan.scored
+    if scored.hinted_T is None:
+        return
+    hinted = [s for s in samples if s.trainable and s.hinted_P is not None]
+    lesson = [replace(s, prompt_P=s.hinted_P, hinted_P=None) for s in hinted if s.hinted_P is not None]
+    # both stand sample by sample, so the tokens do in the same order
+    token_H = torch.from_numpy(np.flatnonzero(scored.hinted_T)).to(trainer.device)
+    trainer.teach(work, plan_batch(trainer, lesson), token_H)
+
+
+def _words(work: Work, samples: Sequence[Sample], result: Result) -> None:
+    """What the words changed, for the event and for people."""
+    if work.teacher_logprobs_T is None or work.refused_T is None:
+        return
+    said = ~work.teacher_logprobs_T.isnan()
+    changed = (work.teacher_logprobs_T - work.trainer_logprobs_T)[said]
+    of_sample = means(changed, work.sample_T[said])
+    for i in sorted({*work.sample_T[said].tolist()}):
+        result.words.setdefault(samples[i].group, {})[samples[i].call] = float(of_sample[i])
+    refused = {*work.sample_T[work.refused_T > 0].tolist()}
+    result.figures |= {
+        "words": len({samples[i].group for i in work.sample_T[said].tolist()}),
+        "words_change": float(changed.abs().mean()),
+        "words_refused": len(refused),
+    }
+
+
+def _steps(
+    trainer: CapturedGRPOTrainer,
+    plan: Plan,
+    pace: StepPace,
+    applied: int,
+    result: Result,
+    samples: Sequence[Sample],
+) -> Work:
     t = trainer.config.trainer
     before = Snapshot.take(trainer.model, trainer.optimizer)
     work = trainer.start(plan)
+    _teach(trainer, work, samples)
     reach = pace.reach(t, trainer.hidden, plan.scored, applied)
     for inner in range(t.inner_steps):
         loss = trainer.backward(work)
         norm = trainer.clip()
         log_ratio = work.trainer_logprobs_T - work.behavior_logprobs_T
         ratio, far = (1.0, 0.0) if trainer.sft else (mean_ratio(log_ratio), engine_kl(log_ratio))
-        if why := before_step(t, loss=loss, ratio=ratio, grad_norm=norm, kl=far):
+        why = before_step(t, loss=loss, ratio=ratio, grad_norm=norm, kl=far)
+        if why := why or (REFUSED if work.refused_T is not None and not work.advantage_T.any() else None):
             trainer.model.zero_grad(set_to_none=True)
             result.outcome, result.reason = ("undone" if inner else "skipped"), why
             break
@@ -190,6 +234,7 @@ def _steps(trainer: CapturedGRPOTrainer, plan: Plan, pace: StepPace, applied: in
         trainer.optimize(reach.rate)
         result.outcome = "step"
     result.figures |= _policy(t, work) | {"learning_rate": reach.rate}
+    _words(work, samples, result)
     kl = 0.0
     if result.outcome == "step":
         kl, after, entropy = _bounded(trainer, work, before, pace, reach, result.figures)

@@ -25,6 +25,8 @@ from transformers.trainer_callback import PrinterCallback
 from slipstream.config import Config
 from slipstream_trainer.algorithm.guards import put_weights, weights_of
 from slipstream_trainer.algorithm.losses import TrlLoss, find_loss, own_loss
+from slipstream_trainer.algorithm.words import advantages
+from slipstream_trainer.batch.hints import Hints
 from slipstream_trainer.batch.layout import MicroBatch, Plan
 from slipstream_trainer.batch.work import Work, places_of
 from slipstream_trainer.model.compute import LayerCompiler, ScoredPositions, add_scored_head, tree_mask
@@ -97,6 +99,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
         """Weights of the adapter that training started from, where β needs them. A new adapter's are the base model:
         it changes nothing. A model whose adapter is switched off would be compiled once more.
         """
+        self.hints = Hints(tokenizer, config.trainer.words_prompt)
         self._given: tuple[torch.Tensor, torch.Tensor] | None = None
         self.model.train()
 
@@ -141,6 +144,21 @@ class CapturedGRPOTrainer(GRPOTrainer):
         if not self.sft:
             work.looked = {id(m) for m in self.own_looked_at(work)}
         return work
+
+    def teach(self, work: Work, plan: Plan, token_H: torch.Tensor) -> None:
+        """What the policy thinks of its replies with a user's words in the prompts. ``plan``: these prompts with the
+        replies. ``token_H``: which token of the batch each of its tokens is.
+        """
+        teacher = Work.of(plan, self.device)
+        with torch.no_grad():
+            for micro in self.mine(plan):
+                logps, _, token, _ = self.compared(micro, teacher)
+                teacher.policy_logprobs_T[token] = logps
+        self._sum(teacher.policy_logprobs_T)
+        work.teacher_logprobs_T = torch.full_like(work.behavior_logprobs_T, math.nan)
+        work.teacher_logprobs_T[token_H] = teacher.policy_logprobs_T
+        work.refused_T = torch.zeros_like(work.behavior_logprobs_T)
+        work.advantage_T = work.advantage_T.clone()  # the plan keeps its own
 
     def _check_compiled(self, width: int) -> bool:
         self.checkpointing.forget()
@@ -205,6 +223,11 @@ class CapturedGRPOTrainer(GRPOTrainer):
             work.importance_ratio_T[token] = (
                 log_ratio.exp().clamp(max=self.config.trainer.is_max).masked_fill(off[said], 0.0)
             )
+            if work.teacher_logprobs_T is not None and work.refused_T is not None:
+                taught, refused = advantages(work.teacher_logprobs_T[token], now, said, self.config.trainer)
+                about = ~work.teacher_logprobs_T[token].isnan()
+                work.advantage_T[token] = torch.where(about, taught, work.advantage_T[token])
+                work.refused_T[token] = refused.float()
 
     @contextlib.contextmanager
     def as_reference(self) -> Iterator[None]:
@@ -348,7 +371,8 @@ class CapturedGRPOTrainer(GRPOTrainer):
         for t in (
             work.policy_logprobs_T,
             work.entropy_T,
-            *((work.trainer_logprobs_T, work.importance_ratio_T) if work.fresh else ()),
+            *((work.trainer_logprobs_T, work.importance_ratio_T, work.advantage_T) if work.fresh else ()),
+            *((work.refused_T,) if work.fresh and work.refused_T is not None else ()),
         ):
             t.mul_(own)
             self._sum(t)

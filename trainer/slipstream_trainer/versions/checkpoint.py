@@ -97,6 +97,8 @@ class CheckpointState:
     event: dict[str, Any] = field(default_factory=dict)
     """``kind`` and ``data`` of the event that tells of it."""
     advantages: dict[str, float] = field(default_factory=dict)
+    words: dict[str, dict[str, float]] = field(default_factory=dict)
+    """What users' words changed, as the ack sends it."""
 
     @property
     def published(self) -> str:

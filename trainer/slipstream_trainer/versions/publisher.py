@@ -183,6 +183,7 @@ def _ack_of(state: CheckpointState) -> BatchAck:
         step=state.step if trained else None,
         reason=state.reason,
         advantages=state.advantages,
+        words=state.words,
     )
 
 

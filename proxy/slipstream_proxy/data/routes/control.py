@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CREDENTIALS = ("authorization", "x-api-key", "api-key")
-_ENDING = re.compile(r"^/slipstream/v1/episodes/([^/]+)/(?:done|rewards)$")
+_ENDING = re.compile(r"^/slipstream/v1/episodes/([^/]+)/(?:done|rewards|feedback)$")
 _PAGE = ("/", "/favicon.ico")
 MOST_REWARD = 2**20
 """Bytes of a reward's or an end mark's body. They are kept until the control plane has them."""

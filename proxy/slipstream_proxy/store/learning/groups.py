@@ -29,9 +29,9 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import NamedTuple
 
-from slipstream.contract import EXPLORE_TAG, SIBLINGS_TAG, Split
+from slipstream.contract import EXPLORE_TAG, SIBLINGS_TAG, GroupKind, Split
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
-from slipstream_proxy.store.tables.rows import EPISODE_COLUMNS, EpisodeRow, GroupRow, dump, load
+from slipstream_proxy.store.tables.rows import EPISODE_COLUMNS, EPISODE_FIELDS, EpisodeRow, GroupRow, dump, load
 from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import get_meta, set_meta
 from slipstream_proxy.store.values import RecordedCall, Rules
@@ -149,6 +149,10 @@ EQUAL = "equal_rewards"
 SKIPPED = "skipped"
 CORRECTED = "corrected"
 """Cause of a trained group whose rewards are others by now than those that it was trained with."""
+WORDS = "words-"
+"""How the ids of groups begin that are one episode and what a user said about it. The reward's id comes after it."""
+IN_WORDS = f"starts_with(grp, '{WORDS}')"
+"""Whether a member is in its batch with what a user said about it."""
 AGELESS = 2**31
 """Versions that a run may be behind where its age does not count."""
 
@@ -238,11 +242,13 @@ class LineageRow(NamedTuple):
     adapter: str | None
 
 
-def lineage_of(tx: Tx, eids: Collection[str]) -> dict[str, list[LineageRow]]:
-    """Each episode's batches, oldest first."""
+def lineage_of(tx: Tx, eids: Collection[str], *, words: bool = True) -> dict[str, list[LineageRow]]:
+    """Each episode's batches, oldest first. ``words``: also those that only had what a user said about it."""
     found: dict[str, list[LineageRow]] = defaultdict(list)
     # Apart: for a join DuckDB reads all members, and not the index.
-    members = tx.all(f"SELECT eid, batch, advantage FROM t_members WHERE eid {IN}", (list(eids),)) if eids else []
+    which = "" if words else f"AND NOT {IN_WORDS}"
+    sql = f"SELECT eid, batch, advantage FROM t_members WHERE eid {IN} {which}"
+    members = tx.all(sql, (list(eids),)) if eids else []
     ids = list({batch for _, batch, _ in members})
     sql = f"SELECT id, state, adapter, created FROM t_batches WHERE id {IN}"
     batches = {batch: rest for batch, *rest in (tx.all(sql, (ids,)) if ids else [])}
@@ -256,7 +262,7 @@ def trained_groups(tx: Tx, groups: Collection[str]) -> list[str]:
     """Those of these groups with an episode that a batch was trained on."""
     sql = f"SELECT eid, grp FROM t_episodes WHERE grp {IN}"
     grp_of: dict[str, str] = dict(tx.all(sql, (list(groups),))) if groups else {}
-    rows = lineage_of(tx, list(grp_of))
+    rows = lineage_of(tx, list(grp_of), words=False)
     return sorted({grp_of[eid] for eid, of in rows.items() if any(row.state == "trained" for row in of)})
 
 
@@ -266,7 +272,8 @@ def trained_times(tx: Tx, groups: Collection[str]) -> dict[str, int]:
         return {}
     sql = f"SELECT eid, grp, reward FROM t_episodes WHERE grp {IN} AND state <> 'deleted'"
     now = {eid: (grp, reward) for eid, grp, reward in tx.all(sql, (list(groups),))}
-    members = tx.all(f"SELECT batch, eid, reward FROM t_members WHERE eid {IN}", (list(now),)) if now else []
+    sql = f"SELECT batch, eid, reward FROM t_members WHERE eid {IN} AND NOT {IN_WORDS}"
+    members = tx.all(sql, (list(now),)) if now else []
     batches = list({batch for batch, _, _ in members})
     sql = f"SELECT id FROM t_batches WHERE state = 'trained' AND id {IN}"
     trained = {batch for (batch,) in tx.all(sql, (batches,))} if batches else set()
@@ -426,6 +433,26 @@ def group_of(ep: EpisodeRow, line: Line, ordinal: int, state: str, created: floa
         state=state,
         n=0,
         created=created,
+    )
+
+
+def words_of(ep: EpisodeRow, reward: str, now: float) -> GroupRow:
+    """An episode with what a user said about it. Such words come when they come, so its age does not count."""
+    return GroupRow(
+        id=f"{WORDS}{reward}",
+        bucket="",
+        ordinal=0,
+        kind=GroupKind.WORDS,
+        key=ep.key,
+        task=None,
+        model=ep.model,
+        split=ep.split,
+        state="ready",
+        n=1,
+        created=now,
+        ready_at=now,
+        single=ep.eid,
+        kept=True,
     )
 
 
@@ -619,4 +646,10 @@ class GroupTable:
             for row in tx.all(sql, (list(groups),)):
                 ep = EpisodeRow(*row)
                 found[ep.grp or ""].append(ep)
+        said = [group for group in groups if group.startswith(WORDS)]
+        if said:
+            sql = f"""SELECT g.id, {", ".join(f"e.{name}" for name in EPISODE_FIELDS)} FROM t_groups g
+                JOIN t_episodes e ON e.eid = g.single WHERE g.id {IN}"""
+            for group, *fields in tx.all(sql, (said,)):
+                found[group].append(EpisodeRow(*fields))
         return found

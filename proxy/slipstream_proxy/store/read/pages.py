@@ -308,7 +308,7 @@ class GroupPages:
             ("id IN (SELECT grp FROM t_members WHERE batch = ?)", wanted.batch),
         )
         if wanted.kind is None and wanted.state is None:
-            where.append("kind <> 'window'")
+            where.append("kind NOT IN ('window', 'words')")
         if wanted.adapter is not None:
             where.append(
                 """(id IN (SELECT grp FROM t_episodes WHERE grp IS NOT NULL

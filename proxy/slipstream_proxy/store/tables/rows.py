@@ -358,6 +358,8 @@ class Changes:
     idem: set[tuple[str, str]] = field(default_factory=set)
     """(episode, idempotency key) of rewards that are stored."""
     rewarded: set[str] = field(default_factory=set)
+    words: set[str] = field(default_factory=set)
+    """Episodes that a user said something about."""
     done: dict[str, None] = field(default_factory=dict)
     """Episodes that end, in the order in which they do, for the groups."""
     reopened: set[str] = field(default_factory=set)

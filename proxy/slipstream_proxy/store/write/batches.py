@@ -31,6 +31,7 @@ from slipstream_proxy.store.learning.groups import (
     ROLLED_BACK,
     SKIPPED,
     STALE,
+    WORDS,
     Freshness,
     GroupTable,
     Times,
@@ -41,7 +42,7 @@ from slipstream_proxy.store.learning.groups import (
 )
 from slipstream_proxy.store.learning.rewards import RewardTable, combine_calls
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
-from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, MemberRow, eid_of, load
+from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, MemberRow, dump, eid_of, load
 from slipstream_proxy.store.tables.tallies import STALE_RUNS, get_meta, set_meta
 from slipstream_proxy.store.values import ArrowBatch, Name, Rules
 
@@ -68,6 +69,7 @@ SCHEMA = pa.schema(
         "filter": pa.list_(pa.float32()),
         "prefix_row": pa.int32(),
         "prefix_tokens": pa.int32(),
+        "hint": pa.string(),
     }
 )
 assert tuple(SCHEMA.names) == BATCH_COLUMNS
@@ -78,6 +80,13 @@ UNTRAINED_OF = """split <> 'eval' AND state IN ('forming', 'waiting_reward', 're
 
 EQUAL_ROW = "zero_variance"
 """As the trainer calls it: nothing in its group to compare."""
+
+
+class Said(NamedTuple):
+    """What a user said, about one call or (None) all of them."""
+
+    words: str
+    call: str | None
 
 
 @dataclass(slots=True)
@@ -93,6 +102,8 @@ class BatchEpisode:
     call_rewards: dict[str, float]
     ageless: bool = False
     """It is trained on however old it is."""
+    said: Said | None = None
+    """What a user said: it is here for that alone."""
 
 
 def _lists(parts: Sequence[npt.NDArray[np.generic]], kind: pa.DataType, dtype: str) -> pa.ListArray:
@@ -136,7 +147,7 @@ def _choices(
     placed: dict[str, int] = {}
     """Call → the row of its first choice."""
     for call in calls:
-        if call.outcome != "ok":
+        if call.outcome != "ok" or (member.said is not None and member.said.call not in (None, call.id)):
             continue
         staleness = fresh.staleness(call.adapter)
         stale = call.trainable and not member.ageless and not fresh.trainable(call.adapter)
@@ -167,6 +178,7 @@ def _choices(
                     cut,
                     before,
                     keep,
+                    member.said.words if member.said else None,
                 )
             )
             if not whole and not choice:
@@ -178,7 +190,7 @@ def _choices(
 def _reward_alone(member: BatchEpisode, reason: str) -> tuple[object, ...]:
     ep, ids, logprobs = member.ep, np.empty(0, np.int32), np.empty(0, np.float32)
     plain = (member.group, member.kind, ep.id, member.task, "", 0, 0, None, 0, None, False, reason)
-    return (*plain, ids, ids, logprobs, ep.reward, None, ep.key, None, None, 0)
+    return (*plain, ids, ids, logprobs, ep.reward, None, ep.key, None, None, 0, None)
 
 
 OUTCOMES = ("trained", "skipped", "released")
@@ -208,6 +220,11 @@ class ReadyGroup(NamedTuple):
     def ageless(self) -> bool:
         """Its runs are not too old, whatever their version."""
         return self.again > 0 or self.kept
+
+    @property
+    def words(self) -> bool:
+        """It is one episode and what a user said about it."""
+        return self.kind == GroupKind.WORDS
 
     def waited_for(self, now: float) -> str:
         """What it has waited for longest."""
@@ -276,6 +293,7 @@ class BatchQueue:
             tx.run(sql, (batch, [g.id for g in chosen.groups]))
             self._note(tx, leased, fresh)
             tx.insert("t_members", [MemberRow(batch, g.id, ep.eid, ep.reward) for g, ep in leased])
+            said = self._said(tx, [g.id for g in chosen.groups if g.words])
             credit = self.rules.credit == "call"
             latest = self.rewards.latest(tx, [ep.eid for _, ep in leased]) if credit else {}
         # Outside the transaction: what is read below does not change any more, and the ingester need not wait for it.
@@ -288,12 +306,22 @@ class BatchQueue:
                 g.task,
                 ep,
                 None if g.id in bare else calls[ep.eid],
-                combine_calls(self.rules, latest.get(ep.eid, ())),
+                {} if g.words else combine_calls(self.rules, latest.get(ep.eid, ())),
                 g.ageless,
+                said.get(g.id),
             )
             for g, ep in leased
         ]
         return ArrowBatch(batch, lease, until, batch_table(found, fresh, wanted.form))
+
+    @staticmethod
+    def _said(tx: Tx, groups: Sequence[str]) -> dict[str, Said]:
+        """What users said, by group."""
+        if not groups:
+            return {}
+        sql = f"SELECT id, meta, call FROM t_rewards WHERE id {IN}"
+        rows = tx.all(sql, ([group.removeprefix(WORDS) for group in groups],))
+        return {f"{WORDS}{reward}": Said(load(meta)["words"], call) for reward, meta, call in rows}
 
     def _next(
         self, tx: Tx, wanted: BatchLeaseIn, model: str, fresh: Freshness, now: float, *, again: bool
@@ -307,14 +335,25 @@ class BatchQueue:
             ORDER BY ready_at, created, id LIMIT ?{self.db.lock_rows}"""
         ready = [ReadyGroup(*r) for r in tx.all(sql, (model, 4 * wanted.max_groups + 64))]
         members = self.groups.members(tx, [g.id for g in ready])
+        # what is said about a run waits until the run is over
+        ready = [g for g in ready if not (g.words and any(ep.state == "open" for ep in members[g.id]))]
         ready = self._usable(tx, ready, members, fresh, now)
         bare = self._equal(ready, members) if wanted.equal == "rewards" else set()
         ready = ready if again else self._due(wanted, ready, members, bare, now)
         if not ready:
             return None
         bare &= {g.id for g in ready}
-        whole = [(g.id, g.key) for g in ready if g.id not in bare]
+        whole = [(g.id, g.key) for g in ready if g.id not in bare and not g.words]
         taken = {*share_out(whole, wanted.max_groups, self.rules.key_share), *bare}
+        words: dict[str, tuple[str, str]] = {}
+        """Episode → the oldest words about it. An episode is in a batch once."""
+        for g in ready:
+            if g.words:
+                words.setdefault(members[g.id][0].eid, (g.id, g.key))
+        for group in taken:
+            for ep in members[group]:
+                words.pop(ep.eid, None)
+        taken |= {*share_out(list(words.values()), LEAST_RUNS * wanted.max_groups, self.rules.key_share)}
         return Chosen([g for g in ready if g.id in taken], members, bare)
 
     def _fullest(self, tx: Tx) -> str | None:
@@ -352,7 +391,9 @@ class BatchQueue:
         waited = now - min((g.ready_at for g in teaching), default=now)
         runs = LEAST_RUNS if wanted.equal == "whole" else sum(len(members[g.id]) for g in teaching)
         long = wanted.max_wait if runs >= LEAST_RUNS else MUCH_LONGER * wanted.max_wait
-        if len(teaching) >= wanted.min_groups or (teaching and waited >= long):
+        words = sum(g.words for g in teaching)  # one episode each, where a group has about eight
+        enough = len(teaching) - words + words // LEAST_RUNS >= wanted.min_groups
+        if enough or (teaching and waited >= long):
             return ready
         alone = [g for g in ready if g.id in bare]
         waited = now - min((g.ready_at for g in alone), default=now)
@@ -370,7 +411,7 @@ class BatchQueue:
         members: dict[str, list[EpisodeRow]] = defaultdict(list)
         for group, ep in leased:
             members[group.id].append(ep)
-        equal = [g for g, eps in members.items() if is_equal(eps)]
+        equal = [g for g, eps in members.items() if is_equal(eps) and not g.startswith(WORDS)]
         if equal and self.rules.credit != "call":
             tx.run(f"UPDATE t_groups SET cause = ? WHERE id {IN}", (EQUAL, equal))
         aged = {g.id for g, _ in leased if not g.ageless}
@@ -439,10 +480,11 @@ class BatchQueue:
         if rows:
             # Only what trains is settled for good; a group of the rebuilt store may be another cut of the same
             # episodes.
+            said = [r.grp for r in rows if r.grp.startswith(WORDS)]
             tx.run(
                 f"""UPDATE t_groups SET batch = ? WHERE state IN ('ready', 'waiting_reward')
-                AND id IN (SELECT grp FROM t_episodes WHERE eid {IN})""",
-                (batch, [r.eid for r in rows]),
+                AND (id {IN} OR id IN (SELECT grp FROM t_episodes WHERE eid {IN}))""",
+                (batch, said, [r.eid for r in rows if not r.grp.startswith(WORDS)]),
             )
         self._write_outcome(tx, batch, ack, now)
 
@@ -467,11 +509,21 @@ class BatchQueue:
             "UPDATE t_batches SET state = ?, adapter = ?, step = ?, reason = ? WHERE id = ?",
             (ack.outcome, ack.adapter, ack.step, ack.reason, batch),
         )
+        self._note_words(tx, ack)
         if ack.advantages:
             eids = [eid for (eid,) in tx.all("SELECT eid FROM t_members WHERE batch = ?", (batch,))]
             named = {eid: ack.advantages.get(eid, ack.advantages.get(eid.split("/", 1)[1])) for eid in eids}
             found = [(batch, eid, advantage) for eid, advantage in named.items() if advantage is not None]
             tx.update("t_members", ("batch", "eid"), ("advantage",), found)
+
+    @staticmethod
+    def _note_words(tx: Tx, ack: BatchAck) -> None:
+        """What users' words changed, beside the words."""
+        if ack.words:
+            changed = {group.removeprefix(WORDS): calls for group, calls in ack.words.items()}
+            rows = tx.all(f"SELECT id, meta FROM t_rewards WHERE id {IN}", (list(changed),))
+            told = [(i, dump({**load(meta), "taught": changed[i]})) for i, meta in rows]
+            tx.update("t_rewards", ("id",), ("meta",), told)
 
     # trained on again
 

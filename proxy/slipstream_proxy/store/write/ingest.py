@@ -25,7 +25,7 @@ from slipstream_proxy.log.records import CallHead, Mutation
 from slipstream_proxy.store.conversation.call_rows import kind_of, left_out_reason, untrainable_reason
 from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.learning.adapters import PinTable
-from slipstream_proxy.store.learning.groups import Agent, GroupTable, Pace, alike_of
+from slipstream_proxy.store.learning.groups import Agent, GroupTable, Pace, alike_of, words_of
 from slipstream_proxy.store.learning.rewards import OutcomeLog, RewardTable
 from slipstream_proxy.store.read.episodes import EpisodeTable
 from slipstream_proxy.store.tables import schema
@@ -338,6 +338,7 @@ class Ingest:
         self._end_early(tx, changes)
         self.calls.supersede(tx, changes.retried)
         scored = self._combine(tx, changes)
+        self._hear(tx, changes, scored)
         ended = []
         for eid in changes.done:
             ep = changes.eps[eid]
@@ -383,6 +384,23 @@ class Ingest:
             changes.eps[eid].reward = reward
             changes.changed.add(eid)
         return scored
+
+    def _hear(self, tx: Tx, changes: Changes, scored: Collection[str]) -> None:
+        """What a user says about an episode is a group of its own, once the episode is there."""
+        eps = {
+            eid: ep
+            for eid in (changes.words | changes.new).intersection(scored)
+            if (ep := changes.eps[eid]).split == Split.TRAIN and ep.state != "deleted"
+        }
+        if not eps:
+            return
+        # what was said about an imported episode has a slash in its id, and taught where it came from
+        sql = f"""SELECT id, eid, ts FROM t_rewards WHERE strpos(meta, '"words":') > 0 AND strpos(id, '/') = 0
+            AND eid {IN} ORDER BY seq"""
+        found = [words_of(eps[eid], reward, at) for reward, eid, at in tx.all(sql, (list(eps),))]
+        sql = f"SELECT id FROM t_groups WHERE id {IN}"
+        known = {group for (group,) in tx.all(sql, ([row.id for row in found],))} if found else set()
+        tx.insert("t_groups", [row for row in found if row.id not in known])
 
     def _end_early(self, tx: Tx, changes: Changes) -> None:
         """An episode may be posted as done before its calls are read."""

@@ -248,7 +248,7 @@ class JudgeQueue:
 
     def _named(self, tx: Tx, wanted: c.GroupLeaseIn, now: float) -> list[str]:
         """Those of the named groups that nobody judges just now."""
-        sql = f"""SELECT id FROM t_groups WHERE kind <> 'window' AND n > 0
+        sql = f"""SELECT id FROM t_groups WHERE kind NOT IN ('window', 'words') AND n > 0
             AND (judge_lease IS NULL OR judge_until < ?) AND id {IN} ORDER BY id LIMIT ?{self.db.lock_rows}"""
         return [group for (group,) in tx.all(sql, (now, wanted.groups, wanted.limit))]
 

@@ -544,5 +544,7 @@ class MutationReplay:
         changes.rewards.append(RewardRow.of(item.id, eid, reward, item.at))
         changes.written[item.id] = Written(item.boot, item.tick, item.at)
         changes.rewarded.add(eid)
+        if "words" in reward.meta:
+            changes.words.add(eid)
         if reward.done:
             self._done(changes, item, eid)

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from slipstream.cli.common import MOMENT, add_client, connect, number, table, when
-from slipstream.contract import CallRecord, EpisodeDetail
+from slipstream.contract import WORDS, CallRecord, EpisodeDetail, Reward
 from slipstream.errors import ConfigError
 from slipstream.shared.moments import parse_moment
 
@@ -100,6 +100,18 @@ def _known(episode: EpisodeDetail, call: CallRecord) -> int:
     return same
 
 
+def _feedback(said: Reward, numbers: dict[str, int]) -> list[str]:
+    """What a user said, and what it changed in the calls, as far as the trainer has come to it."""
+    about = "the run" if said.call is None else f"call {numbers.get(said.call, said.call)}"
+    thumb = "" if said.name == WORDS else f"  {said.name} {said.value:+g}"
+    taught = said.meta.get("taught")
+    changed = "not trained on yet"
+    if isinstance(taught, dict):
+        changed = ", ".join(f"call {numbers.get(call, call)} {nats:+.2f} nats a token" for call, nats in taught.items())
+    lines = [f"  words by {said.source} about {about} at {when(said.at)}{thumb}  ({changed})"]
+    return lines + _block("", str(said.meta["words"]))
+
+
 def describe(episode: EpisodeDetail) -> str:
     """A page for a terminal: who, rewards, and the conversation call by call."""
     lines = [
@@ -108,10 +120,12 @@ def describe(episode: EpisodeDetail) -> str:
             f"{episode.adapter or '-'}"
         )
     ]
-    lines += [
-        f"  reward {r.name} = {r.value:g} by {r.source} at {when(r.at)}  {r.reason or ''}" for r in episode.rewards
-    ]
     numbers = {call.id: call.number for call in episode.call_list}
+    for r in episode.rewards:
+        if "words" in r.meta:
+            lines += _feedback(r, numbers)
+        else:
+            lines.append(f"  reward {r.name} = {r.value:g} by {r.source} at {when(r.at)}  {r.reason or ''}")
     for call in episode.call_list:
         before = numbers.get(call.extends or "")
         goes_on = "begins a conversation" if call.extends is None else f"goes on with call {before or 0}"

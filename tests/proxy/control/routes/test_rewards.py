@@ -137,3 +137,45 @@ async def test_a_store_that_goes_away_beside_a_reward_does_not_have_it_sent_agai
     await plane.call("later")
     assert len((await plane.seen("later"))["rewards"]) == (asked == "known")
     assert len((await plane.seen("e1"))["rewards"]) == (asked == "acknowledge")
+
+
+async def say(plane, episode: str = "e1", **body):
+    return await plane.ask("POST", f"/episodes/{episode}/feedback", body, key="agent", scopes=["inference"])
+
+
+async def test_feedback_is_a_reward_with_words(plane):
+    await plane.call("e1", key="agent")
+    (call,) = (await known(plane, "agent", "e1"))["call_list"]
+    for _ in range(2):
+        status, ack = await say(plane, text="shorter", call=call["id"], key="once")
+        assert (status, ack["known"], ack["fix"]) == (200, True, None)
+    assert (await say(plane, thumb="down", reply="No."))[0] == 200
+    words, thumb = (await known(plane, "agent", "e1"))["rewards"]
+    assert (words["name"], words["source"], words["call"], words["reason"]) == ("words", "user", call["id"], "shorter")
+    assert (thumb["name"], thumb["value"], thumb["call"]) == ("thumbs", -1.0, None)
+    assert thumb["meta"]["words"] == "A better reply would have been:\n\nNo."
+
+
+async def test_feedback_that_says_nothing_or_of_no_call_is_refused(plane):
+    await plane.call("e1", key="agent")
+    await known(plane, "agent", "e1")
+    status, body = await say(plane)
+    assert status == 422 and "say something: text, reply (a better one) or thumb" in body["error"]["message"]
+    status, body = await say(plane, text="no", call="c-unknown")
+    assert (status, body["error"]["field"]) == (404, "body.call")
+    assert (await known(plane, "agent", "e1"))["rewards"] == []
+
+
+def without_names(record):
+    return record | {"feedback.text": record["feedback.text"].replace("Ann", "someone")}
+
+
+async def test_feedback_is_redacted_before_it_is_stored(plane):
+    await plane.call("e1", key="agent")
+    await known(plane, "agent", "e1")
+    plane.control.deps.config.proxy.redact = f"{__name__}:without_names"
+    assert (await say(plane, text="Ann is not the other Ann"))[0] == 200
+    status, body = await say(plane, reply="a function that knows no reply fails")
+    assert (status, body["error"]["field"]) == (422, "body")
+    (reward,) = (await known(plane, "agent", "e1"))["rewards"]
+    assert (reward["reason"], reward["meta"]) == ("someone is not the other someone", {"words": reward["reason"]})

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from slipstream import contract as c
 from slipstream.shared.backoff import rest
+from slipstream.shared.functions import load_function
 from slipstream_proxy.control.adapters.gatekeeper import REWARDS_CHANGED
 from slipstream_proxy.control.api.http import (
     ADMIN,
@@ -68,8 +69,42 @@ ROUTES = Routes()
 )
 async def post_reward(ctx: Ctx) -> web.StreamResponse:
     """Add or correct a reward."""
+    return await _keep(ctx, ctx.body)
+
+
+@ROUTES.add(
+    "POST",
+    EPISODE + "/feedback",
+    (INFERENCE, REWARD, GRADE, JUDGE),
+    KeyQuery,
+    c.FeedbackIn,
+    result=c.RewardAck,
+    errors=(404, 409),
+)
+async def post_feedback(ctx: Ctx) -> web.StreamResponse:
+    """Say in words what was wrong with a run or a call, or give a better reply: the model learns from it."""
+    body: c.FeedbackIn = ctx.body
+    if spec := ctx.deps.config.proxy.redact:
+        body = await in_thread(_redacted, spec, body)
+    return await _keep(ctx, body.reward("judge" if ctx.caller.only(JUDGE) else "user"))
+
+
+def _redacted(spec: str, body: c.FeedbackIn) -> c.FeedbackIn:
+    """Raises ``Problem`` 422 where the function fails: words that are not redacted are not stored."""
+    said = {name: value for name in ("text", "reply") if (value := getattr(body, name)) is not None}
+    record = {"request": "{}", "reply": "{}", **{f"feedback.{name}": value for name, value in said.items()}}
+    try:
+        after = load_function("proxy.redact", spec)(record)
+        return body.model_copy(update={name: str(after.get(f"feedback.{name}", said[name])) for name in said})
+    except Exception as e:
+        fix = "mend the function: it gets feedback.text and feedback.reply beside request and reply"
+        text = f"proxy.redact raised {type(e).__name__}, so nothing of this is stored"
+        raise Problem(422, text, field="body", fix=fix) from e
+
+
+async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
+    """Write a reward down, log first."""
     deps = ctx.deps
-    body: c.RewardIn = ctx.body
     check_reward(ctx.caller, body.name, body.source, deps.judges.written)
     episode = episode_of(ctx)
     key = await _owner(ctx, episode)
@@ -97,7 +132,7 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
     known, why = (True, None) if ack.known else await _known(ctx, key, episode)
     ack = ack.model_copy(update={"known": known})
     fixes = [why] if why else []
-    if not deps.config.reward.weights.get(body.name):
+    if not deps.config.reward.weights.get(body.name) and "words" not in body.meta:
         fixes.append(unweighted_fix(body.name, deps.config.reward.weights))
     ack = ack.model_copy(update={"fix": "; ".join(fixes) or None})
     return ended_reply(reply(ack.model_copy(update={"done": True}))) if ends else reply(ack)
