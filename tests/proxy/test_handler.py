@@ -13,6 +13,7 @@ import pytest
 from tests.support.dataplane import ASK, eventually, post, read_request, send
 
 from slipstream_proxy.data.call.call import ActiveCall
+from slipstream_proxy.data.server import connection
 from slipstream_proxy.keys import Keys
 
 BODY = json.dumps(ASK).encode()
@@ -167,9 +168,25 @@ async def test_a_client_that_sends_a_head_without_end_reads_why_it_is_turned_awa
         writer.close()
 
 
-async def test_a_connection_that_never_asks_is_closed(start, fake):
-    proxy = await start(proxy={"header_timeout": 0.2})
+async def test_a_connection_that_never_asks_is_closed(start, fake, monkeypatch):
+    monkeypatch.setattr(connection, "KEEPALIVE_TIMEOUT", 0.2)
+    proxy = await start()
     assert await send(proxy.port) == b""
+
+
+async def test_a_client_that_connects_long_before_it_asks_is_answered(start, fake):
+    """Its machine slept, or its event loop was busy: the head's time begins with the head."""
+    proxy = await start(proxy={"header_timeout": 0.2})
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    await asyncio.sleep(2.5)  # two looks
+    body = json.dumps(ASK).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    writer.write(head[:30])
+    await asyncio.sleep(0.01)
+    writer.write(head[30:] + body)
+    async with asyncio.timeout(30):
+        assert (await reader.readline()).endswith(b" 200 OK\r\n")
+    writer.close()
 
 
 async def test_a_client_reads_why_its_body_is_too_large(start, fake):

@@ -46,6 +46,7 @@ def fill(server: Server) -> None:
     server.on("GET", "/episodes", {"episodes": [EPISODE], "next": None})
     server.on("GET", "/episodes/e1", EPISODE)
     server.on("POST", "/episodes/e1/rewards", {"stored": True, "known": False})
+    server.on("POST", "/episodes/e1/feedback", {"stored": True, "known": False})
     server.on("POST", "/episodes/e1/feedback", {"stored": True, "known": True})
     server.on("POST", "/episodes/e1/done", {})
     server.on("DELETE", "/episodes/e1", {"id": "e1", "adapters": ["inbox@1"]})

@@ -127,7 +127,6 @@ class ClientConnection(Sink):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
         self._state.connections.add(self)
-        self._since = self._loop.time()
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -162,14 +161,13 @@ class ClientConnection(Sink):
             self.transport.close()
 
     def check(self, now: float, timeout: float) -> None:
-        """Once a second: a head that does not end, a body that stops or drips, or no request costs a connection."""
+        """Once a second: a head that does not end, or a body that stops or drips, costs a connection; and so does no
+        request for long. A client that connects, and is kept from asking for a while, must not lose its first call.
+        """
         busy = self._call is not None or self._rest is not None
         if self._since and now - self._since > timeout and not busy and self.transport is not None:
             self._since = 0.0
-            if self._ahead or self._request is not None:
-                self._turn_away(RequestRefused(408, "the request did not arrive in time"))
-            else:  # never used. A client might take an answer for that of a request that is on its way
-                self.close()
+            self._turn_away(RequestRefused(408, "the request did not arrive in time"))
         elif self._throttled and self.transport is not None and hung_up(self.transport):
             self.transport.abort()
         elif self._served or busy or self._request is not None:
