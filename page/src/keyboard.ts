@@ -14,6 +14,7 @@ export const KEYS: [string, string][] = [
 ];
 
 export function inField(target: EventTarget | null): boolean {
+  if (target instanceof HTMLInputElement && target.type === "checkbox") return false; // nothing is typed into it
   return target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
 }
 

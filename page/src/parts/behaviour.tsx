@@ -73,7 +73,7 @@ export function Behaviour({ adapter }: { adapter: Adapter }): JSX.Element {
                     <td class="num">{side(x.version)}</td>
                     <td class="wide"><Shift of={x} /></td>
                     <td class="wide">
-                      {x.runs.map((r) => (
+                      {(x.difference ? x.runs : []).map((r) => (
                         <a key={`${r.key}/${r.id}`} href={link("episode", r.id, { key: r.key })} title={number(r.value)}>{r.id} </a>
                       ))}
                     </td>

@@ -66,7 +66,7 @@ export function CallTree(props: { nodes: Node[]; chosen: string; onChoose: (id: 
               <span class={`mark ${call.outcome !== "ok" ? "bad" : call.trainable ? "live" : "idle"}`}>
                 <span class="soft">{call.number + 1}</span>{" "}
                 {node.kind === "turn" ? null : <span class="kind">{KIND_NAMES[node.kind]} </span>}
-                {!call.kind || call.kind === "main" || call.kind === node.kind ? null : <span class="kind">{call.kind} </span>}
+                {!call.kind || call.kind === "main" || call.kind === node.kind ? null : <span class="kind">{call.kind === "subagent" ? KIND_NAMES.subagent : call.kind} </span>}
                 {call.reply.length > 1 ? <span class="kind">{call.reply.length} samples </span> : null}
                 {uses}
               </span>

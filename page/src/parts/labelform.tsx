@@ -11,6 +11,8 @@ import { read } from "../messages";
 import type { Call, JsonObject } from "../types";
 import { Field, Lacks, Refused } from "./ui";
 
+const OWN_ENTER = "summary, a:not([aria-current=true]), button:not([aria-pressed=true])";
+
 interface Ack {
   stored: boolean;
 }
@@ -75,7 +77,8 @@ export function LabelForm(props: {
     "1": () => setValue("1"),
     "0": () => setValue("0"),
     c: () => form.current?.querySelector<HTMLInputElement>("[name=note]")?.focus(),
-    Enter: () => (ok && !busy && document.activeElement === document.body ? form.current?.requestSubmit() : false),
+    // a click on the transcript, a thumb or the queue leaves the focus there: only what Enter would change keeps the key
+    Enter: () => (ok && !busy && !document.activeElement?.matches(OWN_ENTER) ? form.current?.requestSubmit() : false),
   });
   if (!labels) return <Lacks scope="grade" to="label" />;
   return (

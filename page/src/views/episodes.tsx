@@ -296,7 +296,7 @@ function Compare({ of }: { of: Episode }): JSX.Element {
   return (
     <p class="row">
       <a href={link("compare", "", { left: first, right: idOf(of) })} onClick={() => keep(null)}>Compare with {first.slice(first.indexOf("/") + 1)}</a>
-      <button type="button" onClick={() => keep(null)}>Not</button>
+      <button type="button" onClick={() => keep(null)}>Cancel</button>
     </p>
   );
 }

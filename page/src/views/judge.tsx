@@ -7,8 +7,9 @@ import { link } from "../route";
 import type { Agreement, JudgeCopy, Status } from "../types";
 
 function agreement(a: Agreement): { value: string; note: string } {
-  if (a.value === null || !a.pairs) return { value: "–", note: "no episode has both yet" };
+  if (!a.pairs) return { value: "–", note: "no episode has both yet" };
   const over = `over ${plural(a.pairs, "episode")}`;
+  if (a.value === null) return { value: "–", note: `${over}: too few, or one side scored all the same` };
   if (a.pairs < 4) return { value: number(a.value), note: `${over}: too few to say how sure that is` };
   return { value: number(a.value), note: `${over}; 95 %: ${spanOf(a.value, a.pairs).map((v) => fixed(v, 2)).join(" to ")}` };
 }

@@ -30,6 +30,11 @@ export function Label({ place }: { place: Place }): JSX.Element {
   const go = (e: Episode | undefined): void => {
     if (e) location.hash = link("label", e.id, { key: e.key, assigned });
   };
+  /** Another queue, from its beginning. */
+  const anew = (others: boolean, to: string): void => {
+    setSecond(others);
+    change({ ...parsePlace(location.hash), id: "" }, { assigned: to || null, key: null }, true);
+  };
   // what a person has before them stays, however the queue moves meanwhile
   const first = queue[0];
   useEffect(() => {
@@ -56,10 +61,10 @@ export function Label({ place }: { place: Place }): JSX.Element {
       </p>
       <div class="row comment" role="search" aria-label="Filters">
       <Field label="assigned to">
-        <input name="assigned" value={assigned} onInput={(e) => change({ ...parsePlace(location.hash), id: "" }, { assigned: e.currentTarget.value || null, key: null }, true)} />
+        <input name="assigned" value={assigned} onInput={(e) => anew(second, e.currentTarget.value)} />
       </Field>
       <label class="small row">
-        <input type="checkbox" name="second" checked={second} onChange={(e) => setSecond(e.currentTarget.checked)} /> runs that others labelled and this key did not
+        <input type="checkbox" name="second" checked={second} onChange={(e) => anew(e.currentTarget.checked, assigned)} /> runs that others labelled and this key did not
       </label>
       </div>
       {data?.agreement ? (

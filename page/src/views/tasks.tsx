@@ -78,7 +78,7 @@ export function Tasks({ place }: { place: Place }): JSX.Element {
                 {head("now", "now")}
                 {head("difference", "difference", false)}
                 <th scope="col" class="num">calls a run</th>
-                <th scope="col" class="num">tokens a run</th>
+                <th scope="col" class="num">tokens sampled a run</th>
                 {head("runs", "worst runs", false)}
               </tr>
             </thead>

@@ -284,10 +284,13 @@ async def test_runs_are_labelled_with_the_keyboard_alone(make_plane, tmp_path):
     for n in range(3):
         await plane.call(f"e{n}", done=True)
         await plane.seen(f"e{n}")
-    async with opened(plane, tmp_path, "#/label") as (page, _):
-        for value, note in (("1", ""), ("0", "x"), ("1", "")):
+    async with opened(plane, tmp_path, "#/label") as (page, home):
+        # where a click has left the focus: on the transcript, nowhere, on the queue's line of this run
+        clicked = ("#main", "body", "nav[aria-label=Queue] a[aria-current=true]")
+        for value, note, at in zip(("1", "0", "1"), ("", "x", ""), clicked, strict=True):
             await page.until("!!document.querySelector('form[aria-label=\"Your label\"]')")
             before = await page.js("location.hash")
+            await page.js(f"document.querySelector({at!r}).focus()")
             await page.press(value)
             await page.until("!!document.querySelector('form button[aria-pressed=true]')")
             if note:
@@ -298,6 +301,16 @@ async def test_runs_are_labelled_with_the_keyboard_alone(make_plane, tmp_path):
             await page.press("Enter")
             await page.until(f"location.hash !== {before!r}")
         await page.holds("There is nothing to label.")
+        # somebody else sees the queue of what others labelled from its beginning, and the keys work on its box
+        await plane.call("e3", done=True)
+        await plane.seen("e3")
+        await page.ask("Network.setExtraHTTPHeaders", headers=plane.as_("ben"))
+        await page.go(home + "#/label")
+        await page.until("location.hash.startsWith('#/label/e3?')")
+        await page.js("(document.querySelector('[name=second]').focus(), document.activeElement.click())")
+        await page.until("/#.label.e[012]/.test(location.hash)")
+        await page.press("0")
+        await page.until("!!document.querySelector('form button[aria-pressed=true]')")
 
     async def labelled():
         found = [(await plane.ask("GET", f"/episodes/e{n}"))[1]["rewards"] for n in range(3)]
