@@ -69,12 +69,17 @@ export function Judge({ status }: { status: Status | null }): JSX.Element {
         />
       </div>
       <h2>Cost today</h2>
-      <p class="small"><a href={link("cost")}>By version, task or tag</a></p>
-      <div class="cards">
-        <Card name="spent" value={`$${number(dollars)}`} />
-        <Card name="tokens" value={number(judging.judges.reduce((n, j) => n + j.spent.tokens, 0))} />
-        <Card name="calls" value={number(judging.judges.reduce((n, j) => n + j.spent.calls, 0))} />
-      </div>
+      <p class="small">
+        {judging.judges.length ? null : "No judge reports now. What its scores have cost: "}
+        <a href={link("cost")}>By version, task or tag</a>
+      </p>
+      {judging.judges.length ? (
+        <div class="cards">
+          <Card name="spent" value={`$${number(dollars)}`} />
+          <Card name="tokens" value={number(judging.judges.reduce((n, j) => n + j.spent.tokens, 0))} />
+          <Card name="calls" value={number(judging.judges.reduce((n, j) => n + j.spent.calls, 0))} />
+        </div>
+      ) : null}
       {judging.judges.length ? <h2>Copies</h2> : null}
       {judging.judges.map((j) => (
         <Copy key={j.worker} judge={j} />
