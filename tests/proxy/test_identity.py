@@ -150,7 +150,7 @@ JSON = st.recursive(
 OURS = st.sampled_from(["episode", "task", "split", "capture", "kind", "done", "tag-a", "tag-\xff ", "tag-", "other"])
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(
     st.dictionaries(OURS, st.binary(max_size=300), max_size=6),
     st.text(max_size=30),

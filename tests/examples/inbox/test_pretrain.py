@@ -65,6 +65,7 @@ def test_the_recipe_in_short() -> None:
     assert sum(losses[-5:]) / 5 < 0.25 * losses[0]
 
 
+@pytest.mark.slow
 def test_the_committed_model_starts_where_it_should() -> None:
     """Success at the start, exact continuation, and that the right answer is within reach of sampling."""
     from inbox.rollout import load, measure

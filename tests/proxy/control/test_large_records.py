@@ -175,6 +175,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_no_reply_takes_the_memory(tmp_path):
     """The largest that the proxy takes, twice, and the largest that is parsed. Before, one took four gigabytes."""
     content = (b"lorem ipsum " * (255 * 2**20 // 12), b"lorem ipsum " * (60 * 2**20 // 12))

@@ -47,7 +47,8 @@ def test_names_that_a_mapping_does_not_take_are_said():
     assert tags["propertyNames"]["minLength"] == 1, "a tag's name is any text but none"
 
 
-@pytest.mark.parametrize("phases", ["fuzzing,stateful", pytest.param("coverage", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("phases", ["fuzzing,stateful", "coverage"])
 async def test_schemathesis_finds_nothing(plane, tmp_path, phases):
     """The running server against its own document: status codes, content types, schemas, refused nonsense, no 500."""
     await plane.call("e1")

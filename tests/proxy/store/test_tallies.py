@@ -109,7 +109,7 @@ class Life:
                 store.ingest([self.record() for _ in range(r.randrange(1, 12))], {})
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
 def test_kept_is_counted_after_anything(store, seed, monkeypatch):
     monkeypatch.setattr(figures, "CHEAP", float("inf"))
     life = Life(store, seed)

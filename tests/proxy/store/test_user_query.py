@@ -40,6 +40,7 @@ def test_what_takes_too_long_is_killed(store):
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.slow
 def test_queries_beside_writes_snapshots_and_reads(opened):
     store, stop, errors = opened(), threading.Event(), []
     store.ingest([call("first")], {})
