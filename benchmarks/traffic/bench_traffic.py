@@ -26,7 +26,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +95,14 @@ async def passes_left(client: AsyncClient) -> int:
     return sum(line.count for line in lines if line.cause == "again")
 
 
-async def second_life(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """One run. Returns its figures."""
+@asynccontextmanager
+async def running(
+    folder: Path, seed: int, progress: Progress, setting: str, *, post_reward: bool = True
+) -> AsyncIterator[tuple[Stack, TaskDriver]]:
+    """The inbox demo's stack with one setting more, and its agent."""
     task = load_task("inbox")
-    config = demo_config(task, args.seed, folder, ["reward.weights={ judge = 1.0 }"])
+    config = demo_config(task, seed, folder, [setting])
     folder.mkdir(parents=True, exist_ok=True)
-    progress = Progress()
     with (folder / "stack.log").open("w", buffering=1) as log:
         supervisor = Supervisor(lambda name, line: print(f"{name:8} | {line}", file=log))
         supervisor.handle_signals()
@@ -107,12 +110,18 @@ async def second_life(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
             stack = await start_stack(config, supervisor, progress.say)
             agent = await open_agent(task, f"{stack.url}/v1")
             try:
-                driver = TaskDriver(task, agent, args.seed, post_reward=False)
-                return await _second_life(stack, driver, progress, args)
+                yield stack, TaskDriver(task, agent, seed, post_reward=post_reward)
             finally:
                 await agent.close()
         finally:
             await supervisor.stop()
+
+
+async def second_life(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """One run. Returns its figures."""
+    progress, judged = Progress(), "reward.weights={ judge = 1.0 }"
+    async with running(folder, args.seed, progress, judged, post_reward=False) as (stack, driver):
+        return await _second_life(stack, driver, progress, args)
 
 
 async def _second_life(
@@ -199,34 +208,20 @@ class ScriptedUser:
 
 async def words(folder: Path, args: argparse.Namespace, wrong: float = 0.0) -> dict[str, Any]:
     """As many runs as ``rewarded`` had. The user speaks in words that the small model knows, so ``words_prompt`` adds none."""
-    task = load_task("inbox")
-    config = demo_config(task, args.seed, folder, ["trainer.words_prompt={words}"])
-    folder.mkdir(parents=True, exist_ok=True)
     progress = Progress()
-    with (folder / "stack.log").open("w", buffering=1) as log:
-        supervisor = Supervisor(lambda name, line: print(f"{name:8} | {line}", file=log))
-        supervisor.handle_signals()
-        try:
-            stack = await start_stack(config, supervisor, progress.say)
-            agent = await open_agent(task, f"{stack.url}/v1")
-            try:
-                driver = TaskDriver(task, agent, args.seed)
-                base = await driver.held_out("base", progress)
-                async with AsyncClient(stack.url, timeout=120.0) as client:
-                    user = ScriptedUser(driver, client, wrong)
-                    items, began = driver.task.items("train", args.seed), time.monotonic()
-                    while driver.tally.episodes < args.runs:
-                        await user.round(itertools.islice(items, ROUND))
-                        await heard(client)
-                        progress.update("runs", driver.tally.episodes, args.runs, said=user.said)
-                    seconds = time.monotonic() - began
-                    live = await settle(stack)
-                    events = await client.events()
-                last = await driver.held_out("last", progress)
-            finally:
-                await agent.close()
-        finally:
-            await supervisor.stop()
+    async with running(folder, args.seed, progress, "trainer.words_prompt={words}") as (stack, driver):
+        base = await driver.held_out("base", progress)
+        async with AsyncClient(stack.url, timeout=120.0) as client:
+            user = ScriptedUser(driver, client, wrong)
+            items, began = driver.task.items("train", args.seed), time.monotonic()
+            while driver.tally.episodes < args.runs:
+                await user.round(itertools.islice(items, ROUND))
+                await heard(client)
+                progress.update("runs", driver.tally.episodes, args.runs, said=user.said)
+            seconds = time.monotonic() - began
+            live = await settle(stack)
+            events = await client.events()
+        last = await driver.held_out("last", progress)
     steps = [e.data for e in events if e.kind == "step"]
     return {
         "base": round(base.mean, 4),

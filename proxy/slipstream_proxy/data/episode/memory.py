@@ -199,8 +199,10 @@ class EpisodeMemory:
             known = (key, begun) in self._tools
         else:
             known = bool(self.shared.names("tool", key, begun.encode()))
-        name = None if known else self._only(key, f"asks-{order}", time.monotonic())
-        if name is None and not known:
+        if known:
+            return None
+        name = self._only(key, f"asks-{order}", time.monotonic())
+        if name is None:
             if self.shared is None:
                 self._tools[(key, begun)] = None
             else:

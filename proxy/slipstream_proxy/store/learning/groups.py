@@ -438,39 +438,29 @@ def group_of(ep: EpisodeRow, line: Line, ordinal: int, state: str, created: floa
 
 def words_of(ep: EpisodeRow, reward: str, now: float) -> GroupRow:
     """An episode with what a user said about it. Such words come when they come, so its age does not count."""
-    return GroupRow(
-        id=f"{WORDS}{reward}",
-        bucket="",
-        ordinal=0,
-        kind=GroupKind.WORDS,
-        key=ep.key,
-        task=None,
-        model=ep.model,
-        split=ep.split,
-        state="ready",
-        n=1,
-        created=now,
-        ready_at=now,
-        single=ep.eid,
-        kept=True,
-    )
+    return _of_one(ep, f"{WORDS}{reward}", GroupKind.WORDS, "ready", now)._replace(ready_at=now, kept=True)
 
 
 def window_of(ep: EpisodeRow, now: float) -> GroupRow:
     """The window around a single episode, which only the judge sees."""
+    name = f"w-{ep.eid.replace('/', '-')}"[:160]
+    return _of_one(ep, name, "window", "window", now)._replace(completed=ep.ended)
+
+
+def _of_one(ep: EpisodeRow, name: str, kind: str, state: str, now: float) -> GroupRow:
+    """A group that is one episode."""
     return GroupRow(
-        id=f"w-{ep.eid.replace('/', '-')}"[:160],
+        id=name,
         bucket="",
         ordinal=0,
-        kind="window",
+        kind=kind,
         key=ep.key,
         task=None,
         model=ep.model,
         split=ep.split,
-        state="window",
+        state=state,
         n=1,
         created=now,
-        completed=ep.ended,
         single=ep.eid,
     )
 

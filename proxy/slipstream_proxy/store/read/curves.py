@@ -239,7 +239,8 @@ class CostReport:
         """
         series, named = _series_of(wanted.each)
         where, params = _where(wanted)
-        runs = f"SELECT eid, {series} AS series, completion_tokens FROM t_episodes WHERE {where}"
+        figures = "calls, prompt_tokens, completion_tokens"
+        runs = f"SELECT eid, {series} AS series, {figures} FROM t_episodes WHERE {where}"
         given = (*named, *params)
         lines: dict[str | None, CostLine] = {}
 
@@ -248,8 +249,7 @@ class CostReport:
 
         with self.db.read() as tx:
             sums = f"""SELECT series, count(*), sum(calls), sum(prompt_tokens), sum(completion_tokens)
-                FROM (SELECT {series} AS series, calls, prompt_tokens, completion_tokens FROM t_episodes
-                WHERE {where}) q GROUP BY series"""
+                FROM ({runs}) q GROUP BY series"""
             for name, n, calls, asked, said in tx.all(sums, given):
                 lines[name] = CostLine(
                     name=name, episodes=n, calls=int(calls), prompt_tokens=int(asked), completion_tokens=int(said)

@@ -145,7 +145,24 @@ async def get_success(ctx: Ctx) -> web.StreamResponse:
     return reply(Success(rows=[Success.ArmReward.model_validate(r) for r in rows]))
 
 
-class LearningQuery(Query):
+class RunsQuery(Query):
+    """Which runs are counted."""
+
+    key: KeyId | None = Field(None, description="Another key's (admin, viewer).")
+    model: Label | None = None
+    task: c.Asked | None = None
+    split: Literal["train", "eval"] | None = None
+    tag: str | None = Field(None, pattern=r"^[^:]+:[\s\S]", max_length=c.IN_A_URL, description="`name:value`.")
+    since: Number | None = Field(None, description="Started at or after, seconds since the epoch.")
+    until: Number | None = Field(None, description="Started before.")
+
+    def wanted(self, ctx: Ctx) -> LearningFilter:
+        name, value = pair_of(self.tag)
+        given = self.model_dump(exclude={"tag", "key"})
+        return LearningFilter(**given, key=ctx.visible(self.key), tag=(name, value) if name else None)
+
+
+class LearningQuery(RunsQuery):
     by: Literal["adapter", "time"] = Field("adapter", description="A point for each adapter, or for each span of time.")
     each: str | None = Field(
         None,
@@ -153,14 +170,7 @@ class LearningQuery(Query):
         description="A series for each `task`, `split`, `arm`, `role` (live, control, held-out) or value of a tag "
         "(`tag.<name>`).",
     )
-    key: KeyId | None = Field(None, description="Another key's (admin, viewer).")
-    model: Label | None = None
-    task: c.Asked | None = None
-    split: Literal["train", "eval"] | None = None
     arm: Literal["live", "control", "best", "candidate"] | None = None
-    tag: str | None = Field(None, pattern=r"^[^:]+:[\s\S]", max_length=c.IN_A_URL, description="`name:value`.")
-    since: Number | None = Field(None, description="Started at or after, seconds since the epoch.")
-    until: Number | None = Field(None, description="Started before.")
     bucket: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] | None = Field(
         None, description="Seconds of a span of time; left out: by the time there is."
     )
@@ -170,42 +180,23 @@ class LearningQuery(Query):
 @ROUTES.add("GET", "/learning", query=LearningQuery, result=c.Learning)
 async def get_learning(ctx: Ctx) -> web.StreamResponse:
     """Reward and success by adapter or time, with standard errors; a series for each task, split, arm, role or tag."""
-    q: LearningQuery = ctx.query
-    name, value = pair_of(q.tag)
-    wanted = LearningFilter(
-        **q.model_dump(exclude={"tag", "key"}),
-        key=ctx.visible(q.key),
-        tag=(name, value) if name else None,
-    )
-    return reply(await ctx.deps.ask(ctx.deps.store.reports.learning.read, wanted))
+    return reply(await ctx.deps.ask(ctx.deps.store.reports.learning.read, ctx.query.wanted(ctx)))
 
 
-class CostQuery(Query):
+class CostQuery(RunsQuery):
     each: str = Field(
         "adapter",
         pattern=r"^(adapter|model|task|split|arm|role|tag\.[A-Za-z0-9._-]{1,128})$",
         description="A line for each `adapter`, `model`, `task`, `split`, `arm`, `role` or value of a tag "
         "(`tag.<name>`).",
     )
-    key: KeyId | None = Field(None, description="Another key's (admin, viewer).")
-    model: Label | None = None
-    task: c.Asked | None = None
-    split: Literal["train", "eval"] | None = None
-    tag: str | None = Field(None, pattern=r"^[^:]+:[\s\S]", max_length=c.IN_A_URL, description="`name:value`.")
-    since: Number | None = Field(None, description="Started at or after, seconds since the epoch.")
-    until: Number | None = Field(None, description="Started before.")
 
 
 @ROUTES.add("GET", "/cost", query=CostQuery, result=c.CostTable)
 async def get_cost(ctx: Ctx) -> web.StreamResponse:
     """What runs took: tokens, seconds of engines and of the trainer, the judge's dollars; by version, task or tag."""
-    q: CostQuery = ctx.query
-    name, value = pair_of(q.tag)
-    wanted = LearningFilter(
-        **q.model_dump(exclude={"tag", "key"}), key=ctx.visible(q.key), tag=(name, value) if name else None
-    )
     engines = max(1, len(ctx.deps.engines.engines))
-    return reply(await ctx.deps.ask(ctx.deps.store.reports.costs.read, wanted, engines))
+    return reply(await ctx.deps.ask(ctx.deps.store.reports.costs.read, ctx.query.wanted(ctx), engines))
 
 
 class TasksQuery(Query):
