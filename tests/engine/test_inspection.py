@@ -1,0 +1,57 @@
+"""vLLM looks at a model's class in a fork of its own process, and as before where a fork cannot."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from slipstream_vllm import inspection
+
+
+def vllms_own(fn: Callable[[], object]) -> object:
+    return "as before"
+
+
+run = inspection.forked(vllms_own)
+
+
+def test_a_fork_does_it() -> None:
+    here = os.getpid()
+    assert run(lambda: (os.getppid(), os.getpid() != here, "x" * 200_000)) == (here, True, "x" * 200_000)
+
+
+def test_a_fork_that_fails_leaves_it_to_vllm(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(lambda: 1 / 0) == "as before"
+    assert run(lambda: os._exit(0)) == "as before"
+    assert run(lambda: lambda: "no pickle") == "as before"
+
+
+def test_a_fork_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "PATIENCE", 0.1)
+    began = time.monotonic()
+    assert run(lambda: time.sleep(30)) == "as before"
+    assert time.monotonic() - began < 10
+
+
+def test_no_fork_where_cuda_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert run(os.getppid) == "as before"
+
+
+@pytest.mark.slow
+def test_vllm_gets_the_same_answer() -> None:
+    registry = pytest.importorskip("vllm.model_executor.models.registry")
+    look = registry.ModelRegistry.models["Qwen3ForCausalLM"]
+    before = registry._run_in_subprocess
+    try:
+        inspection.install()
+        assert registry._run_in_subprocess is not before
+        found = registry._run_in_subprocess(lambda: registry._ModelInfo.from_model_cls(look.load_model_cls()))
+    finally:
+        registry._run_in_subprocess = before
+    assert found.architecture == "Qwen3ForCausalLM"
+    assert found.is_text_generation_model
