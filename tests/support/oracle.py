@@ -12,13 +12,17 @@ from slipstream_trainer.batch.rows import Sample
 
 def plain_logprobs(model: Any, samples: list[Sample]) -> torch.Tensor:
     """Of every trainable sample's completion, concatenated in their order: one unpadded sequence at a time, full logits."""
+    said = torch.tensor([token for s in samples if s.trainable for token in s.completion_C.tolist()])
+    return torch.log_softmax(plain_logits(model, samples), -1).gather(1, said[:, None])[:, 0]
+
+
+def plain_logits(model: Any, samples: list[Sample]) -> torch.Tensor:
+    """The same of the whole vocabulary, by each one's temperature, not normalised."""
     out = []
     for s in samples:
         if s.trainable:
             ids = torch.tensor([s.prompt_P.tolist() + s.completion_C.tolist()])
-            logits = model(input_ids=ids).logits[0].float() / s.temperature
-            n = len(s.completion_C)
-            out.append(torch.log_softmax(logits[-n - 1 : -1], -1).gather(1, ids[0, -n:, None])[:, 0])
+            out.append(model(input_ids=ids).logits[0, -len(s.completion_C) - 1 : -1].float() / s.temperature)
     return torch.cat(out)
 
 
@@ -52,17 +56,21 @@ def flat_loss(
     return term.sum() / (len(count) * length if kind == "dr_grpo" else len(lp))
 
 
-def words_advantage(teacher: Any, old: Any, reply: Any, clip: float, weight: float, most: float) -> torch.Tensor:
-    """Of tokens about which a user said something, one by one. ``reply``: which reply each is of. ``most``: nats a token
-    that a reply may lose on average.
+def words_loss(
+    teacher: Any, student: Any, reply: Any, weight: Any, counts: float, most: float
+) -> tuple[torch.Tensor, int]:
+    """(Sum over tokens about which a user said something of what that adds, replies that do not count). ``teacher`` and
+    ``student``: logits in fp64. ``reply``: which reply each is of. ``most``: nats a token.
     """
-    found = []
-    for token in range(len(old)):
-        own = [i for i in range(len(old)) if reply[i] == reply[token]]
-        lost = sum(float(old[i] - teacher[i]) for i in own) / len(own)
-        change = float(teacher[token] - old[token])
-        found.append(0.0 if lost > most else weight * max(-clip, min(clip, change)))
-    return torch.tensor(found, dtype=torch.float64)
+    wanted = torch.softmax(teacher, -1)
+    kl = (wanted * (wanted.log() - torch.log_softmax(student, -1))).sum(-1)
+    total, refused = torch.zeros((), dtype=torch.float64), 0
+    for one in dict.fromkeys(reply):
+        own = [i for i, r in enumerate(reply) if r == one]
+        far = float(kl[own].mean()) > most
+        refused += far
+        total = total + (0.0 if far else counts) * (weight[own] * kl[own]).sum()
+    return total, refused
 
 
 def filtered_logprob(logits_V: list[float], target: int, min_p: float, top_k: int, top_p: float) -> float:

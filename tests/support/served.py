@@ -11,8 +11,9 @@ from aiohttp import web
 class Served:
     """An aiohttp application in a thread of its own, on a free port: ``with Served(app) as url``."""
 
-    def __init__(self, app: web.Application, port: int = 0) -> None:
-        self.app, self.port = app, port
+    def __init__(self, app: web.Application, port: int = 0, *, cancels: bool = False) -> None:
+        """``cancels``: a handler ends where its client goes away."""
+        self.app, self.port, self.cancels = app, port, cancels
         self.url = ""
         self._ready = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -20,7 +21,7 @@ class Served:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=0.1)
+        runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=0.1, handler_cancellation=self.cancels)
         self._loop.run_until_complete(runner.setup())
         site = web.TCPSite(runner, "127.0.0.1", self.port)
         self._loop.run_until_complete(site.start())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.support import MODEL
-from tests.support.oracle import flat_loss, plain_logprobs, words_advantage
+from tests.support.oracle import flat_loss, plain_logits, plain_logprobs, words_loss
 from tests.support.tiny import apart, conversation, gradients, make_config, make_trainer, sample, table, tokens
 from transformers import AutoTokenizer
 
@@ -22,11 +22,14 @@ from slipstream_trainer.batch.rows import read_samples, untrainable
 from slipstream_trainer.step.step import REFUSED, _teach, train
 
 NAN = float("nan")
+MOST = 0.5
 
 
 @pytest.fixture(scope="module")
 def trainer(tiny, tmp_path_factory):
-    return make_trainer(make_config(tiny, tmp_path_factory.mktemp("words"), words_clip=1.5, words_kl=0.3))
+    return make_trainer(
+        make_config(tiny, tmp_path_factory.mktemp("words"), words_weight=0.7, words_kl=MOST, max_ratio=1e6)
+    )
 
 
 def with_words(samples):
@@ -42,8 +45,9 @@ def with_words(samples):
 
 @pytest.mark.parametrize("loss", ["cispo", "grpo"])
 @pytest.mark.parametrize("micro", [64, 4096])
-def test_value_and_gradient_against_the_closed_form(trainer, loss: str, micro: int) -> None:
-    """Beside rewards, on a batch of several parts and of one; a clipped token and a refused reply are among them."""
+def test_value_and_gradient_against_the_closed_form(trainer, loss: str, micro: int, monkeypatch) -> None:
+    """Beside rewards, on a batch of several parts and of one; a refused reply is among them. Logits are made in pieces."""
+    monkeypatch.setattr("slipstream_trainer.model.compute.PIECE", 7 * trainer.vocab)
     trainer.config.trainer.loss = loss
     trainer.config.trainer.beta = trainer.beta = 0.0
     trainer.loss_type, trainer.epsilon_high = loss, 5.0 if loss == "cispo" else 0.2
@@ -60,25 +64,20 @@ def test_value_and_gradient_against_the_closed_form(trainer, loss: str, micro: i
     lp = plain_logprobs(trainer.model, samples).double()
     hinted = [s for s in samples if s.hinted_P is not None]
     with torch.no_grad():
-        teacher = plain_logprobs(trainer.model, [replace(s, prompt_P=s.hinted_P) for s in hinted]).double()
+        teacher = plain_logits(trainer.model, [replace(s, prompt_P=s.hinted_P) for s in hinted]).double()
     s = plan.scored
     said = torch.from_numpy(s.hinted_T)
     assert int(said.sum()) == len(teacher) > 0
-    advantage = torch.from_numpy(s.advantage_T).double()
-    taught = words_advantage(teacher, lp.detach()[said], s.sample_T[s.hinted_T].tolist(), 1.5, 1.0, 0.3)
-    assert (taught.abs() == 1.5).any() and (taught == 0).any() and (taught < 0).any() and (taught > 0).any()
+    advantage, old = torch.from_numpy(s.advantage_T).double(), lp.detach()
     assert not advantage[said].any() and advantage[~said].any()
-    advantage[said] = taught
-    old = lp.detach()
-    weight = (
-        (old - torch.from_numpy(s.behavior_logprobs_T))
-        .exp()
-        .clamp(max=2.0)
-        .masked_fill(work.importance_ratio_T == 0, 0)
-    )
+    weight = (old - torch.from_numpy(s.behavior_logprobs_T)).exp().clamp(max=2.0)
     expected = flat_loss(
         loss, lp, old, weight, advantage, torch.from_numpy(s.unit_T), high=4.0 if loss == "cispo" else 0.2
     )
+    student = plain_logits(trainer.model, hinted).double()
+    of_words, refused = words_loss(teacher, student, s.sample_T[s.hinted_T].tolist(), weight[said], 0.7, MOST)
+    assert 0 < refused < len(hinted) and of_words > 0
+    expected = expected + of_words / s.tokens
     expected.backward()
     assert found == pytest.approx(float(expected.detach()), rel=1e-5, abs=1e-6)
     assert apart(ours, gradients(trainer)) < 1e-4

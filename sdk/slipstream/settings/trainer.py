@@ -106,13 +106,10 @@ class TrainerConfig(Section):
     words_weight: Annotated[float, Field(ge=0)] = Field(
         1.0, description="How much a user's words about a reply count beside rewards; 0: not at all."
     )
-    words_clip: Positive = Field(
-        5.0, description="The most nats by which a user's words change what is wanted of one token."
-    )
     words_kl: Positive = Field(
-        2.0,
-        description="A user's words about a reply do not count if, with them, the model finds its reply less likely by "
-        "more than this (nats a token): they replace what it does and do not correct it.",
+        3.0,
+        description="A user's words about a reply do not count if what the model wants with them is further than this "
+        "from what it does without (KL, nats a token): they replace what it does and do not correct it.",
     )
     words_prompt: str = Field(
         "The following is feedback on your earlier attempt at this reply:\n\n{words}\n\n"

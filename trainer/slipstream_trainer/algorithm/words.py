@@ -1,17 +1,17 @@
 """What a user's words teach: the policy is distilled towards itself with the words in its context, on its own tokens.
 
-The teacher is the policy before the step, whose prompt holds the words too (``batch.hints``). The per-token reverse
-KL on sampled tokens, KL(π_θ ‖ π_teacher), has the gradient -E[(log π_teacher - log π_θ) ∇ log π_θ], so the advantage
-of a token is
+The teacher is the policy before the step, whose prompt holds the words too (``batch.hints``). At each position of the
+reply both say what they would go on with, over the whole vocabulary. The term that words add to the loss is
 
-    A = clip(log π_teacher - log π_old, -words_clip, words_clip) · words_weight
+    1/|T| Σ_t  w_t · words_weight · KL(π_teacher ‖ π_θ)_t
 
-and the loss is the one that rewards have: the same importance weights, guards and KL term. With ``loss = "cispo"`` it
-is what TRL's SDPO computes in its mode ``sampled_token`` (https://arxiv.org/abs/2601.20802), but for the clip.
+T are all trained tokens of the batch, w_t the importance weight that rewards have too. Its gradient at the logits is
+π_θ - π_teacher. So what was wanted is pulled up also where the policy said something else; on sampled tokens alone, a
+wrong reply could only be pushed down. It is TRL's SDPO (https://arxiv.org/abs/2601.20802) in its mode ``full_logits``
+with ``distillation_alpha = 0``, but for w_t, which is the engine's and not a step's.
 
-A teacher who would hardly have said anything of the reply replaces what the model does and does not correct it, as with
-"always answer X". So a reply does not count whose mean of log π_old - log π_teacher is above ``words_kl`` (nats a
-token).
+A teacher who wants what the policy would hardly ever say replaces what it does and does not correct it, as with "always
+answer X". So a reply does not count whose mean of KL(π_teacher ‖ π_old) is above ``words_kl`` (nats a token).
 """
 
 from __future__ import annotations
@@ -21,19 +21,13 @@ import torch
 from slipstream.settings import TrainerConfig
 
 
-def advantages(
-    teacher_T: torch.Tensor, old_T: torch.Tensor, sample_T: torch.Tensor, t: TrainerConfig
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """→ (advantages, 0 where a reply does not count; which tokens are of such a reply).
+def weights(kl_W: torch.Tensor, sample_W: torch.Tensor, t: TrainerConfig) -> tuple[torch.Tensor, torch.Tensor]:
+    """→ (how much each token counts, which are of a reply that does not count).
 
-    ``teacher_T``: NaN for tokens about which nothing was said. ``sample_T``: which reply a token is of.
+    ``kl_W``: KL(π_teacher ‖ π_old). ``sample_W``: which reply a token is of.
     """
-    said = ~teacher_T.isnan()
-    change = torch.where(said, teacher_T - old_T, 0.0)
-    far = means(change, sample_T) < -t.words_kl
-    refused = said & far[sample_T]
-    kept = said & ~refused
-    return torch.where(kept, change.clamp(-t.words_clip, t.words_clip) * t.words_weight, 0.0), refused
+    refused = (means(kl_W, sample_W) > t.words_kl)[sample_W]
+    return torch.where(refused, 0.0, t.words_weight), refused
 
 
 def means(value_T: torch.Tensor, sample_T: torch.Tensor) -> torch.Tensor:

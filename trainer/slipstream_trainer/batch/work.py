@@ -20,6 +20,37 @@ def places_of(micro: MicroBatch, device: torch.device) -> torch.Tensor:
 
 
 @dataclass(slots=True, eq=False)
+class Lesson:
+    """What the policy thinks of its replies with a user's words in the prompts (``algorithm.words``)."""
+
+    row_T: torch.Tensor
+    """Which row of ``hidden_WH`` a token has. -1: nothing was said about it."""
+    hidden_WH: torch.Tensor
+    """Before the step, in the host's memory: the last layer's output, of which the head makes the distribution."""
+    logprobs_T: torch.Tensor
+    """Of the sampled tokens, for people. NaN where nothing was said."""
+    kl_T: torch.Tensor
+    """KL(π_teacher ‖ π_old) of each token."""
+    weight_T: torch.Tensor
+    """How much it counts; 0 where nothing was said, or the words do not count."""
+    refused_T: torch.Tensor
+    """Tokens of replies about which the words do not count."""
+
+    @classmethod
+    def of(cls, token_W: torch.Tensor, hidden_WH: torch.Tensor, logprobs_W: torch.Tensor, tokens: int) -> Self:
+        zeros_T = torch.zeros(tokens, device=token_W.device)
+        row_T = torch.full_like(zeros_T, -1, dtype=torch.long)
+        row_T[token_W] = torch.arange(len(token_W), device=token_W.device)
+        logprobs_T = torch.full_like(zeros_T, float("nan"))
+        logprobs_T[token_W] = logprobs_W
+        return cls(row_T, hidden_WH.cpu(), logprobs_T, zeros_T, zeros_T.clone(), zeros_T.clone())
+
+    def of_these(self, token_S: torch.Tensor) -> torch.Tensor:
+        """The places of those about which something was said."""
+        return (self.row_T[token_S] >= 0).nonzero()[:, 0]
+
+
+@dataclass(slots=True, eq=False)
 class Work:
     """A plan's tokens on the device (T), filled while it is computed."""
 
@@ -46,12 +77,8 @@ class Work:
     """Micro-batch (by ``id``) → hidden states at some places under π_old, (P, H): what a step is compared with."""
     looked: set[int] = field(default_factory=set)
     """Those that are looked at again after the step."""
-    teacher_logprobs_T: torch.Tensor | None = None
-    """Of the policy with a user's words in its prompt (``algorithm.words``). NaN where nothing was said. None: nothing
-    was said anywhere.
-    """
-    refused_T: torch.Tensor | None = None
-    """Tokens of replies about which the words did not count."""
+    lesson: Lesson | None = None
+    """None: nobody said anything."""
     guarded: int = 0
     """Sampled sequences whose mean ratio was out of bounds: their tokens weigh nothing."""
 

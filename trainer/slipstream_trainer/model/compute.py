@@ -242,6 +242,12 @@ class ScoredPositions:
     """KL from the policy with those hidden states to this one, over the whole vocabulary. The forward fills it."""
     filter_S3: torch.Tensor | None = None
     """min_p, top_k (0: all) and top_p under which each token was sampled. None: all are neutral."""
+    taught_W: torch.Tensor | None = None
+    """Which of them have a teacher; None: none. The forward returns the KL from it as well, with its gradient, (W)."""
+    teacher_WH: torch.Tensor | None = None
+    """The teacher's hidden states there."""
+    teacher_kl_W: torch.Tensor | None = None
+    """What the forward returned of it."""
 
     def part(self, chosen: torch.Tensor) -> ScoredPositions:
         """Some of the positions, to be scored alone."""
@@ -354,14 +360,24 @@ def exact_kl(
     factor: float,
     cap: float | None,
 ) -> torch.Tensor:
-    """KL(old ‖ new) at each place, summed over the vocabulary: nats, (P). Both policies have the same head."""
-    none = torch.zeros(1, dtype=torch.long, device=old_PH.device)
-    found = []
-    for piece in torch.split(torch.arange(len(old_PH), device=old_PH.device), max(1, PIECE // head.weight.shape[0])):
-        cold = inverse_temperature_P[piece] if inverse_temperature_P is not None else None
+    """KL(old ‖ new) at each place, summed over the vocabulary: nats, (P). Both policies have the same head.
+
+    The gradient goes to ``new_PH``. Where there is one, a piece's logits are made again for it, not kept.
+    """
+    none = torch.zeros(1, dtype=torch.long, device=new_PH.device)
+
+    def of(old: torch.Tensor, new: torch.Tensor, cold: torch.Tensor | None) -> torch.Tensor:
         score = ScoredPositions(none, none, cold)
-        old, new = (_logprobs(x[piece], head, score, factor, cap) for x in (old_PH, new_PH))
-        found.append((old.exp() * (old - new)).sum(-1))
+        old, new = (_logprobs(x, head, score, factor, cap) for x in (old, new))
+        return (old.exp() * (old - new)).sum(-1)
+
+    found = [new_PH.new_zeros(0, dtype=torch.float32)]
+    for piece in torch.split(torch.arange(len(old_PH), device=new_PH.device), max(1, PIECE // head.weight.shape[0])):
+        cold = inverse_temperature_P[piece] if inverse_temperature_P is not None else None
+        asked = old_PH[piece].to(new_PH), new_PH[piece], cold
+        found.append(
+            torch.utils.checkpoint.checkpoint(of, *asked, use_reentrant=False) if new_PH.requires_grad else of(*asked)
+        )
     return torch.cat(found).clamp(min=0.0)
 
 
@@ -381,7 +397,7 @@ def _compare(
 
 def add_scored_head(model: PreTrainedModel) -> None:
     """After this ``model(..., score=ScoredPositions)`` returns (log-probabilities, entropies), flat (S) in fp32;
-    entropies without gradient.
+    entropies without gradient. Where some have a teacher, the KL from it is the third.
 
     Without ``score`` the forward is what it was. It is a keyword of the forward, not a function beside it, so that
     the wrappers of data parallelism see it. ``model``: a transformers causal LM, not wrapped.
@@ -399,6 +415,11 @@ def add_scored_head(model: PreTrainedModel) -> None:
         if score.places_P is not None:
             _compare(hidden_SH.detach(), head, score, factor, cap)
         small = len(hidden_SH) * head.weight.shape[0] <= DIRECT_LIMIT
-        return (_direct if small else _chunked)(hidden_SH, head, score, factor, cap)
+        found = (_direct if small else _chunked)(hidden_SH, head, score, factor, cap)
+        if score.taught_W is None or score.teacher_WH is None:
+            return found
+        cold = score.inverse_temperature_S
+        cold = None if cold is None else cold[score.taught_W]
+        return *found, exact_kl(score.teacher_WH, hidden_SH[score.taught_W], head, cold, factor, cap)
 
     model.forward = types.MethodType(forward, model)

@@ -183,23 +183,25 @@ def _teach(trainer: CapturedGRPOTrainer, work: Work, samples: Sequence[Sample]) 
     hinted = [s for s in samples if s.trainable and s.hinted_P is not None]
     lesson = [replace(s, prompt_P=s.hinted_P, hinted_P=None) for s in hinted if s.hinted_P is not None]
     # both stand sample by sample, so the tokens do in the same order
-    token_H = torch.from_numpy(np.flatnonzero(scored.hinted_T)).to(trainer.device)
-    trainer.teach(work, plan_batch(trainer, lesson), token_H)
+    token_W = torch.from_numpy(np.flatnonzero(scored.hinted_T)).to(trainer.device)
+    trainer.teach(work, plan_batch(trainer, lesson), token_W)
 
 
 def _words(work: Work, samples: Sequence[Sample], result: Result) -> None:
     """What the words changed, for the event and for people."""
-    if work.teacher_logprobs_T is None or work.refused_T is None:
+    lesson = work.lesson
+    if lesson is None:
         return
-    said = ~work.teacher_logprobs_T.isnan()
-    changed = (work.teacher_logprobs_T - work.trainer_logprobs_T)[said]
+    said = lesson.row_T >= 0
+    changed = (lesson.logprobs_T - work.trainer_logprobs_T)[said]
     of_sample = means(changed, work.sample_T[said])
     for i in sorted({*work.sample_T[said].tolist()}):
         result.words.setdefault(samples[i].group, {})[samples[i].call] = float(of_sample[i])
-    refused = {*work.sample_T[work.refused_T > 0].tolist()}
+    refused = {*work.sample_T[lesson.refused_T > 0].tolist()}
     result.figures |= {
         "words": len({samples[i].group for i in work.sample_T[said].tolist()}),
         "words_change": float(changed.abs().mean()),
+        "words_kl": float(lesson.kl_T[said].mean()),
         "words_refused": len(refused),
     }
 
@@ -223,7 +225,8 @@ def _steps(
         log_ratio = work.trainer_logprobs_T - work.behavior_logprobs_T
         ratio, far = (1.0, 0.0) if trainer.sft else (mean_ratio(log_ratio), engine_kl(log_ratio))
         why = before_step(t, loss=loss, ratio=ratio, grad_norm=norm, kl=far)
-        if why := why or (REFUSED if work.refused_T is not None and not work.advantage_T.any() else None):
+        idle = work.lesson is not None and not work.lesson.weight_T.any() and not work.advantage_T.any()
+        if why := why or (REFUSED if idle else None):
             trainer.model.zero_grad(set_to_none=True)
             result.outcome, result.reason = ("undone" if inner else "skipped"), why
             break

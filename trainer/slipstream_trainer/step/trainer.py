@@ -25,10 +25,10 @@ from transformers.trainer_callback import PrinterCallback
 from slipstream.config import Config
 from slipstream_trainer.algorithm.guards import put_weights, weights_of
 from slipstream_trainer.algorithm.losses import TrlLoss, find_loss, own_loss
-from slipstream_trainer.algorithm.words import advantages
+from slipstream_trainer.algorithm.words import weights
 from slipstream_trainer.batch.hints import Hints
 from slipstream_trainer.batch.layout import MicroBatch, Plan
-from slipstream_trainer.batch.work import Work, places_of
+from slipstream_trainer.batch.work import Lesson, Work, places_of
 from slipstream_trainer.model.compute import LayerCompiler, ScoredPositions, add_scored_head, tree_mask
 from slipstream_trainer.model.memory import Checkpointing, decoder_layers
 from slipstream_trainer.model.policy import is_frugal, takes_trees
@@ -145,20 +145,21 @@ class CapturedGRPOTrainer(GRPOTrainer):
             work.looked = {id(m) for m in self.own_looked_at(work)}
         return work
 
-    def teach(self, work: Work, plan: Plan, token_H: torch.Tensor) -> None:
+    def teach(self, work: Work, plan: Plan, token_W: torch.Tensor) -> None:
         """What the policy thinks of its replies with a user's words in the prompts. ``plan``: these prompts with the
-        replies. ``token_H``: which token of the batch each of its tokens is.
+        replies. ``token_W``: which token of the batch each of its tokens is.
         """
         teacher = Work.of(plan, self.device)
+        hidden_WH = torch.zeros(len(token_W), self.hidden, dtype=self.base.dtype, device=self.device)
         with torch.no_grad():
             for micro in self.mine(plan):
-                logps, _, token, _ = self.compared(micro, teacher)
+                everywhere = torch.arange(len(micro.slots.source_S), device=self.device)
+                logps, _, token, score = self.compared(micro, teacher, everywhere)
                 teacher.policy_logprobs_T[token] = logps
-        self._sum(teacher.policy_logprobs_T)
-        work.teacher_logprobs_T = torch.full_like(work.behavior_logprobs_T, math.nan)
-        work.teacher_logprobs_T[token_H] = teacher.policy_logprobs_T
-        work.refused_T = torch.zeros_like(work.behavior_logprobs_T)
-        work.advantage_T = work.advantage_T.clone()  # the plan keeps its own
+                if score.hidden_PH is not None:
+                    hidden_WH[token] = score.hidden_PH.to(hidden_WH)
+        self._sum(teacher.policy_logprobs_T, hidden_WH)
+        work.lesson = Lesson.of(token_W, hidden_WH, teacher.policy_logprobs_T, work.plan.scored.tokens)
 
     def _check_compiled(self, width: int) -> bool:
         self.checkpointing.forget()
@@ -169,16 +170,28 @@ class CapturedGRPOTrainer(GRPOTrainer):
 
     def forward(self, micro: MicroBatch, work: Work) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """→ log-probabilities (with gradient), entropies, and which tokens of the batch they are, all (S)."""
+        return self.taught(micro, work)[:3]
+
+    def taught(
+        self, micro: MicroBatch, work: Work
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """The same, and KL(π_teacher ‖ π_θ) of those about which a user said something, in their order (W)."""
         noted = work.fresh and id(micro) in work.looked
-        logps, entropy, token, score = self.compared(micro, work, places_of(micro, self.device) if noted else None)
+        places_P = places_of(micro, self.device) if noted else None
+        logps, entropy, token, score = self.compared(micro, work, places_P, lesson=work.lesson)
         if score.hidden_PH is not None:
             work.hidden[id(micro)] = score.hidden_PH
-        return logps, entropy, token
+        return logps, entropy, token, score.teacher_kl_W
 
     def compared(
-        self, micro: MicroBatch, work: Work, places_P: torch.Tensor | None = None, old_PH: torch.Tensor | None = None
+        self,
+        micro: MicroBatch,
+        work: Work,
+        places_P: torch.Tensor | None = None,
+        old_PH: torch.Tensor | None = None,
+        lesson: Lesson | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, ScoredPositions]:
-        """The same, and what was remembered or compared at some places (``head.py``)."""
+        """The same, and what was remembered or compared at some places."""
         d = self.device
         attention = self.compiler.switch(*micro.ids_RN.shape) if self.compiler else self.attention
         inputs: dict[str, Any] = {"input_ids": torch.from_numpy(micro.ids_RN).to(d)}
@@ -198,9 +211,12 @@ class CapturedGRPOTrainer(GRPOTrainer):
             old_PH,
             filter_S3=None if work.filter_T3 is None else work.filter_T3[token],
         )
+        if lesson is not None and len(taught := lesson.of_these(token)):
+            score.taught_W, score.teacher_WH = taught, lesson.hidden_WH[lesson.row_T[token[taught]].cpu()].to(d)
         before = self.checkpointing.allocated()
         with self.accelerator.autocast():
-            logps, entropy = self.model(**inputs, score=score)
+            logps, entropy, *more = self.model(**inputs, score=score)
+        score.teacher_kl_W = more[0] if more else None
         if logps.requires_grad:
             self.checkpointing.note(before, micro.computed)
         return logps, entropy, token, score
@@ -209,7 +225,14 @@ class CapturedGRPOTrainer(GRPOTrainer):
         """Micro-batches of this process that are looked at again after a step."""
         return self.mine(work.plan)[: looked_at(work.plan.micro, self.world, CHECK_TOKENS)]
 
-    def _note(self, work: Work, logps: torch.Tensor, entropy: torch.Tensor, token: torch.Tensor) -> None:
+    def _note(
+        self,
+        work: Work,
+        logps: torch.Tensor,
+        entropy: torch.Tensor,
+        token: torch.Tensor,
+        teacher_kl_W: torch.Tensor | None = None,
+    ) -> None:
         now = logps.detach()
         work.policy_logprobs_T[token], work.entropy_T[token] = now, entropy
         if work.fresh:
@@ -223,11 +246,11 @@ class CapturedGRPOTrainer(GRPOTrainer):
             work.importance_ratio_T[token] = (
                 log_ratio.exp().clamp(max=self.config.trainer.is_max).masked_fill(off[said], 0.0)
             )
-            if work.teacher_logprobs_T is not None and work.refused_T is not None:
-                taught, refused = advantages(work.teacher_logprobs_T[token], now, said, self.config.trainer)
-                about = ~work.teacher_logprobs_T[token].isnan()
-                work.advantage_T[token] = torch.where(about, taught, work.advantage_T[token])
-                work.refused_T[token] = refused.float()
+            if work.lesson is not None and teacher_kl_W is not None:
+                about = token[work.lesson.of_these(token)]
+                work.lesson.kl_T[about] = far_W = teacher_kl_W.detach()
+                weight_W, refused_W = weights(far_W, work.sample_T[about], self.config.trainer)
+                work.lesson.weight_T[about], work.lesson.refused_T[about] = weight_W, refused_W.float()
 
     @contextlib.contextmanager
     def as_reference(self) -> Iterator[None]:
@@ -314,6 +337,14 @@ class CapturedGRPOTrainer(GRPOTrainer):
         finally:
             self._given = None
 
+    def _words(self, work: Work, token: torch.Tensor, teacher_kl_W: torch.Tensor | None) -> torch.Tensor | None:
+        """What users' words add to the loss at these tokens. None: nothing."""
+        if work.lesson is None or teacher_kl_W is None:
+            return None
+        about = token[work.lesson.of_these(token)]
+        counts_W = work.lesson.weight_T[about] * work.importance_ratio_T[about]
+        return (counts_W * teacher_kl_W).sum() / work.plan.scored.tokens
+
     def backward(self, work: Work) -> float:
         """Sum gradients of the batch, over micro-batches and processes, into ``.grad``. → The loss. Does not step."""
         began = time.perf_counter()
@@ -346,11 +377,13 @@ class CapturedGRPOTrainer(GRPOTrainer):
         total = torch.zeros((), device=self.device)
         own = self.mine(work.plan)
         for micro in own:
-            logps, entropy, token = self.forward(micro, work)
-            self._note(work, logps, entropy, token)
+            logps, entropy, token, teacher_kl_W = self.taught(micro, work)
+            self._note(work, logps, entropy, token, teacher_kl_W)
             loss = self._loss(work, logps, entropy, token)
             if not self.sft and isinstance(loss_of, TrlLoss):
                 loss = loss * loss_of.part_factor(len(token), scored.tokens, scored.units)
+            if (words := self._words(work, token, teacher_kl_W)) is not None:
+                loss = loss + words
             torch.autograd.backward(loss)
             total += loss.detach()
         for _ in range(
@@ -371,8 +404,8 @@ class CapturedGRPOTrainer(GRPOTrainer):
         for t in (
             work.policy_logprobs_T,
             work.entropy_T,
-            *((work.trainer_logprobs_T, work.importance_ratio_T, work.advantage_T) if work.fresh else ()),
-            *((work.refused_T,) if work.fresh and work.refused_T is not None else ()),
+            *((work.trainer_logprobs_T, work.importance_ratio_T) if work.fresh else ()),
+            *((work.lesson.kl_T, work.lesson.weight_T, work.lesson.refused_T) if work.fresh and work.lesson else ()),
         ):
             t.mul_(own)
             self._sum(t)
@@ -381,23 +414,31 @@ class CapturedGRPOTrainer(GRPOTrainer):
     def _by_sequence(self, work: Work) -> float:
         """The loss once, over all tokens. Its gradient of each log-probability goes back through the micro-batches."""
         if self.world == 1 and len(work.plan.micro) == 1:
-            logps, entropy, token = self.forward(work.plan.micro[0], work)
-            self._note(work, logps, entropy, token)
+            logps, entropy, token, teacher_kl_W = self.taught(work.plan.micro[0], work)
+            self._note(work, logps, entropy, token, teacher_kl_W)
             back = torch.argsort(token)
             loss = self._loss(work, logps[back], entropy[back], None)
+            if (words := self._words(work, token, teacher_kl_W)) is not None:
+                loss = loss + words
             torch.autograd.backward(loss)
             return float(loss.detach())
         with torch.no_grad():
             for micro in self.mine(work.plan):
-                self._note(work, *self.forward(micro, work))
+                self._note(work, *self.taught(micro, work))
         self._share(work)
         leaf = work.policy_logprobs_T.clone().requires_grad_()
         loss = self._loss(work, leaf, work.entropy_T, None)
         (slope_T,) = torch.autograd.grad(loss, leaf)
+        total = loss.detach() / self.world  # each process has all of it
         for micro in self.mine(work.plan):
-            logps, _, token = self.forward(micro, work)
-            torch.autograd.backward(logps, slope_T[token])
-        return float(loss.detach())
+            logps, _, token, teacher_kl_W = self.taught(micro, work)
+            if (words := self._words(work, token, teacher_kl_W)) is None:
+                torch.autograd.backward(logps, slope_T[token])
+                continue
+            torch.autograd.backward([logps, words], [slope_T[token], None])
+            total += words.detach()
+        self._sum(total)
+        return float(total)
 
     def clip(self) -> float:
         """Clip the gradients. → Their norm before."""

@@ -77,6 +77,7 @@ GAUGES = {
     "continuations": "Share of later calls that continue an earlier one token by token.",
     "words": "Pieces of feedback in the newest step that had any.",
     "words_change": "What these words changed in a token's log-probability, nats, absolute, mean.",
+    "words_kl": "How far what the model wants with these words is from what it does without: KL, nats a token, mean.",
     "words_refused": "Of these, replies that the words replace and do not correct (trainer.words_kl).",
     "learning_rate": "Learning rate of the newest step.",
     "memory_bytes": "Peak memory.",
