@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 
+from safetensors.torch import load_file, save_file
 from tests.support.control import FakeControl, serve
 from tests.support.tiny import adapter_state, conversation, make_config, make_trainer, table
 
 from slipstream.client import Client
+from slipstream.contract import AdapterIn
 from slipstream_trainer.run.worker import Worker
 
 
@@ -40,3 +42,25 @@ def test_a_chosen_start_counts_more_than_what_is_live(tiny, tmp_path) -> None:
         assert worker.current.state.weights == "tiny"
         assert all((before[n] == w).all() for n, w in adapter_state(worker.trainer.model).items())
         assert not control.of_kind("restored")
+
+
+def test_a_version_that_another_made_is_gone_on_from_once_it_is_accepted(tiny, tmp_path) -> None:
+    with serve(FakeControl()) as control:
+        control.add("b0", table(conversation(0)))
+        make_worker(tiny, tmp_path / "a", control, max_steps=1).run()
+        worker = make_worker(tiny, tmp_path / "a", control)
+        worker.current.recover()
+        folder = tmp_path / "a" / "adapters"
+        shutil.copytree(folder / "tiny@1", folder / "tiny@2")
+        weights = load_file(folder / "tiny@2" / "adapter_model.safetensors")
+        save_file({n: w + 0.25 for n, w in weights.items()}, folder / "tiny@2" / "adapter_model.safetensors")
+        worker.current.publisher.client.add_adapter(AdapterIn(path="tiny@2", model="tiny"))
+        control.adapters["tiny@2"]["state"], control.live = "candidate", "tiny@1"
+        worker.current.look()
+        assert worker.current.state.weights == "tiny@1", "it is on trial"
+        control.adapters["tiny@2"]["state"], control.live = "live", "tiny@2"
+        worker.current.look()
+        assert (worker.current.state.weights, worker.current.state.published) == ("tiny@2", "tiny@2")
+        mine = adapter_state(worker.trainer.model)
+        assert all((mine[n.replace(".weight", ".default.weight")] == w + 0.25).all() for n, w in weights.items())
+        assert "newer than tiny@1" in control.of_kind("restored")[-1]["cause"]

@@ -28,6 +28,7 @@ COMMANDS = {
     "status": "where things stand, and why there was no step yet",
     "watch": "see steps, verdicts and errors of a running proxy as they come",
     "episodes": "list episodes, show one",
+    "distill": "train your own model on stored runs of another one",
     "feedback": "say what was wrong with a run or a call, in words",
     "cases": "keep episodes as sets of cases for a replay",
     "replay": "compare a new version with the old one on recorded cases",

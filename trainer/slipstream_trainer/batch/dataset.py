@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from slipstream.contract import filter_of
-from slipstream.errors import StartError
+from slipstream.errors import SlipstreamError, StartError
 from slipstream.shared.tables import PackedPrompts
 from slipstream_trainer.batch.rows import Ints, Sample, fault
 
@@ -108,6 +109,60 @@ def _captured(row: dict[str, Any], *, imitate: bool) -> Iterator[Sample]:
             )
 
 
+class Unrendered(SlipstreamError):
+    """A call that the model's chat template does not write as the model would read and say it. Its text is the reason's
+    name.
+    """
+
+
+def rendered(
+    tokenizer: Any, messages: Sequence[dict[str, Any]], reply: dict[str, Any], tools: Any, ends: Collection[int]
+) -> tuple[list[int], list[int]]:
+    """(ids of the prompt, ids of the reply up to the end of its turn) of a call that has only its text.
+
+    The prompt is what the engine would make of the same request: texts in parts are joined, and a tool call's
+    arguments are an object. ``ends``: ids that end a turn. Raises ``Unrendered``.
+    """
+    asked, said = [_as_engine(m) for m in messages], _as_engine(reply)
+
+    def text(part: list[dict[str, Any]], *, ask: bool) -> str:
+        return str(tokenizer.apply_chat_template(part, tools=tools or None, add_generation_prompt=ask, tokenize=False))
+
+    try:
+        prompt, whole = text(asked, ask=True), text([*asked, said], ask=False)
+    except Exception as e:  # a template may refuse anything, in its own words
+        raise Unrendered("template") from e
+    if not whole.startswith(prompt) or len(whole) == len(prompt):
+        raise Unrendered("template")
+    # in two parts, as an engine reads the one and samples the other
+    read, found = (list(tokenizer(t, add_special_tokens=False)["input_ids"]) for t in (prompt, whole[len(prompt) :]))
+    last = next((n for n in range(len(found), 0, -1) if found[n - 1] in ends), len(found))
+    return read, found[:last]  # what the template writes after the turn is never sampled
+
+
+def _as_engine(message: dict[str, Any]) -> dict[str, Any]:
+    made = {k: v for k, v in message.items() if v is not None}
+    content = made.get("content")
+    if isinstance(content, list):
+        texts = [p if isinstance(p, str) else p.get("text") for p in content]
+        if not all(isinstance(t, str) for t in texts):
+            raise Unrendered("not_text")
+        content = "\n".join(texts)
+    made["content"] = content if content is not None else ""
+    if calls := made.get("tool_calls"):
+        made["tool_calls"] = [{**c, "function": _with_object(c.get("function") or {})} for c in calls]
+    return made
+
+
+def _with_object(function: dict[str, Any]) -> dict[str, Any]:
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError):
+            read = json.loads(arguments or "{}")
+            arguments = read if isinstance(read, dict) else arguments
+    return {**function, "arguments": arguments}
+
+
 def _by_template(row: dict[str, Any], tokenizer: Any) -> Iterator[Sample]:
     """Every assistant message after the conversation before it, as the model's own template renders them."""
     messages, tools = row["messages"], row.get("tools")
@@ -115,17 +170,17 @@ def _by_template(row: dict[str, Any], tokenizer: Any) -> Iterator[Sample]:
     name = str(row.get("episode") or row.get("id") or id(row))
     reward = row.get("reward")
 
-    def ids(part: Sequence[Any], *, ask: bool) -> list[int]:
-        text = tokenizer.apply_chat_template(list(part), tools=tools, add_generation_prompt=ask, tokenize=False)
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-
     number = 0
+    ends = {tokenizer.eos_token_id} - {None}
     for i, message in enumerate(messages):
         if i == 0 or message.get("role") != "assistant":
             continue
-        prompt, whole = ids(messages[:i], ask=True), ids(messages[: i + 1], ask=False)
-        exact = whole[: len(prompt)] == prompt and len(whole) > len(prompt)
-        said = _array(whole[len(prompt) :] if exact else [], np.int32)
+        try:
+            prompt, reply = rendered(tokenizer, messages[:i], message, tools, ends)
+        except Unrendered:
+            prompt, reply = [], []
+        exact = bool(reply)
+        said = _array(reply, np.int32)
         yield Sample(
             _group_of(row, name),
             "task",

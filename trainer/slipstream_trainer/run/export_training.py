@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import JsonValue
+
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.errors import ApiError, StartError
@@ -19,7 +21,7 @@ from slipstream_trainer.versions.events import line
 from slipstream_trainer.versions.reporting import Reporter
 
 if TYPE_CHECKING:
-    from slipstream_trainer.step.trainer import CapturedGRPOTrainer
+    from peft import PeftModel
 
 
 log = logging.getLogger(__name__)
@@ -121,7 +123,7 @@ def _from_export(
     bar.close()
     reporter.end()
     if stepped:
-        _publish(config, trainer, out, state.step, url, key)
+        publish_adapter(config, trainer.model, out, state.step, url, key)
     return 0 if stepped else 1
 
 
@@ -131,14 +133,24 @@ def _bar(total: int, initial: int) -> Any:
     return tqdm(total=total, initial=initial, unit="batch", disable=not sys.stderr.isatty())
 
 
-def _publish(
-    config: Config, trainer: CapturedGRPOTrainer, out: Path | None, step: int, url: str | None, key: str | None
-) -> None:
+def publish_adapter(
+    config: Config,
+    trained: PeftModel,
+    out: Path | None,
+    step: int | None,
+    url: str | None,
+    key: str | None,
+    meta: dict[str, JsonValue] | None = None,
+) -> str:
+    """Write the adapter to ``out``. None: as the next version, which the proxy is told of if it answers.
+
+    → The version's name, or where it is.
+    """
     model = config.model_name
     if out is not None:
-        write_adapter(trainer.model, out, config.engine.max_lora_rank)
+        write_adapter(trained, out, config.engine.max_lora_rank)
         log.info("wrote %s", out)
-        return
+        return str(out)
     from slipstream.contract import AdapterIn, folder_of
 
     with Client(url, key) as client:
@@ -148,7 +160,8 @@ def _publish(
             known = None
         name = f"{model}@{next_version(model, config.adapters_dir, known)}"
         folder = config.adapters_dir / folder_of(name)
-        write_adapter(trainer.model, folder, config.engine.max_lora_rank)
+        write_adapter(trained, folder, config.engine.max_lora_rank)
         log.info("wrote %s", folder)
         if known is not None:
-            client.add_adapter(AdapterIn(path=folder.name, model=model, step=step))
+            client.add_adapter(AdapterIn(path=folder.name, model=model, step=step, meta=meta or {}))
+    return name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from trl import import_utils
@@ -26,7 +27,27 @@ try:
 finally:
     import_utils.is_vllm_available = _found
 
-__all__ = ["GRPOConfig", "GRPOTrainer", "grpo_config"]
+__all__ = ["GRPOConfig", "GRPOTrainer", "grpo_config", "teachers"]
+
+
+def teachers() -> dict[str, tuple[Any, Any]]:
+    """Method → trainer and its settings, for rows that are token ids already."""
+    from trl.trainer.dpo_config import DPOConfig
+    from trl.trainer.dpo_trainer import DPOTrainer
+    from trl.trainer.kto_config import KTOConfig
+    from trl.trainer.kto_trainer import KTOTrainer
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer
+
+    class Pairs(DPOTrainer):  # type: ignore[misc]
+        def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+            return dataset
+
+    class Labelled(KTOTrainer):  # type: ignore[misc]
+        def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+            return dataset
+
+    return {"sft": (SFTTrainer, SFTConfig), "dpo": (Pairs, DPOConfig), "kto": (Labelled, KTOConfig)}
 
 
 def grpo_config(config: Config, output: Path) -> GRPOConfig:

@@ -38,6 +38,8 @@ class CurrentPolicy:
         """The one of them that these weights are, or were made from."""
         self.looked = 0.0
         """When the proxy was asked last (monotonic)."""
+        self.passed_over = 0
+        """The version that was live when training began from weights that were chosen in its place."""
 
     def advance(self, state: CheckpointState, known: AdapterList) -> None:
         """After a batch: keep, publish, and drop the checkpoints that nobody needs any more.
@@ -65,8 +67,8 @@ class CurrentPolicy:
         if self._is_behind(found):
             there = "the newest checkpoint is gone" if found else "there is no checkpoint"
             self._go_on_from(self.live, (found and found.problem) or there)
-        else:
-            self.go_back_if_taken()
+        elif not self.go_back_if_taken():
+            self.passed_over = version_of(self.live)
 
     def _is_behind(self, found: Restored | None) -> bool:
         """A later version is live than the one these weights are: its checkpoint is gone."""
@@ -78,8 +80,20 @@ class CurrentPolicy:
         """Was what we published taken back? Then go back too. Is there room for steps that are not published?"""
         known = self.publisher.adapters()
         self.note(known)
-        if not self.go_back_if_taken() and self.state.ahead and self.has_room(known):
+        if self.go_back_if_taken() or self._adopt(known):
+            return
+        if self.state.ahead and self.has_room(known):
             self.publish(known)
+
+    def _adopt(self, known: AdapterList) -> bool:
+        """A newer version that another made (`slipstream distill`) was accepted: go on from it. Ours would be made from
+        what it has beaten, without what it learned.
+        """
+        accepted = any(a.name == self.live and a.state == AdapterState.LIVE for a in known.adapters)
+        if not accepted or version_of(self.live) <= max(version_of(self.state.published), self.passed_over):
+            return False
+        self._go_on_from(self.live, f"{self.live} was accepted, which is newer than {self.state.published}")
+        return True
 
     def has_room(self, known: AdapterList) -> bool:
         """Whether a version that is published now goes into the engines. A proxy that does not say takes all."""

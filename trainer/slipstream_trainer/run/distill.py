@@ -1,0 +1,361 @@
+"""``slipstream distill``: stored runs, of an external model or of any other, become an adapter of your own model.
+
+What was said is rendered by the own model's chat template, call by call (``batch.dataset.rendered``). Calls that go on
+with each other become one sequence, in which the replies alone count. TRL's trainers do the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from slipstream.config import Config
+from slipstream.contract import THUMBS, CallRecord, EpisodeDetail, EpisodeState, Reward, Split
+from slipstream.errors import StartError
+from slipstream.imports.inputs import messages_of
+from slipstream.imports.report import Place, Report
+from slipstream.imports.traces import tool_of
+from slipstream.shared.prefixes import whole_calls
+from slipstream_trainer.batch.dataset import Unrendered, read_rows, rendered
+from slipstream_trainer.batch.rows import Sample, merge_chains
+from slipstream_trainer.step.teaching import Method
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Line:
+    """A conversation as the own model reads and says it. ``said``: 1 for each token that it says."""
+
+    ids: list[int]
+    said: list[int]
+
+
+@dataclass(slots=True)
+class Run:
+    """What an episode has to teach."""
+
+    name: str
+    group: str
+    reward: float | None
+    thumb: float | None
+    lines: list[Line]
+    edits: list[tuple[Line, Line]]
+    """What a person wrote, and the reply that it replaces."""
+
+
+@dataclass(slots=True)
+class Lesson:
+    """What is trained on. A part is what one run, or two, teach: held out as a whole."""
+
+    parts: list[list[dict[str, Any]]] = field(default_factory=list)
+    runs: int = 0
+    pairs: bool = False
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Reason → runs."""
+    calls_left_out: Counter[str] = field(default_factory=Counter)
+    """Reason → calls of runs."""
+
+
+class Reader:
+    """Rows of ``slipstream export`` as runs."""
+
+    def __init__(self, tokenizer: Any, ends: Iterable[int], budget: int, teacher: str | None) -> None:
+        self.tokenizer, self.ends, self.budget, self.teacher = tokenizer, set(ends), budget, teacher
+        self.calls_left_out: Counter[str] = Counter()
+
+    def run(self, episode: EpisodeDetail) -> Run:
+        calls = whole_calls(episode.call_list)
+        written = edits_of(calls, episode.rewards)
+        samples, edits = [], []
+        for call in calls:
+            try:
+                prompt, reply = self._rendered(call, None)
+                if call.id in written:
+                    before = Line([*prompt, *reply], [0] * len(prompt) + [1] * len(reply))
+                    prompt, reply = self._rendered(call, written[call.id])
+                    edits.append((Line([*prompt, *reply], [0] * len(prompt) + [1] * len(reply)), before))
+            except Unrendered as why:
+                self.calls_left_out[str(why)] += 1
+                continue
+            samples.append(_sample(episode, call, prompt, reply))
+        thumbs = [r.value for r in sorted(episode.rewards, key=lambda r: r.at) if r.name == THUMBS]
+        alone = episode.task or episode.id
+        return Run(
+            f"{episode.key}/{episode.id}",
+            episode.group or f"{episode.key}/{alone}",
+            episode.reward,
+            thumbs[-1] if thumbs else None,
+            lines_of(samples),
+            edits,
+        )
+
+    def _rendered(self, call: CallRecord, written: str | None) -> tuple[list[int], list[int]]:
+        if call.outcome != "ok" or not call.reply or not call.messages:
+            raise Unrendered("failed")
+        if self.teacher is not None and call.model != self.teacher:
+            raise Unrendered("other_model")
+        place = Place(Report(), call.id)
+        messages = messages_of(call.messages, "user", place)
+        said = messages_of(call.reply[:1] if written is None else [written], "assistant", place)
+        if len(said) != 1:
+            raise Unrendered("template")
+        prompt, reply = rendered(self.tokenizer, messages, said[0], [tool_of(t) for t in call.tools], self.ends)
+        if len(prompt) + len(reply) > self.budget:
+            raise Unrendered("too_long")
+        return prompt, reply
+
+
+def edits_of(calls: Sequence[CallRecord], rewards: Sequence[Reward]) -> dict[str, str]:
+    """Call → the latest reply that a person wrote in its place."""
+    known, found = [c.id for c in calls if c.outcome == "ok" and c.reply], {}
+    for reward in sorted(rewards, key=lambda r: r.at):
+        text = reward.meta.get("edited")
+        call = reward.call or reward.meta.get("edited_call") or (known[-1] if known else None)
+        if isinstance(text, str) and text.strip() and call in known:
+            found[str(call)] = text
+    return found
+
+
+def _sample(episode: EpisodeDetail, call: CallRecord, prompt: list[int], reply: list[int]) -> Sample:
+    ids, said = np.array(prompt, dtype=np.int32), np.array(reply, dtype=np.int32)
+    nothing = np.zeros(0, dtype=np.float32)
+    return Sample("", "task", episode.id, call.id, call.number, 0, ids, said, nothing, 0.0)
+
+
+def lines_of(samples: Sequence[Sample]) -> list[Line]:
+    """The fewest sequences that hold all replies."""
+    found = []
+    for chain in merge_chains(samples):
+        on = [samples[i] for i in chain.samples]
+        longest = max(on, key=lambda s: len(s.prompt_P) + len(s.completion_C))
+        line = Line([*longest.prompt_P.tolist(), *longest.completion_C.tolist()], [])
+        line.said = [0] * len(line.ids)
+        for s in on:
+            begin = len(s.prompt_P)
+            line.said[begin : begin + len(s.completion_C)] = [1] * len(s.completion_C)
+        found.append(line)
+    return found
+
+
+def episodes_of(path: Path) -> Iterator[EpisodeDetail]:
+    """Raises ``StartError`` for what ``slipstream export`` did not write."""
+    for number, row in enumerate(read_rows(path), 1):
+        try:
+            yield EpisodeDetail.model_validate(row)
+        except ValidationError as e:
+            first = e.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise StartError(
+                f"{path}:{number}: {where}: {first['msg']}; give what `slipstream export --format jsonl` wrote"
+            ) from e
+
+
+def lesson_of(episodes: Iterable[EpisodeDetail], reader: Reader, method: Method, least: float | None) -> Lesson:
+    """``least``: the reward from which on a run is good; None: by comparison with the others."""
+    lesson, runs = Lesson(pairs=method == "dpo"), []
+    for episode in episodes:
+        if why := _unfit(episode):
+            lesson.left_out[why] += 1
+            continue
+        run = reader.run(episode)
+        if run.lines:
+            runs.append(run)
+        else:
+            lesson.left_out["nothing_to_learn"] += 1
+    {"sft": _imitate, "dpo": _prefer, "kto": _label}[method](runs, least, lesson)
+    lesson.calls_left_out = reader.calls_left_out
+    return lesson
+
+
+def _unfit(episode: EpisodeDetail) -> str | None:
+    if episode.split == Split.EVAL:
+        return "eval"
+    return "open" if episode.state == EpisodeState.OPEN else None
+
+
+def _imitate(runs: list[Run], least: float | None, lesson: Lesson) -> None:
+    """The good runs: those of at least ``least``. Without it: runs without a reward, and the best of each group if
+    above zero.
+    """
+    best: dict[str, float] = {}
+    for run in runs:
+        best[run.group] = max(best.get(run.group, 0.0), run.reward or 0.0)
+    for run in runs:
+        if why := _not_good(run, least, best[run.group]):
+            lesson.left_out[why] += 1
+        else:
+            lesson.runs += 1
+            lesson.parts.append([{"ids": line.ids, "said": line.said} for line in run.lines])
+
+
+def _not_good(run: Run, least: float | None, best: float) -> str | None:
+    if run.thumb is not None and run.thumb < 0 and not run.edits:
+        return "thumbs_down"
+    if least is not None:
+        return "no_reward" if run.reward is None else "low_reward" if run.reward < least else None
+    return "not_chosen" if run.reward is not None and (run.reward < best or run.reward <= 0) else None
+
+
+def _prefer(runs: list[Run], least: float | None, lesson: Lesson) -> None:
+    """Edits, and within each group the best run against the worst, the second best against the second worst, and so
+    on, while their rewards differ. With ``least``, what is preferred has at least that reward.
+    """
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.edits:
+            lesson.runs += 1
+            lesson.parts.append([_pair(good, bad) for good, bad in run.edits])
+        elif run.reward is None:
+            lesson.left_out["no_reward"] += 1
+        else:
+            groups.setdefault(run.group, []).append(run)
+    for group in groups.values():
+        group.sort(key=lambda r: r.reward or 0.0, reverse=True)
+        used = 0
+        for good, bad in zip(group[: len(group) // 2], reversed(group), strict=False):
+            better = (good.reward or 0.0) > (bad.reward or 0.0)
+            if better and (least is None or (good.reward or 0.0) >= least):
+                lesson.parts.append([_pair(_longest(good), _longest(bad))])
+                used += 2
+        lesson.runs += used
+        if why := "alone" if len(group) == 1 else "equal_rewards" if not used else "in_no_pair":
+            lesson.left_out[why] += len(group) - used
+    lesson.left_out = +lesson.left_out
+
+
+def _longest(run: Run) -> Line:
+    return max(run.lines, key=lambda line: len(line.ids))
+
+
+def _pair(good: Line, bad: Line) -> dict[str, Any]:
+    return {"ids": good.ids, "said": good.said, "bad_ids": bad.ids, "bad_said": bad.said}
+
+
+def _label(runs: list[Run], least: float | None, lesson: Lesson) -> None:
+    """Each run is good or bad: by its thumb, else by its reward (``least``, or the mean of all rewards)."""
+    rewards = [run.reward for run in runs if run.reward is not None]
+    limit = least if least is not None else sum(rewards) / max(1, len(rewards))
+    for run in runs:
+        if run.thumb is None and run.reward is None and not run.edits:
+            lesson.left_out["no_reward"] += 1
+            continue
+        lesson.runs += 1
+        good = run.thumb > 0 if run.thumb is not None else (run.reward or 0.0) >= limit
+        part = [{"ids": good.ids, "said": good.said, "good": True} for good, _ in run.edits]
+        part += [{"ids": bad.ids, "said": bad.said, "good": False} for _, bad in run.edits]
+        if not run.edits:
+            part = [{"ids": line.ids, "said": line.said, "good": good} for line in run.lines]
+        lesson.parts.append(part)
+    labels = {row["good"] for part in lesson.parts for row in part}
+    if len(labels) == 1:
+        raise StartError(
+            f"all {lesson.runs} runs are {'good' if True in labels else 'bad'}: kto needs both; set --min-reward, or "
+            "use --method sft"
+        )
+
+
+LEFT_OUT = {
+    "eval": "evaluation runs are never trained on",
+    "open": "not ended yet",
+    "nothing_to_learn": "no call of theirs could be used (see below)",
+    "thumbs_down": "a person gave a thumb down",
+    "no_reward": "no reward",
+    "low_reward": "a reward below --min-reward",
+    "not_chosen": "another run of their task has a higher reward, or theirs is not above zero",
+    "alone": "the only run of their task, so there is nothing to prefer it to",
+    "equal_rewards": "all runs of their task have the same reward, so none is preferred",
+    "in_no_pair": "in the middle of their task's runs, so in no pair",
+    "failed": "failed, or without a reply",
+    "other_model": "another model answered",
+    "template": "the chat template does not write the reply after its prompt",
+    "not_text": "pictures or sound",
+    "too_long": "longer than trainer.token_budget",
+}
+
+
+def told(lesson: Lesson) -> Iterator[str]:
+    """For people: what is used, and why the rest is not."""
+    rows = sum(map(len, lesson.parts))
+    yield f"{lesson.runs} runs are used: {rows} {'pairs' if lesson.pairs else 'sequences'}"
+    for what, counts in (("runs", lesson.left_out), ("calls", lesson.calls_left_out)):
+        for why, count in counts.most_common():
+            yield f"  {count} {what} are left out: {LEFT_OUT[why]}"
+
+
+def distill(
+    config: Config,
+    source: Path,
+    *,
+    method: Method = "sft",
+    least: float | None = None,
+    teacher: str | None = None,
+    epochs: float | None = None,
+    dry_run: bool = False,
+    out: str | Path | None = None,
+    url: str | None = None,
+    key: str | None = None,
+) -> dict[str, Any]:
+    """Train on what ``slipstream export`` wrote to ``source``. Returns figures.
+
+    ``least``: the reward from which on a run is good. ``teacher``: only what this model answered. ``out``: the adapter's
+    folder; None: the next version, which is registered at the proxy. Raises ``StartError`` where nothing can be
+    trained.
+    """
+    from slipstream_trainer.model.policy import check_lora, load_policy, model_path
+    from slipstream_trainer.run.export_training import publish_adapter
+    from slipstream_trainer.step.teaching import teach
+
+    check_lora(config)
+    if out is not None and Path(out).exists():
+        raise StartError(f"--out {out} is there already: adapters are immutable")
+    reader = Reader(*_speech(model_path(config)), config.trainer.token_budget, teacher)
+    lesson = lesson_of(episodes_of(source), reader, method, least)
+    figures: dict[str, Any] = {
+        "method": method,
+        "runs": lesson.runs,
+        "rows": sum(map(len, lesson.parts)),
+        "left_out": dict(lesson.left_out),
+        "calls_left_out": dict(lesson.calls_left_out),
+    }
+    for line in told(lesson):
+        log.info("%s", line)
+    if not lesson.parts:
+        whose = f" of {teacher}" if teacher else ""
+        raise StartError(f"no run{whose} can be trained on by {method}: {'; '.join(told(lesson))}")
+    if dry_run:
+        return figures
+    mode = "frugal" if config.trainer.mode == "frugal" else "merged"  # padded rows need no trees
+    plain = config.model_copy(update={"trainer": config.trainer.model_copy(update={"mode": mode})})
+    model, tokenizer = load_policy(plain)
+    figures |= teach(plain, model, getattr(tokenizer, "tokenizer", tokenizer), lesson.parts, method, epochs)
+    meta = {
+        "distilled_from": teacher or "stored runs",
+        **{k: figures[k] for k in ("method", "runs", "loss", "loss_base")},
+    }
+    figures["adapter"] = publish_adapter(config, model, Path(out) if out else None, None, url, key, meta)
+    return figures
+
+
+def _speech(path: str) -> tuple[Any, set[int]]:
+    """The model's tokenizer, and the ids that end its turn. Raises ``StartError`` if it has no chat template."""
+    from transformers import AutoTokenizer, GenerationConfig
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as e:
+        raise StartError(f"the model {path} can't be loaded: {type(e).__name__}: {e}") from e
+    if not tokenizer.chat_template:
+        raise StartError(f"{path} has no chat template, so it can't read a conversation: name an instruct model")
+    try:
+        ends = GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:
+        ends = None
+    return tokenizer, {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
