@@ -26,7 +26,7 @@ from slipstream.operate.demo.driver import HELD_OUT, TaskDriver
 from slipstream.operate.demo.progress import Progress
 from slipstream.operate.demo.task import demo_config, load_task, open_agent
 from slipstream.operate.run.stack import CONFIG_ENV, start_stack
-from slipstream.operate.run.supervisor import Child, Supervisor
+from slipstream.shared.processes.supervisor import Child, Supervisor
 
 SPOIL_AFTER = 0.4
 """Part of the time after which a step is spoiled, once a version was accepted."""

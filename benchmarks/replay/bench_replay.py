@@ -29,10 +29,10 @@ from slipstream.operate.demo.driver import TaskDriver
 from slipstream.operate.demo.progress import Progress
 from slipstream.operate.demo.task import demo_config, load_task, open_agent
 from slipstream.operate.run.stack import start_stack
-from slipstream.operate.run.supervisor import Supervisor
 from slipstream.replay.beside import MOST
 from slipstream.replay.comparison import JUDGE, Questions
 from slipstream.replay.steps import ReplayCase, ReplayStep
+from slipstream.shared.processes.supervisor import Supervisor
 from slipstream_proxy.control.gate.detector import BettingDetector
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gate"))

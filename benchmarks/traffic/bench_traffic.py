@@ -58,7 +58,7 @@ from slipstream.contract import FeedbackIn, Group, TrainAgainIn
 from slipstream.operate.demo.learning import settle
 from slipstream.operate.demo.task import load_task
 from slipstream.operate.run.stack import Stack, start_stack
-from slipstream.operate.run.supervisor import Supervisor
+from slipstream.shared.processes.supervisor import Supervisor
 from slipstream_judge.run.rerun import rerun
 
 RESULTS = ROOT / "benchmarks" / "results" / "traffic.json"

@@ -37,7 +37,7 @@ from slipstream.operate.demo.driver import CONCURRENCY, TaskDriver
 from slipstream.operate.demo.progress import Progress
 from slipstream.operate.demo.task import demo_config, load_task, open_agent
 from slipstream.operate.run.stack import Stack, start_stack
-from slipstream.operate.run.supervisor import Supervisor
+from slipstream.shared.processes.supervisor import Supervisor
 
 TEACHER = "teacher"
 SLIPS = 0.1

@@ -20,7 +20,7 @@ from tests.support.fake_engine import FakeEngine
 
 from slipstream.cli import build_parser
 from slipstream.cli.common import hoist
-from slipstream.operate.run.proxy_file import running_proxy
+from slipstream.shared.processes.proxy_file import running_proxy
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("tutorial*.md"))]

@@ -12,7 +12,7 @@ from nbclient import NotebookClient
 from tests.support import ROOT, process, slipstream, wait_for
 from tests.support.fake_engine import FakeEngine
 
-from slipstream.operate.run.proxy_file import running_proxy
+from slipstream.shared.processes.proxy_file import running_proxy
 
 NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
 

@@ -14,7 +14,7 @@ import pytest
 from tests.support import ROOT, process, slipstream, wait_for
 from tests.support.fake_engine import FakeEngine
 
-from slipstream.operate.run.proxy_file import running_proxy
+from slipstream.shared.processes.proxy_file import running_proxy
 
 AGENT = ROOT / "examples" / "tutorial" / "agent.py"
 SPEC = importlib.util.spec_from_file_location("tutorial_agent", AGENT)

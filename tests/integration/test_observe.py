@@ -23,8 +23,8 @@ from tests.support.served import Served
 
 from slipstream.client import Client
 from slipstream.contract import AdapterIn, RewardIn
-from slipstream.operate.run.sidecars import SidecarFile
-from slipstream.operate.run.supervisor import Child
+from slipstream.shared.processes.sidecars import SidecarFile
+from slipstream.shared.processes.supervisor import Child
 
 PROMETHEUS = shutil.which("prometheus")
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(420)]

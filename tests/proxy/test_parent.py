@@ -13,7 +13,7 @@ import pytest
 
 from slipstream.config import Config
 from slipstream.errors import StartError
-from slipstream.operate.run.proxy_file import running_proxy
+from slipstream.shared.processes.proxy_file import running_proxy
 from slipstream_proxy.process import parent as module
 from slipstream_proxy.process.parent import CONFIG_ENV, Parent, bind, check_bind, is_loopback, lock
 

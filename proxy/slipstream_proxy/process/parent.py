@@ -14,10 +14,10 @@ from pathlib import Path
 
 from slipstream.config import Config
 from slipstream.errors import StartError
-from slipstream.operate.run.health import answers
-from slipstream.operate.run.proxy_file import FILE, announce_proxy
-from slipstream.operate.run.supervisor import Child, Supervisor
 from slipstream.shared.backoff import rest
+from slipstream.shared.processes.health import answers
+from slipstream.shared.processes.proxy_file import FILE, announce_proxy
+from slipstream.shared.processes.supervisor import Child, Supervisor
 
 log = logging.getLogger(__name__)
 CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"

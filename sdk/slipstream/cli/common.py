@@ -13,11 +13,11 @@ from typing import Any
 from slipstream.client import Client
 from slipstream.config import Config, load_config
 from slipstream.errors import ConfigError
-from slipstream.operate.run.proxy_file import running_proxy
 from slipstream.operate.run.stack import CONFIG_ENV
 from slipstream.operate.setup.profiles import PROFILES, profile_settings
 from slipstream.operate.setup.starter import FILE
 from slipstream.shared.moments import parse_moment
+from slipstream.shared.processes.proxy_file import running_proxy
 
 WITH_VALUE = ("--config", "--set", "--url", "--key")
 MOMENT = "an age (2h, 7d), a date or seconds since the epoch"

@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.plane import register, until
 from tests.support.rendering import DEPLOY
 
-from slipstream.operate.run.sidecars import SidecarFile
-from slipstream.operate.run.supervisor import Child
+from slipstream.shared.processes.sidecars import SidecarFile
+from slipstream.shared.processes.supervisor import Child
 from slipstream_judge.model.metrics import JudgeMetrics
 from slipstream_proxy.control.observe import boards as activity
 from slipstream_proxy.control.status import status as metrics_scrape

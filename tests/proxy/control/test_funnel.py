@@ -12,8 +12,8 @@ from tests.support.adapters import write_adapter
 from tests.support.plane import until
 
 from slipstream.contract import Funnel
-from slipstream.operate.run.sidecars import SidecarFile
-from slipstream.operate.run.supervisor import Child
+from slipstream.shared.processes.sidecars import SidecarFile
+from slipstream.shared.processes.supervisor import Child
 from slipstream_proxy.control.observe import boards as activity
 from slipstream_proxy.data.observe.metrics import UNCAPTURED, WorkerMetrics
 

@@ -16,8 +16,8 @@ from tests.support.page_data import PLANE, SYSTEM, Runs, make_demo, says, step_e
 from tests.support.page_views import click, fill, opened
 from tests.support.plane import until
 
-from slipstream.operate.run.sidecars import SidecarFile
-from slipstream.operate.run.supervisor import Child
+from slipstream.shared.processes.sidecars import SidecarFile
+from slipstream.shared.processes.supervisor import Child
 from slipstream_proxy.control.observe import boards as activity
 from slipstream_proxy.control.status import status
 from slipstream_proxy.control.storage import feed

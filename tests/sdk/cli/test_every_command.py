@@ -167,7 +167,7 @@ def fill_all(server: Server) -> None:
 
 def test_the_proxy_of_the_data_folder(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `up` runs on is found without a flag, whatever its port; SLIPSTREAM_URL and flags count above it."""
-    from slipstream.operate.run.proxy_file import announce_proxy
+    from slipstream.shared.processes.proxy_file import announce_proxy
 
     fill_all(server)
     Path("slipstream-data").mkdir()

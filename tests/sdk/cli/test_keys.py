@@ -7,7 +7,7 @@ import pytest
 
 from slipstream.cli import main
 from slipstream.cli.manage.keys import SCOPES
-from slipstream.operate.run.proxy_file import announce_proxy
+from slipstream.shared.processes.proxy_file import announce_proxy
 
 
 def keys(*args: str) -> int:

@@ -9,8 +9,8 @@ from tests.support import free_port
 from tests.support.server import Server
 
 from slipstream.cli import main
-from slipstream.operate.run.sidecars import SidecarFile
-from slipstream.operate.run.supervisor import Child
+from slipstream.shared.processes.sidecars import SidecarFile
+from slipstream.shared.processes.supervisor import Child
 
 STATUS = {
     "version": "0.1.0", "started": 1e9, "models": {"inbox": "inbox@3"}, "engines": [{"url": "http://e:1", "ok": True}, {"url": "http://e:2", "ok": False}],

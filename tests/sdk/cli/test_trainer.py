@@ -8,7 +8,7 @@ import pytest
 
 from slipstream.cli import build_parser, main
 from slipstream.cli.start.trainer import torchrun, waited_for
-from slipstream.operate.run.proxy_file import announce_proxy
+from slipstream.shared.processes.proxy_file import announce_proxy
 
 
 def test_without_a_model_there_is_nothing_to_train(capsys: pytest.CaptureFixture[str]) -> None:

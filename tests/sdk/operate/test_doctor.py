@@ -22,7 +22,7 @@ from slipstream.operate.doctor.doctor import (  # fmt: skip
     examine,
 )
 from slipstream.operate.doctor.ports import Running
-from slipstream.operate.run.proxy_file import announce_proxy
+from slipstream.shared.processes.proxy_file import announce_proxy
 
 
 def proxy(server: Server) -> None:

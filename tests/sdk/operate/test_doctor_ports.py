@@ -9,9 +9,9 @@ from tests.support.doctored import config
 from tests.support.server import Server
 
 from slipstream.operate.doctor.ports import Running, check_ports, find_running
-from slipstream.operate.run.proxy_file import announce_proxy
-from slipstream.operate.run.sidecars import SidecarFile
-from slipstream.operate.run.supervisor import Child
+from slipstream.shared.processes.proxy_file import announce_proxy
+from slipstream.shared.processes.sidecars import SidecarFile
+from slipstream.shared.processes.supervisor import Child
 
 
 def test_ports_of_others_and_our_own() -> None:

@@ -20,7 +20,7 @@ from slipstream.engines.vllm.command import check_model, missing_vllm, unserved_
 from slipstream.errors import StartError
 from slipstream.operate.run.preflight import check_adapter_name, check_alone, check_port, check_room, preflight
 from slipstream.operate.run.stack import named
-from slipstream.operate.run.supervisor import Supervisor
+from slipstream.shared.processes.supervisor import Supervisor
 
 
 def config(tmp_path: Path, *flags: str) -> Config:

@@ -21,11 +21,11 @@ from slipstream.config import Config, load_config
 from slipstream.contract import Status
 from slipstream.errors import StartError
 from slipstream.operate.run import stack as module
-from slipstream.operate.run import supervisor as keeping
-from slipstream.operate.run.health import answers
-from slipstream.operate.run.sidecars import SidecarFile
 from slipstream.operate.run.stack import CONFIG_ENV, _own_key, _self, start_engine, start_stack
-from slipstream.operate.run.supervisor import Supervisor
+from slipstream.shared.processes import supervisor as keeping
+from slipstream.shared.processes.health import answers
+from slipstream.shared.processes.sidecars import SidecarFile
+from slipstream.shared.processes.supervisor import Supervisor
 
 FAKE_VLLM = """
 import argparse, http.server, os, sys

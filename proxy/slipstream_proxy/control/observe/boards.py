@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple
 
 from slipstream import contract as c
 from slipstream.contract import Event, Paused
-from slipstream.operate.run.process import cpu_seconds
 from slipstream.settings.trainer import ScheduleConfig, clock
+from slipstream.shared.processes.process import cpu_seconds
 from slipstream_proxy.control.storage.access import StoreAccess
 from slipstream_proxy.store.read.pages import LabelQueue
 from slipstream_proxy.store.write.judge_queue import JudgeQueue

@@ -27,7 +27,7 @@ from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterState, Funnel, FunnelLine, GateReport, JudgeAgreement
 from slipstream.engines import ENGINES, OWN
 from slipstream.engines.engine import NEUTRAL, EngineSampling, NoAdapters
-from slipstream.operate.models.remedies import remedy
+from slipstream.shared.processes.remedies import remedy
 from slipstream_proxy.control.engines.pool import AdapterOutage
 from slipstream_proxy.control.observe.boards import ScheduleState
 from slipstream_proxy.data.observe.losses import Losses

@@ -23,7 +23,7 @@ from slipstream import contract as c
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterState
 from slipstream.engines.engine import NEUTRAL, EngineSampling
-from slipstream.operate.run.sidecars import StackReport, read_stack, sentence, starts_again
+from slipstream.shared.processes.sidecars import StackReport, read_stack, sentence, starts_again
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.engines.pool import EngineReplica
 from slipstream_proxy.control.observe.boards import Role

@@ -7,8 +7,8 @@ import time
 
 from slipstream.cli.common import add_config, add_json, read_config, table, when
 from slipstream.errors import ConfigError
-from slipstream.operate.run.proxy_file import running_proxy
 from slipstream.shared.functions import need
+from slipstream.shared.processes.proxy_file import running_proxy
 
 SCOPES = ("inference", "reward", "grade", "judge", "trainer", "viewer", "admin")
 

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from slipstream.cli.common import add_client, connect, read_config, when
 from slipstream.contract.status import Space
 from slipstream.errors import Unavailable
-from slipstream.operate.run.sidecars import read_stack
+from slipstream.shared.processes.sidecars import read_stack
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from slipstream.cli.common import add_config, add_url, child_env, proxy_url, read_config
 from slipstream.errors import StartError
-from slipstream.operate.run.proxy_file import running_proxy
 from slipstream.shared.functions import need
 from slipstream.shared.log import setup_logging
+from slipstream.shared.processes.proxy_file import running_proxy
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -10,11 +10,11 @@ from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream.errors import ApiError
 from slipstream.operate.run.preflight import check_alone, check_room
-from slipstream.operate.run.sidecars import SidecarFile
 from slipstream.operate.run.stack import Stack, start_stack
-from slipstream.operate.run.supervisor import Supervisor
 from slipstream.operate.run.watch import Quiet, watch
 from slipstream.shared.log import setup_logging
+from slipstream.shared.processes.sidecars import SidecarFile
+from slipstream.shared.processes.supervisor import Supervisor
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,7 @@ from slipstream.operate.demo.learning import DemoEnd, goal, learn, recorded, set
 from slipstream.operate.demo.progress import Progress
 from slipstream.operate.demo.task import DemoTask, demo_config, load_task, open_agent
 from slipstream.operate.run.stack import Stack, start_stack
-from slipstream.operate.run.supervisor import Supervisor
+from slipstream.shared.processes.supervisor import Supervisor
 
 TIME_LIMIT = 170.0
 """Seconds of training after the first step."""

@@ -15,7 +15,7 @@ from slipstream.errors import ApiError
 from slipstream.operate.demo.driver import TaskDriver
 from slipstream.operate.demo.progress import Progress
 from slipstream.operate.run.stack import Stack
-from slipstream.operate.run.supervisor import Supervisor
+from slipstream.shared.processes.supervisor import Supervisor
 
 WINDOW = 256
 """Episodes of the newest adapters over which the reward is watched."""

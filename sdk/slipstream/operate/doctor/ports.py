@@ -13,8 +13,8 @@ from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.engines.findings import Finding, ok, warn
 from slipstream.errors import SlipstreamError, StartError
-from slipstream.operate.run.proxy_file import running_proxy
-from slipstream.operate.run.sidecars import read_stack
+from slipstream.shared.processes.proxy_file import running_proxy
+from slipstream.shared.processes.sidecars import read_stack
 
 
 class Running(NamedTuple):

@@ -17,10 +17,10 @@ from slipstream.config import Config
 from slipstream.engines import detect, started
 from slipstream.engines.engine import NO_IDS, EngineAway, ask_now, ask_over
 from slipstream.errors import StartError
-from slipstream.operate.run.proxy_file import running_proxy
 from slipstream.shared.functions import need
 from slipstream.shared.hub import fetch_description, model_config
 from slipstream.shared.machine import installed
+from slipstream.shared.processes.proxy_file import running_proxy
 
 LEAST_ROOM = 64_000_000
 """Bytes: of the spool's first segments and the store's new file."""

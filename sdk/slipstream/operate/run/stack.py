@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from slipstream.config import Config
 from slipstream.engines import started
 from slipstream.errors import StartError
-from slipstream.operate.models.remedies import remedy
-from slipstream.operate.run.health import answers
 from slipstream.operate.run.preflight import (
     check_adapter_name,
     check_name,
@@ -23,12 +21,14 @@ from slipstream.operate.run.preflight import (
     wants_judge,
     wants_trainer,
 )
-from slipstream.operate.run.proxy_file import FILE, running_proxy
-from slipstream.operate.run.supervisor import NO_PROGRAM, Child, ChildState, Supervisor
 from slipstream.settings.judge import is_own
 from slipstream.shared.backoff import rest
 from slipstream.shared.functions import need
 from slipstream.shared.machine import has_gpu
+from slipstream.shared.processes.health import answers
+from slipstream.shared.processes.proxy_file import FILE, running_proxy
+from slipstream.shared.processes.remedies import remedy
+from slipstream.shared.processes.supervisor import NO_PROGRAM, Child, ChildState, Supervisor
 
 CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
 """The effective configuration, as it is handed to children."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.contract import Sidecar
-from slipstream.operate.run.sidecars import (
+from slipstream.shared.processes.sidecars import (
     FILE,
     RECENT_SECONDS,
     SidecarFile,
@@ -19,7 +19,7 @@ from slipstream.operate.run.sidecars import (
     sidecar_of,
     starts_again,
 )
-from slipstream.operate.run.supervisor import Child, ChildState
+from slipstream.shared.processes.supervisor import Child, ChildState
 
 
 def child(name: str, **more: object) -> Child:

@@ -13,9 +13,9 @@ import psutil
 import pytest
 from tests.support import process, wait_for
 
-from slipstream.operate.run import supervisor as module
-from slipstream.operate.run.process import reap_group
-from slipstream.operate.run.supervisor import Child, ChildState, Supervisor
+from slipstream.shared.processes import supervisor as module
+from slipstream.shared.processes.process import reap_group
+from slipstream.shared.processes.supervisor import Child, ChildState, Supervisor
 
 
 @pytest.fixture(autouse=True)
@@ -318,7 +318,7 @@ async def test_a_very_long_line_does_not_stop_the_log(monkeypatch: pytest.Monkey
 
 PROGRAM = """
 import asyncio, sys
-from slipstream.operate.run.supervisor import Child, Supervisor
+from slipstream.shared.processes.supervisor import Child, Supervisor
 
 async def main():
     supervisor = Supervisor()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import StartError
-from slipstream.operate.run.proxy_file import FILE, announce_proxy, running_proxy
+from slipstream.shared.processes.proxy_file import FILE, announce_proxy, running_proxy
 
 
 def test_what_is_announced_is_found(tmp_path: Path) -> None:

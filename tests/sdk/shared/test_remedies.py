@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.operate.models.remedies import error_in, remedy
+from slipstream.shared.processes.remedies import error_in, remedy
 
 CORE = [
     "(EngineCore pid=9) ERROR 11-25 [core.py:900] Traceback (most recent call last):",

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tests.support import wait_for
 
-from slipstream.operate.run.process import die_with_parent, is_alive
+from slipstream.shared.processes.process import die_with_parent, is_alive
 
 CHILD = """
 import os, signal, sys, time
-from slipstream.operate.run.process import die_with_parent
+from slipstream.shared.processes.process import die_with_parent
 signal.signal(signal.SIGUSR1, lambda *_: (open(sys.argv[1], "w").write("told"), os._exit(0)))
 die_with_parent(signal.SIGUSR1, os.getppid())
 print("ready", flush=True)
@@ -36,7 +36,7 @@ def test_the_signal_comes_when_the_parent_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_parent_that_died_before_is_no_parent() -> None:
-    script = "import signal; from slipstream.operate.run.process import die_with_parent; die_with_parent(signal.SIGTERM, 1); print('on')"
+    script = "import signal; from slipstream.shared.processes.process import die_with_parent; die_with_parent(signal.SIGTERM, 1); print('on')"
     done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
     fine = script.replace(", 1)", f", {os.getpid()})")
@@ -45,7 +45,7 @@ def test_a_parent_that_died_before_is_no_parent() -> None:
 
 
 def test_without_prctl_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipstream.operate.run.process.LIBC", None)
+    monkeypatch.setattr("slipstream.shared.processes.process.LIBC", None)
     die_with_parent(signal.SIGTERM, os.getppid())
 
 

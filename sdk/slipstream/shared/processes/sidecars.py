@@ -14,9 +14,9 @@ from typing import Literal
 from pydantic import BaseModel, ValidationError
 
 from slipstream.contract import Sidecar
-from slipstream.operate.models.remedies import remedy
-from slipstream.operate.run.process import is_alive
-from slipstream.operate.run.supervisor import Child, ChildState
+from slipstream.shared.processes.process import is_alive
+from slipstream.shared.processes.remedies import remedy
+from slipstream.shared.processes.supervisor import Child, ChildState
 
 FILE = "sidecars.json"
 RECENT_SECONDS = 3600.0

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 
-from slipstream.operate.models.remedies import error_in
-from slipstream.operate.run.process import die_with_parent, how_ended, reap_group
 from slipstream.shared.backoff import Backoff
+from slipstream.shared.processes.process import die_with_parent, how_ended, reap_group
+from slipstream.shared.processes.remedies import error_in
 
 FIRST_PAUSE, LAST_PAUSE = 0.5, 30.0
 """Seconds between the end of a child and its next start."""

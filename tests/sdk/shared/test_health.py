@@ -9,7 +9,7 @@ import pytest
 from tests.support import free_port
 from tests.support.server import Server
 
-from slipstream.operate.run.health import answers
+from slipstream.shared.processes.health import answers
 
 
 @pytest.mark.parametrize(("status", "good"), [(200, True), (204, True), (404, False), (503, False)])

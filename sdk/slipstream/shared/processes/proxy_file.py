@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from slipstream.errors import StartError
-from slipstream.operate.run.process import is_alive
+from slipstream.shared.processes.process import is_alive
 
 FILE = "proxy.json"
 

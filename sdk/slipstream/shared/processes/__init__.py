@@ -1,0 +1,1 @@
+"""Processes that start, watch and end each other: what `slipstream up`, the proxy and the sidecars share."""
