@@ -446,7 +446,6 @@ async def night(arm: Arm) -> dict[str, Any]:
                     await asyncio.sleep(0.5)
                 while arm.left > 0 and schedule.opens(time.time()) <= time.time():
                     await asyncio.sleep(0.5)
-            await quiet(client, min(PAUSE, arm.left), last=True)
             events = [e for e in await client.events() if e.kind == "step"]
             found = await ended(arm, agents, stack, client, base, time.monotonic() - began)
     by_day = sum(schedule.opens(e.at) > e.at for e in events)
@@ -465,7 +464,7 @@ async def held(url: str) -> float:
 
 
 async def latency(arm: Arm) -> dict[str, Any]:
-    return await asyncio.to_thread(felt.measure, arm.folder, arm.args.seed, max(20.0, min(120.0, arm.left / 2)))
+    return await asyncio.to_thread(felt.measure, arm.folder, arm.args.seed, lambda: arm.left)
 
 
 ARMS: dict[str, Callable[[Arm], Awaitable[dict[str, Any]]]] = {
@@ -480,6 +479,7 @@ ARMS: dict[str, Callable[[Arm], Awaitable[dict[str, Any]]]] = {
     "night": night,
     "latency": latency,
 }
+"""What learns from a teacher's calls (`slipstream distill`) has its place here as well."""
 OF_QUESTIONS = (
     "rewarded",
     "greedy_siblings",

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import json
 import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,11 +114,11 @@ async def drained(url: str, longest: float = 60.0) -> None:
             await asyncio.sleep(0.3)
 
 
-def measure(folder: Path, seed: int, seconds: float) -> dict[str, Any]:
-    """About so many seconds of calls on each side."""
+def measure(folder: Path, seed: int, left: Callable[[], float]) -> dict[str, Any]:
+    """Pairs of turns until no time is left."""
     found: dict[bool, list[list[float]]] = {False: [], True: []}
     with proxy(folder / "off", siblings=False) as off, proxy(folder / "on", siblings=True) as on:
-        for turn in range(max(2, round(seconds / TURN))):
+        for turn in itertools.takewhile(lambda n: n < 1 or left() > 2.5 * TURN, itertools.count()):
             for with_siblings in (turn % 2 == 1, turn % 2 == 0):
                 url = (on if with_siblings else off)[0]
                 found[with_siblings].append(asyncio.run(calls_of(url, TURN, 1000 * seed + turn)))

@@ -248,6 +248,33 @@ async def test_groups_that_are_too_old(make_plane):
     assert found.count == 1 and "max_staleness" in found.fix
 
 
+async def test_words_say_what_they_wait_for(make_plane, monkeypatch):
+    plane = await make_plane(**FEW)
+    monkeypatch.setattr("slipstream_proxy.control.status.funnel.LEAST_RUNS", 1)
+
+    async def said(episode: str, *, over: bool, count: int) -> str:
+        await plane.call(episode, task="t", done=over)
+        await plane.seen(episode)
+        assert (await plane.ask("POST", f"/episodes/{episode}/feedback", {"text": "the other Dana"}))[0] == 200
+
+        async def told():
+            found = await line(plane, "ready", "words")
+            return found if found.count == count else None
+
+        return (await until(told)).text
+
+    assert await said("e0", over=False, count=1) == "1 piece of feedback waits: 1 until the run is over"
+    assert re.search(
+        r"2 pieces of feedback wait: 1 until the run is over, 1 for more of them \(1 count as a group, and 2 groups are "
+        r"a step\) or (29|30) s", await said("e1", over=True, count=2),
+    )  # fmt: skip
+    text = await said("e2", over=True, count=3)
+    assert text.endswith("1 until the run is over, 2 ready: the trainer takes them next"), text
+    assert (await plane.ask("POST", "/training/pause", {"reason": "holiday"}))[0] == 200
+    assert (await line(plane, "ready", "words")).text.endswith("they wait until training is resumed")
+    assert all(x.cause != "too_few" for x in (await funnel(plane)).lines), "they are no groups with rewards"
+
+
 async def test_too_few_groups_and_no_trainer(make_plane, monkeypatch):
     plane = await make_plane(**FEW)
     for n in range(2):

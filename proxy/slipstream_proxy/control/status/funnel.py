@@ -698,43 +698,57 @@ def _lost(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
 
 def _ready(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
     need, patience = around.pace
-    teaching, runs, since = counts.teaching
+    teaching, runs, since, words, early = counts.teaching
+    ready = counts.ready - words - early
     if around.config.trainer.algorithm == "sft":  # imitation compares nothing: every group counts
-        teaching, runs = counts.ready, LEAST_RUNS
+        teaching, runs = ready, LEAST_RUNS
     waits = patience if runs >= LEAST_RUNS else MUCH_LONGER * patience
     waited = around.now - (around.now if since is None else since)
-    if counts.ready and teaching < need and not (teaching and waited >= waits):
-        text = f"{plural(counts.ready, 'group', 'groups')} complete and scored, {need} needed for a step"
+    few = teaching + words // LEAST_RUNS < need and not (teaching + words and waited >= waits)
+    if words + early:
+        text = f"{plural(words + early, 'piece of feedback waits', 'pieces of feedback wait')}: "
+        text += f"{early} until the run is over" if early else ""
+        text += ", " if early and words else ""
+        if words and few:
+            text += f"{words} for more of them ({LEAST_RUNS} count as a group, and {need} groups are a step) or "
+            text += span(waits - waited)
+        elif words:
+            text += f"{words} ready: {_then(counts, around)}"
+        yield FunnelLine(stage="ready", cause="words", count=words + early, text=text)
+    if ready and few:
+        text = f"{plural(ready, 'group', 'groups')} complete and scored, {need} needed for a step"
         if need > around.config.trainer.min_groups:
             text += ", because many runs are several versions old when they end"
-        if teaching < counts.ready:
+        if teaching < ready:
             text += f"; of them {plural(teaching, 'has', 'have')} runs that differ in reward, and only such count"
         fix = "a step is taken sooner with fewer groups if trainer.min_groups or trainer.max_wait is lower"
         if since is not None:
-            few = f", because they have fewer than {LEAST_RUNS} runs ({runs})" if runs < LEAST_RUNS else ""
+            why = f", because they have fewer than {LEAST_RUNS} runs ({runs})" if runs < LEAST_RUNS else ""
             left = span(waits - waited)
-            text += f"; fewer are taken in {left}, when the first of them has waited {span(waits)}{few}"
-        yield FunnelLine(stage="ready", cause="too_few", count=counts.ready, text=text, fix=fix)
-    elif counts.ready:
-        then = "the trainer takes them next"
-        if counts.leased:
-            then = "the trainer takes them after the batch that it has"
-        elif around.paused is not None:
-            then = "they wait until training is resumed"
-        elif not around.schedule.open:
-            then = "they wait for the trainer's schedule"
-        elif around.slots:
-            then = "the trainer takes them once the version that it made has a slot in the engine"
-        elif around.trainer_away:
-            then = "they wait for the trainer"
-        text = f"{plural(teaching, 'group is', 'groups are')} ready: {then}"
-        if flat := counts.ready - teaching:
+            text += f"; fewer are taken in {left}, when the first of them has waited {span(waits)}{why}"
+        yield FunnelLine(stage="ready", cause="too_few", count=ready, text=text, fix=fix)
+    elif ready:
+        text = f"{plural(teaching, 'group is', 'groups are')} ready: {_then(counts, around)}"
+        if flat := ready - teaching:
             text += f"; {plural(flat, 'more has', 'more have')} runs that do not differ in reward, which teach nothing"
         yield FunnelLine(stage="ready", cause="ready", count=teaching, text=text)
-    elif not counts.leased and not counts.again.left:
+    elif not (counts.leased or counts.again.left or words):
         text = f"0 groups complete and scored, {need} needed for a step"
         yield FunnelLine(stage="ready", cause="none", count=0, text=text)
     yield from _stored(counts)
+
+
+def _then(counts: FunnelCounts, around: Surroundings) -> str:
+    """What comes of that which is ready."""
+    if counts.leased:
+        return "the trainer takes them after the batch that it has"
+    if around.paused is not None:
+        return "they wait until training is resumed"
+    if not around.schedule.open:
+        return "they wait for the trainer's schedule"
+    if around.slots:
+        return "the trainer takes them once the version that it made has a slot in the engine"
+    return "they wait for the trainer" if around.trainer_away else "the trainer takes them next"
 
 
 def _stored(counts: FunnelCounts) -> Iterator[FunnelLine]:

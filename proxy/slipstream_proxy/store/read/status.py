@@ -304,8 +304,13 @@ class Teaching(NamedTuple):
 
     groups: int
     runs: int
+    """Of these groups, and of words."""
     since: float | None
     """When the first of them was ready."""
+    words: int = 0
+    """Pieces of feedback, each about a run that is over."""
+    early: int = 0
+    """Pieces of feedback about runs that go on."""
 
 
 class FunnelFigures(NamedTuple):
@@ -497,10 +502,17 @@ def _outcomes(tx: Tx) -> list[GroupOutcome]:
 
 def _teaching(tx: Tx, rules: Rules) -> Teaching:
     """Where runs share a baseline over groups, or calls have rewards of their own, all groups count."""
-    sql = "SELECT id, kind, ready_at FROM t_groups WHERE state = 'ready' AND split <> 'eval' AND again = 0"
-    ready: dict[str, tuple[str, float]] = {group: (kind, at) for group, kind, at in tx.all(sql)}
-    if not ready:
+    sql = "SELECT id, kind, ready_at, single FROM t_groups WHERE state = 'ready' AND split <> 'eval' AND again = 0"
+    rows = tx.all(sql)
+    if not rows:
         return Teaching(0, 0, None)
+    ready: dict[str, tuple[str, float]] = {group: (kind, at) for group, kind, at, _ in rows}
+    said = [(episode, at) for _, kind, at, episode in rows if kind == GroupKind.WORDS]
+    asked = ([episode for episode, _ in said],)
+    goes_on = (
+        {e for (e,) in tx.all(f"SELECT eid FROM t_episodes WHERE eid {IN} AND state = 'open'", asked)} if said else ()
+    )
+    heard = [at for episode, at in said if episode not in goes_on]
     sql = f"""SELECT grp, min(reward) < max(reward), count(*) FROM t_episodes WHERE grp {IN} AND reward IS NOT NULL
         GROUP BY grp"""
     runs = {
@@ -508,7 +520,8 @@ def _teaching(tx: Tx, rules: Rules) -> Teaching:
         for group, differ, n in tx.all(sql, (list(ready),))
         if differ or rules.credit == "call" or ready[group][0] != GroupKind.TASK
     }
-    return Teaching(len(runs), sum(runs.values()), min((ready[group][1] for group in runs), default=None))
+    since = min((*(ready[group][1] for group in runs), *heard), default=None)
+    return Teaching(len(runs), sum(runs.values()) + len(heard), since, len(heard), len(said) - len(heard))
 
 
 def _kls(tx: Tx) -> list[float]:
