@@ -1,43 +1,38 @@
 """Does a replay find worse versions, and leave the others alone? ``python benchmarks/replay/bench_replay.py``.
 
 Statistics at 200 cases come from the shipped test on made-up replies (seconds of CPU). ``--real`` adds real vLLM: the
-inbox model and adapters whose held-out success is measured, each replayed by the running proxy while agents work. Noise
-in the adapters' weights makes them worse. The last line is one JSON object.
+inbox and the retail desk, with adapters whose held-out success is measured. The same in parts, on one machine or many:
+
+    bench_replay.py --make --task inbox
+    bench_replay.py --part 1/32 --task inbox --out part-1.json        # and so on, side by side
+    bench_replay.py --agents --out agents.json
+    bench_replay.py --merge agents.json part-*.json --out benchmarks/results/replay.json
+
+The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import functools
-import itertools
 import json
-import math
 import random
-import shutil
 import statistics
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from slipstream.client import AsyncClient
-from slipstream.contract import Adapter, AdapterIn, CallRecord, EpisodeDetail
-from slipstream.operate.demo.driver import TaskDriver
-from slipstream.operate.demo.progress import Progress
-from slipstream.operate.demo.task import demo_config, load_task, open_agent
-from slipstream.operate.run.stack import start_stack
+from slipstream.contract import CallRecord, EpisodeDetail
 from slipstream.replay.beside import MOST
 from slipstream.replay.comparison import JUDGE, Questions
 from slipstream.replay.steps import ReplayCase, ReplayStep
-from slipstream.shared.processes.supervisor import Supervisor
 from slipstream_proxy.control.gate.detector import BettingDetector
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gate"))
-from bench_gate import success
-from simulation import Simulation, World
+import agents
+import parts
 
 # --- the statistics, with the shipped test
 
@@ -157,9 +152,12 @@ def simulated(runs: int, seed: int) -> dict[str, dict[str, Verdicts]]:
     return found
 
 
-def canary(runs: int) -> float:
-    """Episodes that a version which is ten points worse answers until the gate takes it back, on the average."""
-    world = World(BASE, (BASE - 0.1,), success, every=10**9, episodes=20_000)
+def canary(runs: int, base: float = BASE, worse: float = BASE - 0.1) -> float:
+    """Episodes that a worse version answers until the gate takes it back, on the average."""
+    from bench_gate import success  # it compiles the gate first
+    from simulation import Simulation, World
+
+    world = World(base, (worse,), success, every=10**9, episodes=20_000)
     live = [Simulation(world, seed).play().bad_live for seed in range(runs)]
     return statistics.fmean(n if n is not None else world.episodes for n in live)
 
@@ -186,162 +184,83 @@ def summary(found: dict[str, dict[str, Verdicts]], live: float) -> dict[str, obj
     }
 
 
-# --- real vLLM
+# --- all of it
 
 
-PARTS = ("q_proj", "v_proj", "o_proj", "up_proj", "down_proj")
+def in_parts(args: argparse.Namespace) -> dict[str, object]:
+    """One after another, each task in one part: what a machine with little time can say."""
+    args.each = args.each or 1
+    found = []
+    for task in ("inbox", "retail"):
+        shared = {"task": task, "part": "1/1", "out": None}
+        parts.run(argparse.Namespace(**vars(args) | shared | {"make": True}))
+        found.append(parts.run(argparse.Namespace(**vars(args) | shared | {"make": False})))
+    beside = agents.run(args) if args.rounds else {}
+    return parts.merged(found, live) | beside
 
 
-def make_adapter(model: Path, folder: Path, noise: float, seed: int, rank: int = 8) -> None:
-    """A LoRA of random directions in every layer. ``noise``: how far they reach, beside the weights' own spread."""
-    import torch
-    from safetensors import safe_open
-    from safetensors.torch import save_file
-
-    generator = torch.Generator().manual_seed(seed)
-    weights = {}
-    with safe_open(model / "model.safetensors", "pt") as file:
-        for name in file.keys():  # noqa: SIM118 - it is no mapping
-            if not name.endswith(tuple(f"{part}.weight" for part in PARTS)):
-                continue
-            base = file.get_tensor(name).float()
-            in_RI = torch.randn(rank, base.shape[1], generator=generator) / math.sqrt(rank)
-            out_OR = torch.randn(base.shape[0], rank, generator=generator) * noise * base.std()
-            stem = f"base_model.model.{name.removesuffix('.weight')}"
-            weights |= {f"{stem}.lora_A.weight": in_RI, f"{stem}.lora_B.weight": out_OR}
-    folder.mkdir(parents=True)
-    config = {"r": rank, "lora_alpha": rank, "peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none"}
-    config |= {"target_modules": list(PARTS), "base_model_name_or_path": str(model)}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    save_file(weights, folder / "adapter_model.safetensors")
+def live(base: float, worse: float) -> float:
+    return canary(40, base, worse)
 
 
-class TimedAgents:
-    """Agents at a steady pace; how long each episode took, by whether a replay ran."""
-
-    def __init__(self, driver: TaskDriver, pause: float) -> None:
-        self.driver, self.pause = driver, pause
-        self.replaying = False
-        self.seconds: dict[bool, list[float]] = {False: [], True: []}
-
-    async def work(self) -> None:
-        for item in self.driver.task.items("train", 99):
-            before, began = self.replaying, time.perf_counter()
-            played = await self.driver.agent.episode(item, split="eval", post_reward=False)
-            if before == self.replaying and played.calls:
-                self.seconds[before].append((time.perf_counter() - began) / played.calls)
-            await asyncio.sleep(self.pause)
-
-
-def quantile(values: list[float], q: float) -> float | None:
-    return round(float(np.quantile(values, q)), 4) if values else None
-
-
-async def verdict_of(client: AsyncClient, name: str, seconds: float) -> Adapter:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        found = next(a for a in (await client.adapters()).adapters if a.name == name)
-        if found.replay is not None and found.replay.outcome != "running":
-            return found
-        await asyncio.sleep(0.5)
-    raise SystemExit(f"{name}: no verdict of its replay within {seconds:g} s")
-
-
-async def success_of(driver: TaskDriver, count: int) -> float:
-    items = list(itertools.islice(driver.task.items("eval", driver.seed), count))
-    rewards = await asyncio.gather(*(driver.episode(item, "eval") for item in items))
-    return statistics.fmean(r for r in rewards if r is not None)
-
-
-async def real(args: argparse.Namespace) -> dict[str, object]:
-    folder = args.data_dir.resolve()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    task = load_task("inbox")
-    replay = {"cases": args.cases, "samples": args.samples, "sets": ["auto-sample"]}
-    config = demo_config(task, 0, folder / "data", args.set)
-    gate = config.gate.model_copy(update={"mode": "replay", "replay": config.gate.replay.model_copy(update=replay)})
-    trainer = config.trainer.model_copy(update={"enabled": False})
-    config = config.model_copy(update={"gate": gate, "trainer": trainer})
-    progress, rows = Progress(), []
-    with (folder / "log").open("w", buffering=1) as log:
-        supervisor = Supervisor(lambda who, line: print(f"{who:8} | {line}", file=log))
-        try:
-            stack = await start_stack(config, supervisor, progress.say)
-            driver = TaskDriver(task, await open_agent(task, f"{stack.url}/v1"), 0)
-            first = itertools.islice(task.items("train", 0), args.cases)
-            await asyncio.gather(*(driver.episode(item, "train") for item in first))
-            base = await success_of(driver, args.held_out)
-            timed = TimedAgents(driver, args.pause)
-            working = asyncio.create_task(timed.work())
-            async with AsyncClient(stack.url) as client:
-                for n, noise in enumerate(args.noise, 1):
-                    name = f"inbox@{n}"
-                    make_adapter(task.model, config.adapters_dir / name, noise, n)
-                    await asyncio.sleep(args.quiet)  # agents alone, to compare with
-                    timed.replaying = True
-                    await client.add_adapter(AdapterIn(path=name))
-                    found = await verdict_of(client, name, 900)
-                    timed.replaying = False
-                    verdict = found.replay
-                    assert verdict is not None
-                    await client.promote(name, "to measure it")
-                    while (await client.adapters()).live["inbox"] != name:
-                        await asyncio.sleep(0.2)
-                    held_out = await success_of(driver, args.held_out)
-                    await client.rollback(name, "measured")
-                    rows.append(
-                        {
-                            "noise": noise,
-                            "held_out": round(held_out - base, 4),
-                            "outcome": verdict.outcome,
-                            "exact": verdict.exact,
-                            "tokens": verdict.tokens,
-                            "seconds": round((verdict.ended or 0.0) - verdict.began, 1),
-                            "cases": sum(s.cases for s in verdict.sets),
-                            "questions": {q.question: round(q.candidate - q.control, 4) for q in verdict.questions},
-                        }
-                    )
-                    progress.say(json.dumps(rows[-1]))
-            working.cancel()
-        finally:
-            await supervisor.stop()
-    alone, beside = timed.seconds[False], timed.seconds[True]
-    p99 = {"alone": quantile(alone, 0.99), "beside": quantile(beside, 0.99)}
-    p50 = {"alone": quantile(alone, 0.5), "beside": quantile(beside, 0.5)}
-    ratio = round(p99["beside"] / p99["alone"], 3) if p99["alone"] and p99["beside"] else None
-    return {
-        "base": round(base, 4), "versions": rows, "agents_p50": p50, "agents_p99": p99, "agents_p99_ratio": ratio,
-        "agents_calls": [len(alone), len(beside)],
-    }  # fmt: skip
+def keep(found: dict[str, object], out: Path | None) -> None:
+    text = json.dumps(found)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text + "\n")
+    print(text)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200, help="replays of each simulated version")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--real", action="store_true", help="also real vLLM")
-    parser.add_argument("--cases", type=int, default=60, help="of a real replay")
-    parser.add_argument("--samples", type=int, default=4, help="of a real replay")
-    parser.add_argument("--held-out", type=int, default=96, help="episodes that measure a real version")
-    parser.add_argument("--noise", type=float, nargs="+", default=[0.02, 0.5, 1.0, 4.0])
-    parser.add_argument("--pause", type=float, default=2.0, help="seconds between two of the agents' episodes")
-    parser.add_argument("--quiet", type=float, default=40.0, help="seconds of agents alone before each real replay")
+    parser.add_argument("--out", type=Path, help="keep the result here, too")
+    parser.add_argument("--real", action="store_true", help="also real vLLM, all in this process")
+    parser.add_argument("--task", choices=("inbox", "retail"))
+    parser.add_argument("--make", action="store_true", help="only make the task's adapters, in --data-dir")
+    parser.add_argument("--part", metavar="I/N", help="only this part of the task's replays; its adapters are there")
+    parser.add_argument("--agents", action="store_true", help="only time the agents' calls beside replays of the inbox")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="only say what these parts say together")
+    parser.add_argument("--seconds", type=float, default=300.0, help="no replay of a part begins later")
+    parser.add_argument("--grace", type=float, default=60.0, help="seconds more in which a part's replays may end")
+    parser.add_argument("--each", type=int, help="so many real replays of each version; default with --real: 1")
+    parser.add_argument("--cases", type=int, default=200, help="of a real replay")
+    parser.add_argument("--held-out", type=int, default=100, help="runs by which a part measures each version")
+    parser.add_argument("--tries", type=int, default=512, help="runs by which --make measures each adapter")
+    parser.add_argument("--grid", type=int, default=8, help="parts of the way that --make measures")
+    parser.add_argument("--train-steps", type=int, help="of each of the three adapters")
+    parser.add_argument("--rounds", type=int, default=8, help="of the agents: alone, and beside a replay")
+    parser.add_argument("--quiet", type=float, default=20.0, help="seconds of agents alone in a round")
+    parser.add_argument("--rest", type=float, default=3.0, help="seconds between two bursts of the agents")
     parser.add_argument("--data-dir", type=Path, default=Path("slipstream-data/replay"))
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.FIELD=VALUE")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.FIELD=VALUE", help="of the engine")
     args = parser.parse_args()
     random.seed(args.seed)
+    if args.make or args.part:
+        keep(parts.run(args), args.out)
+        return 0
+    if args.agents:
+        keep(agents.run(args), args.out)
+        return 0
+    if args.merge:
+        given = [json.loads(file.read_text()) for file in args.merge]
+        found = parts.merged([one for one in given if "part" in one], live)
+        for one in given:
+            found |= {name: what for name, what in one.items() if name == "agents_p99"}
+        keep(found, args.out)
+        return 0 if found["holds"] else 1
     found = summary(simulated(args.runs, args.seed), canary(max(20, args.runs // 5)))
     print(json.dumps(found), file=sys.stderr)
     if args.real:
-        found["real"] = asyncio.run(real(args))
+        found["real"] = in_parts(args)
     holds = (
         found["replay_right_function"] >= 0.95  # type: ignore[operator]
         and found["replay_right_ruler"] >= 0.9  # type: ignore[operator]
         and not found["spoiled_passed"]
         and found["equal_refused"] <= 0.01  # type: ignore[operator]
     )
-    print(json.dumps(found | {"holds": bool(holds)}))
+    keep(found | {"holds": bool(holds)}, args.out)
     return 0 if holds else 1
 
 

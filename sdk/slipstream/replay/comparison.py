@@ -104,25 +104,39 @@ class CasePair:
         return self.candidate - self.control
 
 
+SURE, LEAST = 8, 0.2
+"""Cases after which differences are measured by the largest of them, and what they are measured by at least."""
+
+
 class PairedTest:
     """What the pairs of one question say, at an error level of ``alpha``, whenever the replay stops.
 
     A case is one pair: its steps are not independent of each other. Under "not worse" the mean of (1 + difference) / 2
     is at least a half, so the wealth of bets against that passes 1 / ``alpha`` with probability ``alpha`` at most.
+
+    Where one step of five decides, a case's mean moves little, and such bets win little. ``alike``: both sides are
+    sampled alike, so an equal candidate is above zero as often as below. Differences are then measured by the largest
+    one before them, which leaves that so.
     """
 
-    def __init__(self, question: str, alpha: float, detect: Detect, margin: float = 0.0) -> None:
+    def __init__(
+        self, question: str, alpha: float, detect: Detect, margin: float = 0.0, *, alike: bool = False
+    ) -> None:
         """``margin``: a loss that is let pass, in scores."""
         self.question, self.alpha, self.margin = question, alpha, margin
+        self._alike, self._largest = alike, 0.0
         self.pairs: list[CasePair] = []
         self.verdict: Verdict = "undecided"
         self._worse, self._better = detect(1, margin=margin / 2), detect(-1, margin=margin / 2)
 
     def see(self, pair: CasePair) -> None:
         """The next case. Their order may not depend on what was answered."""
+        scale = max(self._largest, LEAST) if self._alike and len(self.pairs) >= SURE else 1.0
+        moved = max(-1.0, min(1.0, pair.difference / scale))
         self.pairs.append(pair)
+        self._largest = max(self._largest, abs(pair.difference))
         for one in (self._worse, self._better):
-            one.see((1 + pair.difference) / 2, 0.5, True, KNOWN)
+            one.see((1 + moved) / 2, 0.5, True, KNOWN)
         worse, better = self._worse.wealth, self._better.wealth
         if self.verdict == "undecided" and max(worse, better) >= 1 / self.alpha:
             self.verdict = "worse" if worse > better else "better"
@@ -152,7 +166,7 @@ def compare(
     question: str, cases: Sequence[ReplayCase], score: Callable[[CallRecord, Reply], float],
     detect: Detect, alpha: float,
 ) -> PairedTest:  # fmt: skip
-    test = PairedTest(question, alpha, detect)
+    test = PairedTest(question, alpha, detect, alike=True)
     for case in cases:
         test.see(pair_of(case, lambda step: _scores(step, score)))
     return test
@@ -199,9 +213,11 @@ class Questions:
 
     def __init__(
         self, detect: Detect, alpha: float, by: str | None, score: Score | None = None, rewards: Sequence[float] = (),
-        groups: Iterable[Sequence[str]] = (),
+        groups: Iterable[Sequence[str]] = (), *, alike: bool = True,
     ) -> None:  # fmt: skip
-        """``rewards``: of the cases that have one. ``groups``: of each case, as ``groups_of`` names them."""
+        """``rewards``: of the cases that have one. ``groups``: of each case, as ``groups_of`` names them. ``alike``:
+        both sides are sampled alike, which a recorded control is not.
+        """
         self.by, self._score = by, score
         self.middle = fmean(rewards) if rewards else math.inf
         of_cases = [set(one) for one in groups]
@@ -209,7 +225,13 @@ class Questions:
         several = [(-n, name) for name, n in counts.items() if GROUP_CASES <= n < len(of_cases)]
         self.groups = [name for _, name in sorted(several)[:GROUPS]]
         part = GROUP_PART if self.groups else 0.0
-        self.tests = {q: PairedTest(q, alpha / 2 * (1 - part), detect) for q in (GUARDS, by or TOOLS)}
+        level = alpha / 2 * (1 - part)
+        # a guard's rare failures are to stay what they are: small
+        asked = by or TOOLS
+        self.tests = {
+            GUARDS: PairedTest(GUARDS, level, detect),
+            asked: PairedTest(asked, level, detect, alike=alike),
+        }
         for question in list(self.tests):
             for name in self.groups:
                 level = alpha / 2 * part / len(self.groups)

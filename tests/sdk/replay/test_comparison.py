@@ -14,8 +14,10 @@ from slipstream_proxy.control.gate.detector import BettingDetector
 detect = functools.partial(BettingDetector, lump=1.0, rate=0.0, shifts=False)
 
 
-def verdicts(p_candidate: float, p_control: float, *, replays: int, cases: int, samples: int = 8) -> list[str]:
-    """Of replays whose cases differ in difficulty and whose samples are successes or none."""
+def verdicts(
+    p_candidate: float, p_control: float, *, replays: int, cases: int, samples: int = 8, steps: int = 1
+) -> list[str]:
+    """Of replays whose cases differ in difficulty and whose samples are successes or none. One of ``steps`` decides."""
     rng = np.random.default_rng(7)
     shell = case_of(recorded("e"))
     found: list[str] = []
@@ -25,7 +27,8 @@ def verdicts(p_candidate: float, p_control: float, *, replays: int, cases: int, 
         made = []
         for a, b in zip(*scores, strict=True):
             case = case_of(shell.episode)
-            case.steps[0].candidate, case.steps[0].control = [{"message": {"score": a}}], [{"message": {"score": b}}]
+            sides = [[{"message": {"score": x / steps}}] for x in (a, b)]
+            case.steps[0].candidate, case.steps[0].control = sides
             made.append(case)
         found.append(compare("f", made, lambda _, r: r["message"]["score"], detect, 0.005).verdict)
     return found
@@ -33,6 +36,11 @@ def verdicts(p_candidate: float, p_control: float, *, replays: int, cases: int, 
 
 def test_equal_versions_are_refused_no_more_often_than_the_level_says() -> None:
     assert verdicts(0.7, 0.7, replays=150, cases=200).count("worse") <= 3  # 0.75 expected at most
+
+
+def test_one_step_of_three_decides() -> None:
+    assert verdicts(0.6, 0.7, replays=40, cases=200, steps=3).count("worse") >= 38
+    assert verdicts(0.7, 0.7, replays=60, cases=200, steps=3).count("worse") <= 1
 
 
 def test_ten_points_are_found_in_two_hundred_cases() -> None:

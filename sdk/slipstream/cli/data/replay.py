@@ -92,7 +92,8 @@ def run(args: argparse.Namespace) -> int:
     replayer, begun = asyncio.run(_replayed(args, config, sides, usable, budget, key))
     rewards = [c.episode.reward for c in usable if c.episode.reward is not None]
     groups = [groups_of(c.episode.tags, c.episode.task) for c in usable]
-    questions = Questions(detect, alpha, args.by, score, rewards, groups)
+    alike = not replayer.control.recorded
+    questions = Questions(detect, alpha, args.by, score, rewards, groups, alike=alike)
     good = [c for c in begun if c.error is None]
     for case in good:
         questions.see(case)
