@@ -73,7 +73,7 @@ class Served:
 
     async def chat(self, model: str, messages: list[Message], tools: list[Message]) -> tuple[Message, str]:
         body = {"model": model, "messages": messages, "tools": tools, **sampling(self.world)}
-        answer = (await self.http.post(f"{self.base}/v1/chat/completions", json=body)).raise_for_status().json()
+        answer = (await self._post(body)).raise_for_status().json()
         self.tokens += answer["usage"]["total_tokens"]
         choice = answer["choices"][0]
         message = {"role": "assistant", "content": choice["message"].get("content")}
@@ -81,6 +81,14 @@ class Served:
             kept = ("id", "type", "function")
             message["tool_calls"] = [{k: c[k] for k in kept} for c in calls]
         return message, str(choice.get("finish_reason"))
+
+    async def _post(self, body: Message) -> httpx.Response:
+        for _ in range(4):
+            try:
+                return await self.http.post(f"{self.base}/v1/chat/completions", json=body)
+            except httpx.ReadError:  # so many connections at once that the engine's side dropped one
+                await asyncio.sleep(1.0)
+        return await self.http.post(f"{self.base}/v1/chat/completions", json=body)
 
     async def play(self, model: str, item: Any) -> EpisodeDetail:
         """A run, recorded as the proxy records it."""
@@ -136,7 +144,8 @@ async def served(world: World, adapters: Sequence[Path], log: Path, flags: list[
         supervisor = Supervisor(lambda who, line: print(f"{who:8} | {line}", file=out))
         try:
             _, url = await start_engine(config, supervisor, say)
-            limits = httpx.Limits(max_connections=None)
+            # vLLM closes a connection that was idle for 5 s, so these are closed before
+            limits = httpx.Limits(max_connections=None, keepalive_expiry=2.0)
             async with httpx.AsyncClient(timeout=300.0, limits=limits, trust_env=False) as http:
                 yield Served(world, url, http)
         finally:
