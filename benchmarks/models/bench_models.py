@@ -1,7 +1,10 @@
 """Tiny models of many families: does the trainer load one, make a step and write an adapter that vLLM takes whole?
 
 ``--families llama,gpt_oss`` sweeps over some. Prints a table; the last line is JSON. It writes
-``benchmarks/results/models.json`` and the table of ``docs/models.md``.
+``benchmarks/results/models.json`` and the tables of ``docs/models.md``.
+
+``--whole`` takes a family through the whole product instead (``whole.py``), some minutes each, and writes its row to
+``--out FILE``. ``--merge FILES`` puts such rows into the results and the page.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.models.speakers import SECONDS, SPEAKERS
+from benchmarks.models.whole import CELLS, Whole, run
 from tests.support.families import FAMILIES, make_family
 from tests.support.tiny import adapter_state, conversation, make_config, make_trainer
 
@@ -32,6 +37,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "models.json"
 PAGE = ROOT / "docs" / "models.md"
 BEGIN, END = "<!-- table: benchmarks/models/bench_models.py -->\n", "<!-- end of the table -->\n"
+BEGIN_WHOLE, END_WHOLE = "<!-- table: benchmarks/models/whole.py -->\n", "<!-- end of the whole table -->\n"
 RANK = 16
 COLUMNS = ("loads", "trains", "publishes", "vllm")
 """Each is ``yes``, or why not."""
@@ -125,26 +131,83 @@ def table(rows: Iterable[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(rows: Iterable[Row], out: Path) -> dict[str, Any]:
+def whole_table(rows: Iterable[Whole]) -> str:
+    """Markdown, and below it the reasons of all cells that are no yes."""
+    rows = list(rows)
+    names = [cell.replace("_", " ") for cell in CELLS]
+    lines = [f"| family | {' | '.join(names)} | parsers |", "|---" * (len(names) + 2) + "|"]
+    why = []
+    for row in rows:
+        values = {cell: getattr(row, cell) for cell in CELLS}
+        why += [f"- **{row.family}**, {c.replace('_', ' ')}: {v}" for c, v in values.items() if v and v[:3] != "yes"]
+        shown = ["yes" if v.startswith("yes") else "no" if v else "–" for v in values.values()]
+        lines.append(f"| {row.family} | {' | '.join(shown)} | {row.parsers} |")
+    return "\n".join([*lines, "", *why]) + "\n"
+
+
+def write(rows: Iterable[Row], out: Path, product: Iterable[Whole] = ()) -> dict[str, Any]:
     """A sweep over some families replaces their rows, and leaves the others as they are."""
-    before = json.loads(out.read_text())["rows"] if out.is_file() else []
-    found = {row["family"]: row for row in (*before, *map(asdict, rows))}
+    kept = json.loads(out.read_text()) if out.is_file() else {}
+    found = {row["family"]: row for row in (*kept.get("rows", ()), *map(asdict, rows))}
     ordered = [Row(**found[family]) for family in FAMILIES if family in found]
+    put_through = {row["family"]: row for row in (*kept.get("product", ()), *map(asdict, product))}
+    products = [Whole(**put_through[family]) for family in SPEAKERS if family in put_through]
     result = {
         "families": len(ordered),
         "whole": sum(row.whole for row in ordered),
         "refused_on_a_cpu": sum(row.cpu != "yes" for row in ordered),
+        "through_the_product": len(products),
+        "whole_through_the_product": sum(row.whole for row in products),
         "rows": [asdict(row) for row in ordered],
+        "product": [asdict(row) for row in products],
     }
     out.write_text(json.dumps(result, indent=1) + "\n")
     return result
 
 
+def write_page(result: dict[str, Any]) -> None:
+    """Both tables of the page."""
+    tables = {
+        (BEGIN, END): table([Row(**row) for row in result["rows"]]),
+        (BEGIN_WHOLE, END_WHOLE): whole_table([Whole(**row) for row in result["product"]]),
+    }
+    text = PAGE.read_text()
+    for (begin, end), made in tables.items():
+        before, _, rest = text.partition(begin)
+        text = before + begin + made + end + rest.partition(end)[2]
+    PAGE.write_text(text)
+
+
+def sweep_whole(args: argparse.Namespace) -> int:
+    """Each family is written as soon as it is done: a later one may take longer than the machine is there."""
+    rows: list[Whole] = []
+    for family in args.families.split(","):
+        rows.append(run(family, args.seconds, args.engine_arg, args.keep, args.learn))
+        args.out.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
+    print(whole_table(rows))
+    print(json.dumps({"families": len(rows), "whole": sum(row.whole for row in rows)}))
+    return 0 if all(row.whole for row in rows) else 1
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--families", default=",".join(FAMILIES))
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--families", help="names with commas; default: all")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--whole", action="store_true", help="through the whole product")
+    parser.add_argument("--seconds", type=float, default=460.0, help="--whole: the most a family takes")
+    parser.add_argument("--engine-arg", action="append", default=[], help="--whole: one more flag of vLLM")
+    parser.add_argument("--learn", type=float, default=SECONDS, help="--whole: seconds for the model's own learning")
+    parser.add_argument("--keep", type=Path, help="--whole: a folder for the logs")
+    parser.add_argument("--merge", type=Path, nargs="+", help="files that --whole wrote")
     args = parser.parse_args()
+    if args.whole:
+        args.families, args.out = args.families or ",".join(SPEAKERS), args.out or Path("whole.jsonl")
+        return sweep_whole(args)
+    if args.merge:
+        lines = [line for path in args.merge for line in path.read_text().splitlines()]
+        write_page(write([], args.out or RESULTS, [Whole(**json.loads(line)) for line in lines]))
+        return 0
+    args.families, args.out = args.families or ",".join(FAMILIES), args.out or RESULTS
     rows = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -155,10 +218,8 @@ def main() -> int:
     print(table(rows))
     result = write(rows, args.out)
     if args.out == RESULTS:
-        before, _, rest = PAGE.read_text().partition(BEGIN)
-        rows = [Row(**row) for row in result["rows"]]
-        PAGE.write_text(before + BEGIN + table(rows) + END + rest.partition(END)[2])
-    print(json.dumps({name: value for name, value in result.items() if name != "rows"}))
+        write_page(result)
+    print(json.dumps({name: value for name, value in result.items() if name not in ("rows", "product")}))
     return 0 if result["whole"] == result["families"] else 1
 
 

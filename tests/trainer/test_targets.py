@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 
 import pytest
 import torch
@@ -10,7 +11,14 @@ from tests.support.tiny import adapter_state, conversation, make_config, make_tr
 
 from slipstream.errors import ConfigError
 from slipstream_trainer.batch.layout import make_plan
-from slipstream_trainer.model.policy import check_quantize, choose_targets, load_adapter, load_policy, skeleton
+from slipstream_trainer.model.policy import (
+    _load_frugal,
+    check_quantize,
+    choose_targets,
+    load_adapter,
+    load_policy,
+    skeleton,
+)
 from slipstream_trainer.versions.adapter_folder import write_adapter
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -97,3 +105,23 @@ def test_qlora_needs_its_library(tiny, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install bitsandbytes"):
         check_quantize(make_config(tiny, tmp_path, quantize="4bit"))
+
+
+def test_frugal_needs_a_gpu_and_its_library(tiny, tmp_path, monkeypatch) -> None:
+    """Where memory is too little, going on without it would be the wrong way."""
+    config = make_config(tiny, tmp_path, mode="frugal")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="needs a GPU"):
+        load_policy(config)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs Unsloth: pip install 'slipstream\[unsloth\]'.*trainer.python"):
+        load_policy(config)
+
+
+def test_an_unsloth_that_cannot_be_imported_is_no_reason_to_take_more_memory(tiny, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "unsloth", None)
+    with pytest.raises(ConfigError, match="Unsloth can't be used"):
+        _load_frugal(make_config(tiny, tmp_path, mode="frugal"), str(tiny))
+    assert _load_frugal(make_config(tiny, tmp_path), str(tiny)) is None

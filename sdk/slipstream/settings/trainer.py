@@ -80,6 +80,11 @@ class ScheduleConfig(Section):
 class TrainerConfig(Section):
     enabled: bool = Field(True, description="`up` starts a trainer.")
     model: str | None = Field(None, description="Folder or hub name of the base weights; None: engine.model.")
+    python: str | None = Field(
+        None,
+        description="Python of the environment in which `up` starts the trainer, such as one with "
+        "slipstream[unsloth]; None: that of `up`.",
+    )
     algorithm: Literal["grpo", "sft"] = Field(
         "grpo", description="sft: imitate the chosen episodes (warm start, distillation)."
     )

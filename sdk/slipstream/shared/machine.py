@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
+import json
 import os
 import socket
+import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -22,3 +26,28 @@ def has_gpu() -> bool:
 def installed(module: str) -> bool:
     """Also what lies in the working directory, where ``python -m`` would find it."""
     return importlib.util.find_spec(module) is not None or (Path.cwd() / module).is_dir()
+
+
+_VERSIONS = """
+import importlib.metadata, json, sys
+found = {d.metadata["Name"].lower(): d.version for d in importlib.metadata.distributions() if d.metadata["Name"]}
+print(json.dumps({name: found.get(name) for name in sys.argv[1:]}))
+"""
+
+
+def versions(names: Iterable[str], python: str | None = None) -> dict[str, str | None]:
+    """Package → its version, None where it is not installed: here, or in the environment of ``python``.
+
+    Raises ``OSError`` or ``subprocess.SubprocessError`` for a Python that cannot be asked.
+    """
+    if python is not None:
+        argv = [str(Path(python).expanduser()), "-c", _VERSIONS, *names]
+        said = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60).stdout
+        return dict(json.loads(said))
+    found: dict[str, str | None] = dict.fromkeys(names)
+    for name in found:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -166,6 +166,23 @@ def test_a_package_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def test_the_trainers_own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("slipstream.operate.doctor.doctor.has_gpu", lambda: False)
+    other = tmp_path / "python"
+    other.write_text(
+        "#!/bin/sh\necho '"
+        '{"torch": "2.12.1", "transformers": "5.17.0", "trl": "1.16.0", "peft": "0.21.0", "accelerate": "1.15.0", "unsloth": "2026.10.9"}'
+        "'\n"
+    )
+    other.chmod(0o755)
+    versions, _ = check_trainer(config(f"trainer.python={other}", "trainer.mode=frugal"))
+    assert (versions.level, "torch 2.12.1" in versions.what, "unsloth 2026.10.9" in versions.what) == ("ok", True, True)
+    first, *_ = check_trainer(config("trainer.mode=frugal"))
+    assert (first.level, first.fix) == ("fail", "pip install 'slipstream[unsloth]'")
+    (found,) = check_trainer(config(f"trainer.python={tmp_path}/none"))
+    assert (found.level, "can't be run" in found.what) == ("fail", True)
+
+
 def test_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real = importlib.metadata.version
     monkeypatch.setattr("slipstream.operate.doctor.doctor.has_gpu", lambda: True)

@@ -196,6 +196,8 @@ def test_missing_packages_come_with_the_line_to_paste(tmp_path: Path, monkeypatc
         ("judge.function=json", "write module:function"),
         ("judge.api_key_env=NOT_SET_ANYWHERE", "export NOT_SET_ANYWHERE="),
         ("trainer.model=./none", "trainer.model ./none: no such folder"),
+        ("trainer.python=./none/bin/python", "trainer.python: ./none/bin/python can't be run (FileNotFoundError)"),
+        ("trainer.mode=frugal", "Unsloth is not installed: make an environment with slipstream[unsloth]"),
     ],
 )
 def test_sidecars_that_can_never_work(tmp_path: Path, flag: str, said: str) -> None:
@@ -203,6 +205,15 @@ def test_sidecars_that_can_never_work(tmp_path: Path, flag: str, said: str) -> N
     with pytest.raises(StartError) as e:
         preflight(config(tmp_path, f"engine.model={MODEL}", *judge, flag))
     assert said in str(e.value)
+
+
+def test_the_trainers_own_environment_has_its_packages(tmp_path: Path) -> None:
+    preflight(config(tmp_path, f"engine.model={MODEL}", f"trainer.python={sys.executable}"))
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    with pytest.raises(StartError, match=r"torch, trl, peft not installed there: .*/python -m pip install 'slipstream"):
+        preflight(config(tmp_path, f"engine.model={MODEL}", f"trainer.python={bare}"))
 
 
 def test_up_says_so_in_one_line_and_starts_nothing(server: Server, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from slipstream.config import Config, load_config
 from slipstream.contract import Status
 from slipstream.errors import StartError
 from slipstream.operate.run import stack as module
-from slipstream.operate.run.stack import CONFIG_ENV, _own_key, _self, start_engine, start_stack
+from slipstream.operate.run.stack import CONFIG_ENV, _own_key, _self, _sidecar, start_engine, start_stack
 from slipstream.shared.processes import supervisor as keeping
 from slipstream.shared.processes.health import answers
 from slipstream.shared.processes.sidecars import SidecarFile
@@ -150,6 +150,17 @@ def test_judge_and_trainer_get_a_key_where_keys_are(tmp_path: Path) -> None:
     own = Keys(wanted.keys_file).check(secret)
     assert own is not None and own.may("inference"), "it asks the agents' own engine"
     assert os.path.exists(wanted.keys_file)
+
+
+def test_the_trainer_alone_runs_in_an_environment_of_its_own(tmp_path: Path) -> None:
+    wanted = config(tmp_path, "trainer.python=/opt/unsloth/bin/python")
+    assert _sidecar("trainer", wanted, {}, "--wait").argv[:4] == [
+        "/opt/unsloth/bin/python",
+        "-m",
+        "slipstream.cli",
+        "trainer",
+    ]
+    assert _sidecar("judge", wanted, {}).argv[0] == sys.executable
 
 
 async def test_the_real_proxy_beside_an_engine_that_runs(server: Server, tmp_path: Path) -> None:

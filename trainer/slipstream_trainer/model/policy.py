@@ -190,12 +190,65 @@ def check_targets(config: Config, model: PreTrainedModel) -> None:
 
 def check_quantize(config: Config) -> None:
     """Raises ``ConfigError`` where a 4-bit base can't be loaded."""
-    if config.trainer.quantize != "4bit":
+    if config.trainer.quantize == "4bit":
+        _check_4bit("trainer.quantize = '4bit'")
+
+
+UNSLOTH = "pip install 'slipstream[unsloth]' in an environment of its own, and set trainer.python to that environment's Python"
+
+
+def check_frugal(config: Config) -> None:
+    """Raises ``ConfigError`` where mode frugal is asked for and Unsloth is not there: without it the trainer would take
+    more memory, just where there is not enough.
+    """
+    if config.trainer.mode != "frugal":
         return
     if not torch.cuda.is_available():
-        raise ConfigError("trainer.quantize = '4bit' needs a GPU")
+        raise ConfigError("trainer.mode = 'frugal' needs a GPU: set trainer.mode = 'auto'")
+    if importlib.util.find_spec("unsloth") is None:
+        raise ConfigError(f"trainer.mode = 'frugal' needs Unsloth: {UNSLOTH}")
+
+
+def _check_4bit(what: str) -> None:
+    if not torch.cuda.is_available():
+        raise ConfigError(f"{what} needs a GPU")
     if importlib.util.find_spec("bitsandbytes") is None:
-        raise ConfigError("trainer.quantize = '4bit' needs bitsandbytes: pip install bitsandbytes")
+        raise ConfigError(f"{what} needs bitsandbytes: pip install bitsandbytes")
+
+
+def stored_as(described: PretrainedConfig) -> dict[str, Any]:
+    """How a model's weights are quantised in its files, as its ``config.json`` says. Empty: they are not."""
+    found = getattr(described, "quantization_config", None) or {}
+    return dict(found if isinstance(found, dict) else found.to_dict())
+
+
+def base_options(config: Config, described: PretrainedConfig) -> dict[str, Any]:
+    """What transformers needs so that the base model can be trained through. Weights in FP8, MXFP4 and
+    compressed-tensors become plain ones of the same values. Raises ``ConfigError`` for those that cannot.
+    """
+    import transformers
+
+    kind = str(stored_as(described).get("quant_method", "")).removeprefix("QuantizationMethod.").lower()
+    if not kind:
+        return {}
+    where = f"the base model {model_path(config)} is stored as {kind}"
+    if config.trainer.quantize == "4bit" and kind != "bitsandbytes":
+        raise ConfigError(f"{where}: set trainer.quantize = 'none', or trainer.model to the unquantised model")
+    if kind == "bitsandbytes":
+        _check_4bit(where + ", which")
+        return {"device_map": {"": device()}}
+    if kind == "fp8":
+        return {"quantization_config": transformers.FineGrainedFP8Config(dequantize=True)}
+    if kind == "mxfp4":
+        return {"quantization_config": transformers.Mxfp4Config(dequantize=True)}
+    if kind != "compressed-tensors":
+        raise ConfigError(
+            f"{where}, and can't be trained through: set trainer.model to the unquantised model that it was made "
+            "from (the engine goes on with this one), or trainer.enabled = false"
+        )
+    if importlib.util.find_spec("compressed_tensors") is None:
+        raise ConfigError(f"{where}, which the trainer reads with compressed-tensors: pip install compressed-tensors")
+    return {"quantization_config": transformers.CompressedTensorsConfig(run_compressed=False)}
 
 
 log = logging.getLogger(__name__)
@@ -216,6 +269,7 @@ def check_lora(config: Config) -> None:
                 f"trainer.lora_targets {bad or 'is empty'}: name linear layers of the blocks (q_proj, up_proj, …)"
             )
     check_quantize(config)
+    check_frugal(config)
 
 
 def check_adapter(folder: Path, max_rank: int) -> str | None:
@@ -306,6 +360,7 @@ def _load_base(config: Config, path: str, bare: PreTrainedModel, layers: int | N
 
     tree = config.trainer.mode in ("auto", "tree") and takes_trees(bare.config)
     options: dict[str, Any] = {"dtype": dtype_of(config), "attn_implementation": attention_of(bare, tree=tree)}
+    options |= base_options(config, bare.config)
     if layers is not None:
         options["config"] = described_as(path, layers)
     if config.trainer.quantize == "4bit":
@@ -322,13 +377,16 @@ def _load_base(config: Config, path: str, bare: PreTrainedModel, layers: int | N
 
 
 def _load_frugal(config: Config, path: str) -> tuple[PeftModel, PreTrainedTokenizerBase] | None:
-    """Unsloth's model, or None where it is not to be had."""
+    """Unsloth's model. None: it is not to be had, and the mode is ``auto``. Raises ``ConfigError`` if it was asked for."""
     if not torch.cuda.is_available():
         return None
     try:
         from unsloth import FastLanguageModel
     except (ImportError, RuntimeError, NotImplementedError) as e:
-        log.warning("mode frugal: Unsloth can't be used (%s), going on without", e)
+        said = f"Unsloth can't be used ({type(e).__name__}: {e})"
+        if config.trainer.mode == "frugal":
+            raise ConfigError(f"trainer.mode = 'frugal': {said}: {UNSLOTH}") from e
+        log.warning("the model may not fit this GPU, and %s: %s", said, UNSLOTH)
         return None
     t = config.trainer
     model, tokenizer = FastLanguageModel.from_pretrained(

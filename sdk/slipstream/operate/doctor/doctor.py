@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -29,6 +28,7 @@ from slipstream.operate.doctor.proxy import check_proxy
 from slipstream.operate.run.preflight import untrainable
 from slipstream.settings.judge import is_own
 from slipstream.shared.machine import has_gpu
+from slipstream.shared.machine import versions as package_versions
 
 __all__ = ["Finding", "as_json", "examine"]
 
@@ -190,27 +190,41 @@ def _judge_answers(base: str, key: str | None, model: str) -> Finding:
 
 
 def check_trainer(config: Config) -> Iterator[Finding]:
-    """Versions that it is tried with, and the GPU."""
+    """Versions that it is tried with, in its own environment, and the GPU."""
     if not config.trainer.enabled:
         return
-    versions: dict[str, str] = {}
-    for name in ("torch", "transformers", "trl", "peft", "accelerate"):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            yield fail(f"{name} is not installed", NO_TRAINER, "pip install 'slipstream[trainer]'")
-            return
+    python = config.trainer.python
+    pip = f"{python} -m pip" if python else "pip"
+    try:
+        found = package_versions(("torch", "transformers", "trl", "peft", "accelerate", "unsloth"), python)
+    except (OSError, subprocess.SubprocessError, ValueError) as e:
+        fix = "set trainer.python to the Python of an environment"
+        yield fail(f"trainer.python: {python} can't be run ({type(e).__name__})", NO_TRAINER, fix)
+        return
+    if found["unsloth"] is None:
+        del found["unsloth"]
+        if config.trainer.mode == "frugal":
+            yield fail(
+                "trainer.mode is frugal, and Unsloth is not installed",
+                NO_TRAINER,
+                f"{pip} install 'slipstream[unsloth]'",
+            )
+    if missing := [name for name, version in found.items() if version is None]:
+        yield fail(f"{missing[0]} is not installed", NO_TRAINER, f"{pip} install 'slipstream[trainer]'")
+        return
+    versions = {name: version for name, version in found.items() if version is not None}
     old = [f"{n} {versions[n]}" for n, least in TRAINED_WITH.items() if _numbers(versions[n]) < least]
     trl = _numbers(versions["trl"])
     if not (1, 15) <= trl < (1, 17):
-        yield fail(f"trl {versions['trl']} was not tried", UNTRIED, "pip install 'trl>=1.15,<1.17'")
+        yield fail(f"trl {versions['trl']} was not tried", UNTRIED, f"{pip} install 'trl>=1.15,<1.17'")
     elif not has_gpu() and trl < (1, 16):
-        yield fail(f"trl {versions['trl']} has no CPU path for GRPO", NO_TRAINER, "pip install 'trl>=1.16,<1.17'")
+        yield fail(f"trl {versions['trl']} has no CPU path for GRPO", NO_TRAINER, f"{pip} install 'trl>=1.16,<1.17'")
     elif old:
         what = f"{', '.join(old)}: older than the trainer is tried with"
-        yield fail(what, UNTRIED, "pip install -U 'slipstream[trainer]'")
+        yield fail(what, UNTRIED, f"{pip} install -U 'slipstream[trainer]'")
     else:
-        yield ok("trainer: " + ", ".join(f"{k} {v}" for k, v in versions.items()))
+        there = f" ({python})" if python else ""
+        yield ok(f"trainer{there}: " + ", ".join(f"{k} {v}" for k, v in versions.items()))
     yield _gpu(versions["torch"])
 
 

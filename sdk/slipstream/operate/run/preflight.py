@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from slipstream.engines.engine import NO_IDS, EngineAway, ask_now, ask_over
 from slipstream.errors import StartError
 from slipstream.shared.functions import need
 from slipstream.shared.hub import fetch_description, model_config
-from slipstream.shared.machine import installed
+from slipstream.shared.machine import installed, versions
 from slipstream.shared.processes.proxy_file import running_proxy
 
 LEAST_ROOM = 64_000_000
@@ -129,11 +130,37 @@ def check_keys(config: Config) -> None:
     need("slipstream_proxy.process.parent", "proxy").check_bind(config, keyed=bool(len(keys)))
 
 
+def check_python(python: str) -> None:
+    """The trainer's own environment has what it needs. Raises ``StartError``."""
+    try:
+        found = versions(("slipstream", "torch", "trl", "peft"), python)
+    except (OSError, subprocess.SubprocessError, ValueError) as e:
+        raise StartError(
+            f"trainer.python: {python} can't be run ({type(e).__name__}): give the Python of an "
+            "environment, such as unsloth/bin/python"
+        ) from e
+    if missing := [name for name, version in found.items() if version is None]:
+        raise StartError(
+            f"trainer.python: {', '.join(missing)} not installed there: {python} -m pip install 'slipstream[unsloth]' "
+            "(or slipstream[trainer])"
+        )
+
+
 def check_installed(config: Config) -> None:
     """The parts that will run. For each that is missing: the line to paste."""
     if not config.engine.urls:
         started(config).check_installed()
-    if wants_trainer(config) and not all(map(installed, ("torch", "trl", "peft"))):
+    if not wants_trainer(config):
+        return
+    python = config.trainer.python
+    if python:
+        check_python(python)
+    if config.trainer.mode == "frugal" and versions(["unsloth"], python)["unsloth"] is None:
+        raise StartError(
+            "trainer.mode is frugal, and Unsloth is not installed: make an environment with slipstream[unsloth] and "
+            "set trainer.python to its Python, or set trainer.mode = 'auto'"
+        )
+    if not python and not all(map(installed, ("torch", "trl", "peft"))):
         raise StartError(
             "the trainer's packages are not installed: pip install 'slipstream[trainer]' (or --set "
             "trainer.enabled=false)"

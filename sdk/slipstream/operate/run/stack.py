@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from slipstream.config import Config
 from slipstream.engines import started
@@ -194,6 +195,8 @@ def _sidecar(command: str, config: Config, key: dict[str, str], *args: str) -> C
     """Agents are served without it. It is restarted; after many failures in a row it stays down."""
     child = _self(command, config, *args)
     child.env |= key
+    if command == "trainer" and config.trainer.python:
+        child.argv[0] = str(Path(config.trainer.python).expanduser())
     child.essential, child.may_end = False, True
     child.max_failures, child.hopeless = SIDECAR_FAILURES, (NO_PROGRAM,)
     return child

@@ -31,7 +31,7 @@ REMEDIES = (
     ),
     (
         r"out of memory|OutOfMemory|Cannot allocate memory",
-        'use a smaller model, set trainer.max_tokens or engine.gpu_memory lower, or trainer.memory = "frugal"',
+        'use a smaller model, set trainer.token_budget or engine.gpu_memory lower, or trainer.mode = "frugal"',
     ),
     (
         r"gated repo|401 Client Error|403 Client Error|Invalid credentials",
