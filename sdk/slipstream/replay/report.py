@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from xml.etree import ElementTree as ET
 
 from slipstream.replay.comparison import CasePair, PairedTest, guard
-from slipstream.replay.steps import JsonObject, ReplayCase
+from slipstream.replay.steps import JsonObject, ReplayCase, ReplayStep
 
 WORST = 3
 LIMITS = (
@@ -82,11 +82,19 @@ def beside(messages: Sequence[object], candidate: object, control: object) -> tu
     return _text(asked), _text(candidate), _text(control)
 
 
+def differing(step: ReplayStep) -> tuple[JsonObject, JsonObject]:
+    """A message of each side: the first that the other side did not give too."""
+    sides = [[r["message"] for r in replies] for replies in (step.candidate, step.control)]
+    texts = [{_text(m) for m in side} for side in sides]
+    a, b = (next((m for m in side if _text(m) not in texts[1 - n]), side[0]) for n, side in enumerate(sides))
+    return a, b
+
+
 def _worst_step(pair: CasePair) -> tuple[str, str, str]:
-    """Of the first samples, where the candidate lost most."""
+    """Where the candidate lost most."""
     assert pair.case is not None
     step = next(s for s in pair.case.steps if s.call.number == pair.step)
-    return beside(step.call.messages, step.candidate[0]["message"], step.control[0]["message"])
+    return beside(step.call.messages, *differing(step))
 
 
 def line_of(test: PairedTest) -> str:

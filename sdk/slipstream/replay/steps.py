@@ -79,7 +79,7 @@ def side_of(words: Sequence[str], base: str) -> Side:
             url, _, there = word.partition("#")
             base = url.rstrip("/").removesuffix("/v1") + "/v1"
             model = there or model
-        elif Path(word).suffix in (".txt", ".md", ".prompt"):
+        elif Path(word).suffix in (".txt", ".md", ".prompt") or Path(word).is_file():
             try:
                 system = Path(word).read_text(encoding="utf-8").strip()
             except (OSError, UnicodeDecodeError) as e:

@@ -43,3 +43,12 @@ def test_what_a_reply_says_cannot_make_a_heading() -> None:
     assert [line for line in text.splitlines() if line.startswith("#")] == [
         "# Replay: worse", "## Worst cases by tool calls", "### e-1, call 0: 0.00 against 1.00",
     ]  # fmt: skip
+
+
+def test_replies_are_shown_that_the_other_side_did_not_give() -> None:
+    case = case_of(recorded("e-1"))
+    same, other = ({"message": tool_message("find", name=n)} for n in ("x", "y"))
+    case.steps[0].candidate, case.steps[0].control = [same, {"message": {"content": "no"}}], [same, other]
+    text = markdown(ReplayReport("a", "b", [made("worse", CasePair("e-1", 0.5, 1.0, 0, case))], [case], 2, 10))
+    control = next(x for x in text.splitlines() if x.startswith("- control"))
+    assert '- candidate: "no"' in text and "y" in control and "x" not in control

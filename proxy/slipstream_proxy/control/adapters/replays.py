@@ -27,7 +27,7 @@ from slipstream.engines.engine import EngineAway
 from slipstream.errors import ConfigError
 from slipstream.replay.beside import groups_of_step, note
 from slipstream.replay.comparison import JUDGE, CasePair, Detect, PairedTest, Questions, checked, groups_of
-from slipstream.replay.report import LIMITS, beside
+from slipstream.replay.report import LIMITS, beside, differing
 from slipstream.replay.steps import ReplayBudget, ReplayCase, Replayer, Side, case_of
 from slipstream.settings.gate import AUTOMATIC, GateReplayConfig
 from slipstream.shared.backoff import rest
@@ -378,8 +378,8 @@ def shown_step(pair: CasePair, of: str, question: str, names: tuple[str, str]) -
     step = next(s for s in pair.case.steps if s.call.number == pair.step)
     bare = {"prompt_ids": None, "completion_ids": None, "logprobs": None, "prefix": None, "extends": None}
     calls = []
-    for n, (name, replies) in enumerate(zip(names, (step.candidate, step.control), strict=True)):
-        own = {"id": f"{step.call.id}-{n}"[:128], "number": n, "adapter": name, "reply": [replies[0]["message"]]}
+    for n, (name, message) in enumerate(zip(names, differing(step), strict=True)):
+        own = {"id": f"{step.call.id}-{n}"[:128], "number": n, "adapter": name, "reply": [message]}
         calls.append(step.call.model_copy(update=bare | own))
     figures = {"candidate": f"{pair.candidate:.4f}", "control": f"{pair.control:.4f}", "call": str(pair.step)}
     tags = {f"replay.{k}": v for k, v in (figures | {"set": of, "question": question}).items()}
