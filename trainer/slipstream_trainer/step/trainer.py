@@ -96,8 +96,8 @@ class CapturedGRPOTrainer(GRPOTrainer):
         self.create_optimizer()
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         self.first = {} if self.sft else weights_of(self.model)
-        """Weights of the adapter that training started from, for β and for users' words. A new adapter's are the base model:
-        it changes nothing. A model whose adapter is switched off would be compiled once more.
+        """Weights of the adapter that training started from, for β and for users' words. A new adapter's are the base
+        model: it changes nothing. A model whose adapter is switched off would be compiled once more.
         """
         self.hints = Hints(tokenizer, config.trainer.words_prompt)
         self._given: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -146,8 +146,8 @@ class CapturedGRPOTrainer(GRPOTrainer):
         return work
 
     def teach(self, work: Work, plan: Plan, token_W: torch.Tensor) -> None:
-        """What the first policy thinks of the replies with a user's words in the prompts. ``plan``: these prompts with the
-        replies. ``token_W``: which token of the batch each of its tokens is.
+        """What the first policy thinks of the replies with a user's words in the prompts. ``plan``: these prompts with
+        the replies. ``token_W``: which token of the batch each of its tokens is.
         """
         teacher = Work.of(plan, self.device)
         hidden_WH = torch.zeros(len(token_W), self.hidden, dtype=self.base.dtype, device=self.device)
