@@ -54,7 +54,8 @@ from tests.support.served import Served
 
 from slipstream.client import AsyncClient
 from slipstream.config import Config, load_config
-from slipstream.contract import FeedbackIn, Group, TrainAgainIn
+from slipstream.contract import FeedbackIn, Group, Status, TrainAgainIn
+from slipstream.errors import ApiError
 from slipstream.operate.demo.learning import settle
 from slipstream.operate.demo.task import load_task
 from slipstream.operate.run.stack import Stack, start_stack
@@ -257,13 +258,25 @@ async def quiet(
     gives all of them what they train by. ``last``: also what is too little for a step."""
     until, looks = time.monotonic() + longest, 0
     while time.monotonic() < until and looks < 4:
-        status = await client.status()
+        status = await status_of(client)
         groups = status.groups
         waits = any("until no agent's call" in line for line in status.waiting)
         waits = waits or bool(judged and status.judging.backlog.groups)
         waits = waits or bool(scored and groups.get("waiting_reward")) or bool(groups.get("leased"))
         looks = 0 if waits or groups.get("ready", 0) >= (1 if last else 4) else looks + 1
         await asyncio.sleep(0.5)
+
+
+async def status_of(client: AsyncClient, patience: float = 60.0) -> Status:
+    """A busy machine may keep the control plane from answering for a while."""
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return await client.status()
+        except ApiError:
+            if time.monotonic() > until:
+                raise
+            await asyncio.sleep(1.0)
 
 
 # --- arms
@@ -280,7 +293,7 @@ async def live(arm: Arm, agents: Agents, stack: Stack, **judge: bool) -> dict[st
         while agents.calls < arm.args.calls and arm.left > 0:
             await agents.work(min(ROUND, arm.args.calls - agents.calls), lambda: arm.left)
             await quiet(client, min(PAUSE, arm.left), **judge)
-            status = await client.status()
+            status = await status_of(client)
             say(f"{agents.calls} calls, {status.steps} steps, live {status.models}, groups {status.groups}")
         await quiet(client, min(1.5 * PAUSE, arm.left), **judge, last=True)
         seconds = time.monotonic() - began
@@ -291,7 +304,7 @@ async def ended(
     arm: Arm, agents: Agents, stack: Stack, client: AsyncClient, base: float, seconds: float
 ) -> dict[str, Any]:
     """The figures that all arms have."""
-    status = await client.status()
+    status = await status_of(client)
     adapter = await settle(stack)
     events = await client.events()
     last = await agents.held_out()
@@ -414,7 +427,7 @@ async def judge_again(client: AsyncClient, **judge: object) -> dict[str, object]
 
 async def passes_left(client: AsyncClient) -> int:
     """Of groups that are to be trained on again."""
-    lines = (await client.status()).funnel.lines
+    lines = (await status_of(client)).funnel.lines
     return sum(line.count for line in lines if line.cause == "again")
 
 

@@ -21,12 +21,12 @@ def places_of(micro: MicroBatch, device: torch.device) -> torch.Tensor:
 
 @dataclass(slots=True, eq=False)
 class Lesson:
-    """What the policy thinks of its replies with a user's words in the prompts (``algorithm.words``)."""
+    """What the first policy thinks of the replies with a user's words in the prompts (``algorithm.words``)."""
 
     row_T: torch.Tensor
     """Which row of ``hidden_WH`` a token has. -1: nothing was said about it."""
     hidden_WH: torch.Tensor
-    """Before the step, in the host's memory: the last layer's output, of which the head makes the distribution."""
+    """In the host's memory: the last layer's output, of which the head makes the distribution."""
     logprobs_T: torch.Tensor
     """Of the sampled tokens, for people. NaN where nothing was said."""
     kl_T: torch.Tensor

@@ -95,9 +95,9 @@ class CapturedGRPOTrainer(GRPOTrainer):
         self.remove_callback(PrinterCallback)  # steps are logged
         self.create_optimizer()
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.first = weights_of(self.model) if self.beta and not self.sft else {}
-        """Weights of the adapter that training started from, where β needs them. A new adapter's are the base model:
-        it changes nothing. A model whose adapter is switched off would be compiled once more.
+        self.first = {} if self.sft else weights_of(self.model)
+        """Weights of the adapter that training started from, for β and for users' words. A new adapter's are the base
+        model: it changes nothing. A model whose adapter is switched off would be compiled once more.
         """
         self.hints = Hints(tokenizer, config.trainer.words_prompt)
         self._given: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -139,19 +139,19 @@ class CapturedGRPOTrainer(GRPOTrainer):
     def start(self, plan: Plan) -> Work:
         """A batch's work, with the reference's log-probabilities where β asks for them."""
         work = Work.of(plan, self.device)
-        if self.first:
+        if self.first and self.config.trainer.beta:
             self._refer(work)
         if not self.sft:
             work.looked = {id(m) for m in self.own_looked_at(work)}
         return work
 
     def teach(self, work: Work, plan: Plan, token_W: torch.Tensor) -> None:
-        """What the policy thinks of its replies with a user's words in the prompts. ``plan``: these prompts with the
-        replies. ``token_W``: which token of the batch each of its tokens is.
+        """What the first policy thinks of the replies with a user's words in the prompts. ``plan``: these prompts with
+        the replies. ``token_W``: which token of the batch each of its tokens is.
         """
         teacher = Work.of(plan, self.device)
         hidden_WH = torch.zeros(len(token_W), self.hidden, dtype=self.base.dtype, device=self.device)
-        with torch.no_grad():
+        with torch.no_grad(), self.as_reference():
             for micro in self.mine(plan):
                 everywhere = torch.arange(len(micro.slots.source_S), device=self.device)
                 logps, _, token, score = self.compared(micro, teacher, everywhere)
