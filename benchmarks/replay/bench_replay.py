@@ -200,7 +200,7 @@ def in_parts(args: argparse.Namespace) -> dict[str, object]:
 
 
 def live(base: float, worse: float) -> float:
-    return canary(40, base, worse)
+    return canary(20, base, worse)
 
 
 def keep(found: dict[str, object], out: Path | None) -> None:
