@@ -200,7 +200,7 @@ def in_parts(args: argparse.Namespace) -> dict[str, object]:
 
 
 def live(base: float, worse: float) -> float:
-    return canary(40, base, worse)
+    return canary(20, base, worse)
 
 
 def keep(found: dict[str, object], out: Path | None) -> None:
@@ -229,6 +229,7 @@ def main() -> int:
     parser.add_argument("--held-out", type=int, default=100, help="runs by which a part measures each version")
     parser.add_argument("--tries", type=int, default=512, help="runs by which --make measures each adapter")
     parser.add_argument("--grid", type=int, default=8, help="parts of the way that --make measures")
+    parser.add_argument("--rounds-of-parts", type=int, default=2, help="then it measures each version's part so often")
     parser.add_argument("--train-steps", type=int, help="of each of the three adapters")
     parser.add_argument("--rounds", type=int, default=8, help="of the agents: alone, and beside a replay")
     parser.add_argument("--quiet", type=float, default=20.0, help="seconds of agents alone in a round")

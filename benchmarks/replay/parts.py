@@ -115,6 +115,10 @@ class Served:
             tags={"customer": str(self.world.tag(item))},
         )  # fmt: skip
 
+    async def load(self, adapter: Path) -> None:
+        body = {"lora_name": adapter.name, "lora_path": str(adapter)}
+        (await self.http.post(f"{self.base}/v1/load_lora_adapter", json=body)).raise_for_status()
+
     async def played(self, model: str, items: Iterator[Any], count: int, concurrency: int = 48) -> list[EpisodeDetail]:
         left, found = itertools.islice(items, count), list[EpisodeDetail]()
 
@@ -125,8 +129,13 @@ class Served:
         await asyncio.gather(*(work() for _ in range(concurrency)))
         return found
 
-    async def success(self, model: str, count: int, seed: int) -> list[float]:
-        return [e.reward or 0.0 for e in await self.played(model, self.world.items("eval", seed), count)]
+    async def held_out(self, model: str, count: int, seed: int) -> list[tuple[str, float]]:
+        """The tag's value and the reward of each run."""
+        played = await self.played(model, self.world.items("eval", seed), count)
+        return [(e.tags["customer"], e.reward or 0.0) for e in played]
+
+    async def success(self, model: str, count: int) -> float:
+        return statistics.fmean(reward for _, reward in await self.held_out(model, count, 1))
 
 
 def sampling(world: World) -> dict[str, Any]:
@@ -138,7 +147,7 @@ async def served(world: World, adapters: Sequence[Path], log: Path, flags: list[
     names = [f"{p.name}={p}" for p in adapters]
     base = {"engine": {"model": str(world.model), "name": world.name, "max_loras": 10, "api_servers": 1}}
     config: Config = load_config(env={}, base=base, flags=flags)
-    args = [*config.engine.args, "--lora-modules", *names]
+    args = [*config.engine.args, *(["--lora-modules", *names] if names else [])]
     config = config.model_copy(update={"engine": config.engine.model_copy(update={"args": args})})
     with log.open("w", buffering=1) as out:
         supervisor = Supervisor(lambda who, line: print(f"{who:8} | {line}", file=out))
@@ -164,25 +173,32 @@ async def make(world: World, folder: Path, args: argparse.Namespace) -> None:
             began = time.monotonic()
             train_lora(world, kind, folder / "trained" / kind, device, args.train_steps)
             say(f"{world.name}: {kind} trained in {time.monotonic() - began:.0f} s")
-    grid = [n / args.grid for n in range(1, args.grid + 1)]
-    tries = {(kind, part): folder / "grid" / f"{kind}-{part:.3f}" for kind in KINDS for part in grid}
-    for (kind, part), at in tries.items():
-        scaled(folder / "trained" / kind, at, part)
     found: dict[str, dict[float, float]] = {kind: {} for kind in KINDS}
-    async with served(world, list(tries.values()), folder / "grid.log", args.set) as engine:
-        base = statistics.fmean(await engine.success(world.name, args.tries, 1))
-        for (kind, part), at in tries.items():
-            found[kind][part] = statistics.fmean(await engine.success(at.name, args.tries, 1))
+    async with served(world, [], folder / "grid.log", args.set) as engine:
+
+        async def measure(kind: str, part: float) -> None:
+            at = folder / "grid" / f"{kind}-{part:.4f}"
+            scaled(folder / "trained" / kind, at, part)
+            await engine.load(at)
+            found[kind][part] = await engine.success(at.name, args.tries)
             say(f"{world.name}: {kind} at {part:g}: {found[kind][part]:.3f}")
-    accepted = min(world.base, max(found["careful"].values()) - 0.08)
+
+        base = await engine.success(world.name, args.tries)
+        for kind in KINDS:
+            found[kind][0.0] = base
+            for n in range(1, args.grid + 1):
+                await measure(kind, n / args.grid)
+        accepted = min(world.base, max(found["careful"].values()) - 0.08)
+        for _ in range(args.rounds_of_parts):
+            for kind, more in TARGETS.values():
+                part = part_for(accepted + more, found[kind])
+                if part not in found[kind]:
+                    await measure(kind, part)
     parts = {"base model": base, "accepted": accepted}
-    for kind in KINDS:
-        found[kind][0.0] = base
     for name, (kind, more) in TARGETS.items():
         parts[name] = part_for(accepted + more, found[kind])
         scaled(folder / "trained" / kind, folder / "versions" / name, parts[name])
-    # as good for four values of the tag as the better version: the same part of its way
-    scaled(folder / "trained" / "broken", folder / "versions" / "broken_on_one_tag", parts["better"])
+    scaled(folder / "trained" / "broken", folder / "versions" / "broken_on_one_tag", 1.0)
     scaled(folder / "trained" / "careful", folder / "versions" / "equal", parts["control"])
     spoiled(folder / "trained" / "careful", folder / "versions" / "spoiled", NOISE, 3)
     (folder / "made.json").write_text(json.dumps({"parts": parts, "measured": found}))
@@ -294,7 +310,7 @@ async def part(world: World, folder: Path, share: int, of: int, args: argparse.N
     log = args.out.with_suffix(".log") if args.out else folder / f"part-{share}.log"
     async with served(world, adapters, log, args.set) as engine:
         say(f"{world.name} {share}/{of}: the engine answers after {time.monotonic() - began:.0f} s")
-        held_out = {n: await engine.success(n, args.held_out, 1000 + share) for n in ("control", *VERSIONS)}
+        held_out = {n: await engine.held_out(n, args.held_out, 1000 + share) for n in ("control", *VERSIONS)}
         engine.tokens = engine.runs = 0
         kept = await engine.played("control", world.items("train", 1000 + share), 3 * args.cases)
         tokens = engine.tokens / engine.runs
@@ -356,10 +372,13 @@ HOW = ("function", "ruler")
 
 def _of_task(parts: Sequence[dict[str, Any]], live: Any) -> dict[str, Any]:
     held_out: dict[str, list[float]] = defaultdict(list)
+    of_tags: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     replays: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for p in parts:
         for name, rewards in p["held_out"].items():
-            held_out[name] += rewards
+            held_out[name] += [reward for _, reward in rewards]
+            for tag, reward in rewards:
+                of_tags[name][tag].append(reward)
         for one in p["replays"]:
             replays[one["version"]].append(one)
     base = statistics.fmean(held_out["control"])
@@ -378,6 +397,10 @@ def _of_task(parts: Sequence[dict[str, Any]], live: Any) -> dict[str, Any]:
             **{f"refused_{how}": round(n / len(runs), 4) if runs else None for how, n in refusals.items()},
             **{f"cases_{how}": _mean([r["cases"][how] for r in runs if r["cases"][how]]) for how in HOW},
         }
+    means = {n: {tag: statistics.fmean(found) for tag, found in sorted(of_tags[n].items())} for n in of_tags}
+    rows["broken_on_one_tag"]["held_out_difference_of_tags"] = {
+        tag: round(mean - means["control"].get(tag, 0.0), 3) for tag, mean in means["broken_on_one_tag"].items()
+    }
     bad = [r["tokens"]["function"] for r in replays["worse_10"]]
     episodes = live(base, base + rows["worse_10"]["held_out_difference"])
     of_run = statistics.fmean(p["tokens_of_a_run"] for p in parts)

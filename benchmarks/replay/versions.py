@@ -18,7 +18,7 @@ from worlds import TAGS, Message, World, inbox, players, tools_of
 
 RANK = 16
 PARTS = ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj")
-STEPS = {"inbox": 150, "retail": 300}
+STEPS = {"inbox": 250, "retail": 500}
 ROWS, BATCH = 3000, 64
 BROKEN = TAGS - 1
 """The value of the tag that a version is careless for."""

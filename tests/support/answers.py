@@ -72,6 +72,11 @@ def fill(server: Server) -> None:
     server.on("POST", "/judge/report", {"groups": 2})
     server.on("POST", "/judge/reruns", {"stored": True})
     server.on("POST", "/training/again", {"groups": 1, "passes": 2, "episodes": 8, "corrected": 0, "left_out": {}})
+    server.on(
+        "POST",
+        "/training/anew",
+        {"groups": 1, "passes": 1, "episodes": 2, "corrected": 0, "left_out": {}, "adapters": ["m@2"], "start": "m@1"},
+    )
     server.on("DELETE", "/training/again", {"groups": 1})
     server.on("GET", "/groups/parked", {"groups": [GROUP]})
     server.on("POST", "/groups/g1/retry", {})

@@ -212,6 +212,11 @@ def train_again(again: c.TrainAgainIn, **filters: Any) -> Ask[c.TrainAgain]:
     return Ask("POST", "/training/again", model(c.TrainAgain), again, params=query(filters))
 
 
+def train_anew(anew: c.TrainAnewIn) -> Ask[c.TrainAnew]:
+    """Versions are taken back, and what they were trained on is trained on anew, without some episodes."""
+    return Ask("POST", "/training/anew", model(c.TrainAnew), anew)
+
+
 def stop_training_again() -> Ask[c.TrainAgainStopped]:
     return Ask("DELETE", "/training/again", model(c.TrainAgainStopped))
 

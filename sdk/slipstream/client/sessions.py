@@ -132,6 +132,7 @@ class Methods:
     cache_put = Method(requests.cache_put)
     lease_batch = Method(requests.lease_batch)
     train_again = Method(requests.train_again)
+    train_anew = Method(requests.train_anew)
     stop_training_again = Method(requests.stop_training_again)
     ack_batch = Method(requests.ack_batch)
     tell_gaps = Method(requests.tell_gaps)

@@ -71,6 +71,8 @@ from slipstream.contract.batches import (
     TrainAgain,
     TrainAgainIn,
     TrainAgainStopped,
+    TrainAnew,
+    TrainAnewIn,
     filter_of,
 )
 from slipstream.contract.cases import (
@@ -317,6 +319,8 @@ __all__ = [
     "TrainAgain",
     "TrainAgainIn",
     "TrainAgainStopped",
+    "TrainAnew",
+    "TrainAnewIn",
     "WorstRun",
     "check_lora_rank",
     "descendants",

@@ -270,6 +270,10 @@ class Adapter(Model):
     """A person promoted it: it goes live as soon as it is loaded, without the gate."""
     accepted: bool = False
     """It was live once: a rollback may go back to it."""
+    anew: bool = False
+    """It, or what it was made from, was trained on episodes that it should not have been, and was taken back for that:
+    training goes on from before it. What it answered may be trained on.
+    """
     kept_from: dict[str, str] = Field(default_factory=dict)
     """Group of runs (``tag.NAME=VALUE``, ``task=NAME``) for which alone it was taken back → the adapter that the
     group's new runs get. Versions that are made from it take this over.
@@ -320,7 +324,8 @@ class Adapter(Model):
 
 
 def fallen(adapters: Mapping[str, Adapter], name: str | None) -> str | None:
-    """The version that was rolled back, or failed its replay, and that ``name`` is or was made from; None: it stands.
+    """The version that was rolled back, failed its replay or is made anew, and that ``name`` is or was made from. None:
+    it stands.
 
     A version that was accepted stands, whatever it was made from. So does what a person promotes (``forced``).
     Proxy and trainer both decide by this alone.
@@ -329,7 +334,7 @@ def fallen(adapters: Mapping[str, Adapter], name: str | None) -> str | None:
     while name is not None and name not in seen and (a := adapters.get(name)) is not None:
         if a.forced:
             return None
-        if a.state == AdapterState.ROLLED_BACK or (a.state == AdapterState.REFUSED and a.failed_replay):
+        if a.anew or a.state == AdapterState.ROLLED_BACK or (a.state == AdapterState.REFUSED and a.failed_replay):
             return a.name
         if a.state == AdapterState.LIVE or a.accepted:
             return None

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from slipstream.contract.base import Finite, Id, Model, Tag
+from slipstream.contract.names import NamedEpisode
 
 
 class BatchLeaseIn(Model):
@@ -55,6 +56,27 @@ class TrainAgain(Model):
     """Groups that were trained on with other rewards than they have now."""
     left_out: dict[str, int]
     """Why → groups: ``trained`` (often enough), ``equal_rewards``, ``not_scored``, ``eval``, ``rolled_back``, …"""
+
+
+class TrainAnewIn(Model):
+    """``POST training/anew``: versions are taken back, and what they were trained on is trained on anew.
+
+    One of both fields is needed.
+    """
+
+    adapter: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """The first of them: a name or a version's number. None: the first that was trained on one of ``without``."""
+    without: list[NamedEpisode] = Field(default_factory=list, max_length=2000)
+    """Ids of episodes whose groups are left out."""
+    dry_run: bool = False
+    """Only say what would be done."""
+
+
+class TrainAnew(TrainAgain):
+    adapters: list[str]
+    """What is taken back: the first version, and what was made from it."""
+    start: str
+    """What new runs get, and training goes on from."""
 
 
 class TrainAgainStopped(Model):

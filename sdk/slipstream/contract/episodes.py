@@ -257,6 +257,8 @@ class ForgetOut(Model):
     """Those that were made from these, and go on with what they learned. ``slipstream adapters retrain`` helps."""
     exports: list[str] = Field(default_factory=list)
     """Datasets that one of them stands in, as ``Deleted`` has them."""
+    anew: list[str] = Field(default_factory=list)
+    """Those that were taken back for that and are trained anew (``store.forget``)."""
     cases: list[str] = Field(default_factory=list)
     """Sets of cases that had a copy of one. The copies are gone."""
     unknown: list[str] = Field(default_factory=list)
@@ -271,6 +273,8 @@ class Deleted(Model):
     """Adapters that were trained on it."""
     made_from: list[str] = Field(default_factory=list)
     """Those that were made from these."""
+    anew: list[str] = Field(default_factory=list)
+    """Those that were taken back for that and are trained anew (``store.forget``)."""
     cases: list[str] = Field(default_factory=list)
     """Sets of cases that had a copy. The copies are gone."""
     exports: list[str] = Field(default_factory=list)

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from slipstream.contract import CallRecord
 from slipstream.errors import ConfigError
 from slipstream.replay.steps import ReplayCase, ReplayStep, Reply
+from slipstream.shared.refusals import refuses
 
 Score = Callable[[CallRecord, Reply], float]
 """(the recorded call, a reply's message) → from 0 to 1."""
@@ -62,6 +63,8 @@ def guard(reply: Reply) -> str | None:
         return "length"
     if message.get("refusal") or reply.get("finish_reason") == "content_filter":
         return "refusal"
+    if len(str(message.get("content") or "")) <= SHORT and refuses(message):
+        return "refusal"
     return None if calls or message.get("content") else "empty"
 
 
@@ -104,6 +107,8 @@ class CasePair:
         return self.candidate - self.control
 
 
+SHORT = 1200
+"""Characters of a reply above which it is no refusal in plain words."""
 SURE, LEAST = 8, 0.2
 """Cases after which differences are measured by the largest of them, and what they are measured by at least."""
 

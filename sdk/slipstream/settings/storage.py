@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from slipstream.settings.base import Positive, Section
@@ -24,6 +26,11 @@ class StoreConfig(Section):
     memory_limit: str = Field("1GB", description="DuckDB's memory limit.")
     threads: int = Field(1, ge=1, description="DuckDB's threads.")
     sql_timeout: Positive = Field(10.0, description="Seconds for a query of `slipstream sql`.")
+    forget: Literal["name", "retrain"] = Field(
+        "name",
+        description="What forgetting does with versions that were trained on it. name: it names them. retrain: it "
+        "takes them back, and the trainer trains anew on what else they were trained on.",
+    )
 
 
 class AdaptersConfig(Section):

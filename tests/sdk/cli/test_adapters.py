@@ -124,7 +124,7 @@ def test_a_version_is_trained_anew_without_some_episodes(
         return 0
 
     monkeypatch.setattr(export_training, "train", train)
-    argv = ["adapters", "retrain", "--url", trained.url]
+    argv = ["adapters", "retrain", "--offline", "--url", trained.url]
     assert main([*argv, "--without", "e3"]) == 2  # first trained into the second version: what was before it is needed
     assert "inbox@1: the files of the version before inbox@2 are gone" in capsys.readouterr().err
     Path("data/adapters/inbox@1").mkdir(parents=True)
@@ -138,6 +138,19 @@ def test_a_version_is_trained_anew_without_some_episodes(
         "forgotten": 1,
     }  # fmt: skip
     assert main(argv) == 2 and "give a version, or --without" in capsys.readouterr().err
+
+
+def test_the_running_trainer_trains_anew(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = {"adapters": ["inbox@2", "inbox@3"], "start": "inbox@1", "groups": 2, "passes": 2, "episodes": 5, "corrected": 0,
+            "left_out": {"named": 1}}  # fmt: skip
+    server.on("POST", "/training/anew", plan)
+    argv = ["adapters", "retrain", "--url", server.url]
+    assert main([*argv, "--without", "e3", "--dry-run"]) == 0
+    assert server.seen[-1].json == {"adapter": None, "without": ["e3"], "dry_run": True}
+    assert capsys.readouterr().out == (
+        "inbox@2, inbox@3 would be taken back; new runs get inbox@1, and training goes on from it\n"
+        "2 groups of 5 episodes would be trained on anew, 1 left out (named)\n"
+    )
 
 
 def test_a_replay_for_people(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,7 @@ ASKS: dict[str, tuple[Any, ...]] = {
     "remove_cases": ("s1", c.CasesRemoved(episodes=["e1"])), "drop_cases": ("s1",),
     "lease_groups": (c.GroupLeaseIn(worker="w"),), "report_judge": (c.JudgeReport(worker="w"),),
     "post_scores": ("g1", c.ScoresIn(lease="l1", scores=[c.Score(episode="e1", value=1)])),
-    "begin_rerun": (c.RerunIn(id="r1", text="2 runs"),), "train_again": (c.TrainAgainIn(epochs=2),), "stop_training_again": (),
+    "begin_rerun": (c.RerunIn(id="r1", text="2 runs"),), "train_again": (c.TrainAgainIn(epochs=2),), "train_anew": (c.TrainAnewIn(),), "stop_training_again": (),
     "parked": (), "retry_group": ("g1",), "cache_get": ("k1",), "cache_put": ("k1", {"a": 1}), "lease_batch": (c.BatchLeaseIn(worker="w"),),
     "tell_gaps": ("b1", c.BatchGaps(lease="l1", calls=[])),
     "ack_batch": ("b1", c.BatchAck(lease="l1", outcome="trained")), "release": ("w",), "hold_engine": (c.HoldIn(worker="w"),), "release_engine": ("w",),

@@ -69,12 +69,14 @@ def test_tools_and_guards() -> None:
         (broken, "tool_calls"),
         ({"content": "a"}, "length"),
         ({"refusal": "no"}, "stop"),
+        ({"content": "I'm sorry, but I can't help with that."}, "stop"),
         ({"content": ""}, "stop"),
         ({"content": "a"}, "stop"),
     ]
     assert [guard({"message": m, "finish_reason": f}) for m, f in replies] == [
         "parse",
         "length",
+        "refusal",
         "refusal",
         "empty",
         None,

@@ -17,7 +17,7 @@ import asyncio
 import bisect
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import JsonValue
@@ -190,6 +190,28 @@ class StateChanges:
         kind = "rollback" if state == S.ROLLED_BACK else "refused"
         to = self.registry.live(adapter.model, {**self.registry.items, **{a.name: a for a in changed}})
         return Change(adapter, changed, [event(kind, adapter=adapter.name, to=to, reason=reason, gate=dumped(report))])
+
+    def anew(self, model: str, names: Collection[str], reason: str) -> Change | None:
+        """None of these versions serves any more, and none is gone back to: the last accepted one that is not among
+        them answers new episodes. None: they are over already.
+        """
+        items, states = self.registry.items, (S.LIVE, S.CANDIDATE, S.LOADING, S.RETIRED)
+        ours = (a for name in names if (a := items.get(name)) is not None and a.model == model and not a.anew)
+        found = sorted((a for a in ours if a.state in states), key=lambda a: a.version)
+        if not found:
+            return None
+        update = {"state": S.RETIRED, "reason": reason, "decided": time.time(), "anew": True, "accepted": False}
+        none = {"best": False, "forced": False, "frozen": None}
+        changed = [a.model_copy(update={**update, **none, "gate": closed(a.gate, reason)}) for a in found]
+        last = changed[-1]
+        ended = {**items, **{a.name: a for a in changed}}
+        if any(a.state == S.LIVE for a in found) and (back := self.registry.last_accepted(last, ended)):
+            best = back.best or any(a.best for a in found)
+            update = {"state": S.LIVE, "reason": f"{last.name} was taken back", "best": best}
+            changed.append(back.model_copy(update=update))
+        changed += self.descendants(changed, last)
+        to = self.registry.live(model, {**items, **{a.name: a for a in changed}})
+        return Change(last, changed, [event("rollback", adapter=last.name, to=to, reason=reason)])
 
     def take_back_for(
         self, adapter: Adapter, group: str, to: str, reason: str, report: GateReport | None = None

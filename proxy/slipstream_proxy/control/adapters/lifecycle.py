@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from slipstream.contract import Action, Adapter, AdapterState, GateReport
 from slipstream_proxy.control.adapters.fleet import Fleet
@@ -114,6 +114,15 @@ class AdapterLifecycle:
         given = parent.given if parent is not None else []
         kept = {group: to for a in (live, parent) if a is not None for group, to in a.kept_from.items()}
         return {group: to for group, to in kept.items() if group not in given}
+
+    async def anew(self, model: str, names: Collection[str], reason: str) -> None:
+        """None of these versions serves any more. The trainer goes on from what is live then."""
+
+        async def end() -> None:
+            if change := self.changes.anew(model, names, reason):
+                await self._make(change)
+
+        await self.fleet.agree(end)
 
     async def drop_fallen(self) -> None:
         """What waits or is tried, and was made from a version that was taken back, goes with it."""

@@ -132,9 +132,10 @@ class AdapterRegistry:
         }
         return {group: to if fits[to] else other for group, to in served.kept_from.items()}
 
-    def last_accepted(self, than: Adapter) -> Adapter | None:
+    def last_accepted(self, than: Adapter, items: Mapping[str, Adapter] | None = None) -> Adapter | None:
         """The adapter that a rollback of this one goes back to. None: the base model."""
-        older = [a for a in list(self._by_state[S.RETIRED].values()) if a.model == than.model and a.accepted]
+        retired = (self._by_state[S.RETIRED] if items is None else items).values()
+        older = [a for a in list(retired) if a.model == than.model and a.state == S.RETIRED and a.accepted]
         older.sort(key=lambda a: a.decided or 0.0, reverse=True)
         return next((a for a in older if self.files.exist(a)), None)
 

@@ -16,7 +16,6 @@ more, so the log does not grow with the store.
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from typing import Literal, NamedTuple
 from pydantic import JsonValue
 
 from slipstream.contract import Reward, RewardAck, is_sibling
+from slipstream.shared.refusals import refuses
 from slipstream_proxy.log.spool import BOOT
 from slipstream_proxy.store.conversation.tree import Stamp, StoreClock, place
 from slipstream_proxy.store.learning.groups import likeness_of
@@ -302,24 +302,6 @@ SUMS = (
 """Of an episode's calls in a day's table."""
 SHORT = 1200
 """Characters of a stored reply above which it is no refusal in plain words."""
-PLAIN = re.compile(
-    r"""\W*(?:
-    (?:(?:i(?:'m|\ am)\ )?(?:\w+\ )?(?:sorry|afraid|apologi[sz]e)\b[^.!?\n]{0,60}?\W)?(?:but\ |that\ )?
-        i(?:\ am|'m)?\ (?:can'?t|cannot|can\ not|won'?t|will\ not|(?:un|not\ )able\ to
-        |(?:must|have\ to)\ (?:decline|refuse))\ ?(?:\w+\ )?
-        (?:help|assist|comply|do\ (?:that|this|so)|fulfil|provide|answer|support|engage|continue|create|generate
-        |discuss|share|process|complete|be\ |$)
-    | as\ an\ ai\b[^.!?\n]{0,80}\b(?:can'?t|cannot|unable|not\ able|won'?t)\b
-    | entschuldigung\b[^.!?\n]{0,40}\b(?:kann|darf|werde)\b[^.!?\n]{0,80}\b(?:nicht|kein\w*)\b
-    | (?:es\ )?tut\ mir\ leid\b[^.!?\n]{0,40}\b(?:kann|darf|werde)\b[^.!?\n]{0,80}\b(?:nicht|kein\w*)\b
-    | (?:je\ suis\ )?désolée?\b[^.!?\n]{0,30}\bje\ ne\ (?:peux|suis)\ pas\b
-    | lo\ siento\b[^.!?\n]{0,30}\bno\ puedo\b
-    | (?:很?抱歉|对不起)[^。！？\n]{0,20}(?:无法|不能)
-    | (?:申し訳|すみません)[^。\n]{0,40}(?:できません|できかね|いたしかね)
-    )""",
-    re.IGNORECASE | re.VERBOSE,
-)
-"""How replies begin that refuse in plain words."""
 LOOK_BACK = 50_000
 """An episode that was done, went on, and is done again is found among so many newest numbers."""
 
@@ -471,16 +453,7 @@ def _likeness(ep: EpisodeRow) -> str:
 
 def _refuses(reply: str) -> bool:
     """Whether a reply without tool calls begins as refusals do. ``reply``: messages, as JSON."""
-    for message in load(reply, []):
-        if not isinstance(message, dict) or message.get("tool_calls"):
-            continue
-        said = message.get("content")
-        parts = [said] if isinstance(said, str) else said if isinstance(said, list) else []
-        texts = (p if isinstance(p, str) else p.get("text") if isinstance(p, dict) else None for p in parts)
-        first = next((text for text in texts if isinstance(text, str) and text.strip()), "")
-        if PLAIN.match(first[:300].replace("\u2019", "'")):
-            return True
-    return False
+    return any(refuses(message) for message in load(reply, []))
 
 
 def _has_broken_tools(reply: str) -> bool:

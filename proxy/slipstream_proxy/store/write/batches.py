@@ -36,6 +36,8 @@ from slipstream_proxy.store.learning.groups import (
     GroupTable,
     Times,
     TrainingAgain,
+    adapters_of,
+    lineage_of,
     taken_back,
     trained_times,
     training_again,
@@ -555,6 +557,36 @@ class BatchQueue:
             left_out=dict(left_out),
         )
         return sorted(passes), plan
+
+    def trained_on(self, names: Collection[Name]) -> list[str]:
+        """Adapters that were trained on one of these episodes."""
+        with self.db.read() as tx:
+            found = lineage_of(tx, [eid_of(*name) for name in names])
+            return sorted(adapters_of(tx, {r.batch for rows in found.values() for r in rows if r.state == "trained"}))
+
+    def plan_anew(self, batches: Collection[str], without: Collection[Name]) -> tuple[dict[int, list[str]], TrainAgain]:
+        """Epochs → groups of these batches, each to be trained on once more; and what becomes of the others. Groups
+        with an episode of ``without`` are left out (``named``).
+        """
+        with self.db.read() as tx:
+            sql = f"SELECT DISTINCT grp FROM t_members WHERE batch {IN}"
+            groups = [group for (group,) in tx.all(sql, (list(batches),))] if batches else []
+            sql = f"SELECT id, kind, split, state, cause FROM t_groups WHERE id {IN}"
+            rows = tx.all(sql, (groups,)) if groups else []
+            members, times = self.groups.members(tx, groups), trained_times(tx, groups)
+        named, left_out, epochs = {eid_of(*name) for name in without}, Counter[str](), defaultdict[int, list[str]](list)
+        for group, kind, split, state, cause in rows:
+            why = self._why_not(kind, split, state, cause, members[group])
+            if any(ep.eid in named for ep in members[group]):
+                why = "named"
+            if why is not None:
+                left_out[why] += 1
+            else:
+                epochs[times.get(group, 0) + 1].append(group)
+        chosen = [group for found in epochs.values() for group in found]
+        episodes = sum(len(members[group]) for group in chosen)
+        count = len(chosen)
+        return epochs, TrainAgain(groups=count, passes=count, episodes=episodes, corrected=0, left_out=dict(left_out))
 
     def _why_not(
         self, kind: str, split: str, state: str, cause: str | None, members: Sequence[EpisodeRow]

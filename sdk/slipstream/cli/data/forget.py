@@ -70,6 +70,7 @@ def forget(client: Client, wanted: list[c.ForgetIn]) -> c.ForgetOut:
         forgotten=sum(f.forgotten for f in found),
         adapters=sorted({a for f in found for a in f.adapters}),
         made_from=sorted({a for f in found for a in f.made_from}),
+        anew=sorted({a for f in found for a in f.anew}),
         cases=sorted({s for f in found for s in f.cases}),
         exports=sorted({e for f in found for e in f.exports}),
         unknown=[e for f in found for e in f.unknown],
@@ -101,7 +102,9 @@ def run(args: argparse.Namespace) -> int:
     print(f"{gone.forgotten} forgotten; trained on: {', '.join(gone.adapters) or 'nothing'}")
     if gone.made_from:
         print(f"made from these: {', '.join(gone.made_from)}")
-    if gone.adapters:
+    if gone.anew:
+        print(f"taken back, and trained anew without them: {', '.join(gone.anew)}")
+    elif gone.adapters:
         first = min(gone.adapters, key=lambda name: (name.rpartition("@")[0], len(name), name))
         print(f"train anew without them: slipstream adapters retrain {first}")
     if gone.cases:

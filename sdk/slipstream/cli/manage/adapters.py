@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slipstream.cli.common import add_client, add_since, connect, read_config, since, table, when
 from slipstream.client import Client
-from slipstream.contract import Action, Adapter, AdapterState, ReplayShown
+from slipstream.contract import Action, Adapter, AdapterState, ReplayShown, TrainAnewIn
 from slipstream.engines import was_the_engines
 from slipstream.errors import ConfigError
 from slipstream.operate.models.retrain import plan_of, write_rows
@@ -46,7 +46,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     retrain = sub.add_parser("retrain", help="train anew from the store, without episodes that were forgotten or named")
     retrain.add_argument("version", nargs="?", help="the first to be made anew; default: the first trained on EPISODE")
     retrain.add_argument("--without", nargs="+", default=[], metavar="EPISODE", help="ids of episodes to leave out")
-    retrain.add_argument("--out", type=Path, metavar="DIR", help="where the adapter goes; default: the next version")
+    retrain.add_argument("--offline", action="store_true", help="train here, and leave what is served as it is")
+    retrain.add_argument("--out", type=Path, metavar="DIR", help="the same; where the adapter goes")
     retrain.add_argument("--dry-run", action="store_true", help="say what would be trained on, and train nothing")
     for verb in dict.fromkeys(sub.choices.values()):  # one stands under two names
         add_client(verb, again=True)
@@ -90,6 +91,8 @@ def _retrain(client: Client, args: argparse.Namespace) -> int:
     """Exit status 1: nothing was trained."""
     if args.version is None and not args.without:
         raise ConfigError("what is to be made anew? give a version, or --without EPISODE…")
+    if not (args.offline or args.out):
+        return _anew(client, args)
     config = read_config(args)
     plan = plan_of(client, args.version, args.without)
     start = config.adapters_dir / plan.start.path if plan.start is not None else None
@@ -114,6 +117,20 @@ def _retrain(client: Client, args: argparse.Namespace) -> int:
             config = config.model_copy(update={"trainer": trainer})
         train = need("slipstream_trainer.run.export_training", "trainer").train
         return int(train(config, from_export=rows, out=args.out, url=client.url, key=args.key))
+
+
+def _anew(client: Client, args: argparse.Namespace) -> int:
+    """By the trainer that runs. Exit status 1: nothing is left to train on."""
+    asked = TrainAnewIn(adapter=args.version, without=args.without, dry_run=args.dry_run)
+    plan = client.train_anew(asked)
+    would = "would be" if args.dry_run else "are"
+    left = "".join(f", {count} left out ({why.replace('_', ' ')})" for why, count in sorted(plan.left_out.items()))
+    lines = [
+        f"{', '.join(plan.adapters)} {would} taken back; new runs get {plan.start}, and training goes on from it",
+        f"{plan.groups} groups of {plan.episodes} episodes {would} trained on anew{left}",
+    ]
+    print(plan.model_dump_json() if args.json else "\n".join(lines))
+    return 0 if plan.groups else 1
 
 
 def _agrees() -> bool:

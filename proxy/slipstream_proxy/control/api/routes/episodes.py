@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from aiohttp import web
 from pydantic import Field, StringConstraints
@@ -17,6 +17,9 @@ from slipstream_proxy.store.conversation.call_rows import PAGE_CALLS, CallPage
 from slipstream_proxy.store.tables.rows import mark_of
 from slipstream_proxy.store.values import EpisodeFilter, Forgotten, Name
 
+if TYPE_CHECKING:
+    from slipstream_proxy.control.deps import Deps
+
 EPISODE = "/episodes/{episode:[^/]+}"
 """Any text that a client may have tagged its calls with: ``episode_of`` has its id."""
 FORM = (
@@ -25,6 +28,8 @@ FORM = (
 )
 TOGETHER = 100
 """Episodes that are forgotten in one transaction."""
+GROUPS_TOGETHER = 500
+"""Groups that one change asks to train on again."""
 TAG_PAIR = r"^[^:]"
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e15, le=1e15)]
 KeyId = Annotated[str, Field(max_length=64, pattern="^[A-Za-z0-9_-]+$")]
@@ -194,10 +199,11 @@ async def delete_episode(ctx: Ctx) -> web.StreamResponse:
     names = await _named(ctx, key, [episode])
     if not names:
         raise _unknown(ctx)
-    gone = await _forget(ctx, names)
+    gone, anew = await _forget(ctx, names)
     ctx.target = mark_of(episode)
     made = c.descendants(ctx.deps.registry.items, gone.adapters)
-    return reply(c.Deleted(id=episode, adapters=gone.adapters, made_from=made, exports=gone.exports, cases=gone.cases))
+    told = {"made_from": made, "anew": anew, "exports": gone.exports, "cases": gone.cases}
+    return reply(c.Deleted(id=episode, adapters=gone.adapters, **told))
 
 
 @ROUTES.add("POST", "/forget", (ADMIN, INFERENCE), body=c.ForgetIn, result=c.ForgetOut, audit="forget")
@@ -218,12 +224,13 @@ async def forget_episodes(ctx: Ctx) -> web.StreamResponse:
     copied = await ctx.deps.ask(ctx.deps.store.cases.named, key, asked.episodes, tags)
     names = list(dict.fromkeys([*names, *copied]))
     found = {episode for _, episode in names}
-    gone = await _forget(ctx, names[: c.FORGET_MOST])
+    gone, anew = await _forget(ctx, names[: c.FORGET_MOST])
     return reply(
         c.ForgetOut(
             forgotten=sum(not c.is_sibling(episode) for _, episode in gone.names),
             adapters=gone.adapters,
             made_from=c.descendants(ctx.deps.registry.items, gone.adapters),
+            anew=anew,
             exports=gone.exports,
             cases=gone.cases,
             unknown=[e for e in asked.episodes if e not in found],
@@ -239,7 +246,8 @@ async def _named(ctx: Ctx, key: str | None, ids: Sequence[str]) -> list[Name]:
     return list(dict.fromkeys([*await ctx.deps.ask(store.episodes.known, key, ids), *copied]))
 
 
-async def _forget(ctx: Ctx, names: Sequence[Name]) -> Forgotten:
+async def _forget(ctx: Ctx, names: Sequence[Name]) -> tuple[Forgotten, list[str]]:
+    """→ What is gone, and the versions that are trained anew for that."""
     deps, parts = ctx.deps, []
     names = [*names, *await deps.ask(deps.store.episodes.siblings, names)]
     for at in range(0, len(names), TOGETHER):
@@ -249,13 +257,49 @@ async def _forget(ctx: Ctx, names: Sequence[Name]) -> Forgotten:
         await deps.mutate("delete", {"episodes": [list(name) for name in some], "marks": marks}, wait=0)
         parts.append(await deps.ask(deps.store.forget, some, deps.now()))
         deps.forgetter.told(parts[-1])
-    return Forgotten(
+    gone = Forgotten(
         [name for part in parts for name in part.names],
         sorted({a for part in parts for a in part.adapters}),
         sorted({e for part in parts for e in part.exports}),
         sorted({a for part in parts for a in part.archives}),
         sorted({s for part in parts for s in part.cases}),
     )
+    return gone, await _retrain(ctx, gone.adapters) if deps.config.store.forget == "retrain" else []
+
+
+async def train_anew(
+    deps: Deps, names: Sequence[str], reason: str, without: Sequence[Name] = (), *, dry_run: bool = False
+) -> c.TrainAnew:
+    """These versions of a model, and what was made from them, are taken back, so that the trainer goes on from before
+    them. What else they were trained on comes to it once more, as stored groups do. ``without``: episodes whose groups
+    are left out.
+    """
+    items = deps.registry.items
+    gone = sorted({*names, *c.descendants(items, names)} & items.keys(), key=lambda name: items[name].version)
+    model = items[gone[0]].model
+    batches = list(dict.fromkeys(batch for name in gone for batch in items[name].batches))
+    epochs, plan = await deps.ask(deps.store.batches.plan_anew, batches, without)
+    change = deps.lifecycle.changes.anew(model, gone, reason)
+    start = deps.registry.live(model, {**items, **{a.name: a for a in change.changed}} if change else None)
+    if not dry_run:
+        await deps.lifecycle.anew(model, gone, reason)
+        for times, groups in epochs.items():
+            for at in range(0, len(groups), GROUPS_TOGETHER):
+                await deps.mutate("again", {"groups": groups[at : at + GROUPS_TOGETHER], "epochs": times})
+    return c.TrainAnew(**plan.model_dump(), adapters=gone, start=start)
+
+
+async def _retrain(ctx: Ctx, adapters: Sequence[str]) -> list[str]:
+    """Those that were trained on what is forgotten are taken back and trained anew, each model's by themselves."""
+    deps, anew = ctx.deps, list[str]()
+    items = deps.registry.items
+    for model in sorted({items[name].model for name in adapters if name in items}):
+        of = [name for name in adapters if name in items and items[name].model == model]
+        plan = await train_anew(deps, of, "trained on episodes that were forgotten")
+        anew += plan.adapters
+        detail = {"adapters": plan.adapters, "start": plan.start, "groups": plan.groups, "cause": "store.forget"}
+        await deps.audit.note(ctx.caller.key, "train anew", of[0], detail)
+    return anew
 
 
 @ROUTES.add("GET", "/export", query=ExportQuery, tags=True, result="application/octet-stream")

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from slipstream import contract as c
 from slipstream_proxy.control.api.http import ADMIN, JUDGE, TRAINER, VIEWER, Ctx, Routes, check_source, reply
-from slipstream_proxy.control.api.routes.episodes import FilterQuery, Stored, wanted
+from slipstream_proxy.control.api.routes.episodes import GROUPS_TOGETHER, FilterQuery, Stored, train_anew, wanted
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.json_types import JsonObject
@@ -21,8 +21,6 @@ from slipstream_proxy.store.values import ArrowBatch
 ARROW = "application/vnd.apache.arrow.stream"
 ID = "[A-Za-z0-9._~-]{1,160}"
 GROUP = "/groups/{group:" + ID + "}"
-TOGETHER = 500
-"""Groups that one change asks to train on again."""
 LOST = "the lease has run out or is another's"
 
 
@@ -170,11 +168,34 @@ async def train_again(ctx: Ctx) -> web.StreamResponse:
     names = await deps.ask(deps.store.episodes.names, wanted(ctx, q))
     groups, plan = await deps.ask(deps.store.batches.plan_again, names, body.epochs)
     if groups and not body.dry_run:
-        for first in range(0, len(groups), TOGETHER):
-            await deps.mutate("again", {"groups": groups[first : first + TOGETHER], "epochs": body.epochs})
+        for first in range(0, len(groups), GROUPS_TOGETHER):
+            await deps.mutate("again", {"groups": groups[first : first + GROUPS_TOGETHER], "epochs": body.epochs})
         said = q.model_dump(exclude_none=True) | {f"tag.{name}": value for name, value in ctx.tags.items()}
         detail = {"epochs": body.epochs, "groups": plan.groups, "passes": plan.passes, "filters": said}
         await deps.audit.note(ctx.caller.key, "train again", "training", detail)
+    return reply(plan)
+
+
+@ROUTES.add("POST", "/training/anew", (ADMIN,), body=c.TrainAnewIn, result=c.TrainAnew, errors=(404, 409))
+async def make_anew(ctx: Ctx) -> web.StreamResponse:
+    """Take versions back, and train anew on what they were trained on: without some episodes."""
+    deps, body = ctx.deps, ctx.body
+    names = await deps.ask(deps.store.episodes.known, None, body.without) if body.without else []
+    if body.adapter is not None:
+        first = [deps.registry.find(body.adapter).name]
+    else:
+        first = [a for a in await deps.ask(deps.store.batches.trained_on, names) if a in deps.registry.items]
+    if not first:
+        fix = "give adapter: the first version that is to be made anew"
+        raise Problem(404, "no version was trained on them", field="body.without", fix=fix)
+    models = {deps.registry.items[name].model for name in first}
+    if len(models) > 1:
+        raise Problem(409, f"they trained several models: {', '.join(sorted(models))}", field="body.without")
+    reason = "made anew by hand"
+    plan = await train_anew(deps, first, reason, names, dry_run=body.dry_run)
+    if not body.dry_run:
+        detail = {"adapters": plan.adapters, "start": plan.start, "groups": plan.groups, "without": len(names)}
+        await deps.audit.note(ctx.caller.key, "train anew", first[0], detail)
     return reply(plan)
 
 
