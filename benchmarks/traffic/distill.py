@@ -51,8 +51,8 @@ DECIDED = ("live", "rolled_back", "refused", "retired")
 class Teacher:
     """An OpenAI-compatible server that plays the inbox: it searches, reads the first hit, and answers the day in it."""
 
-    def __init__(self, seed: int) -> None:
-        self.coin = random.Random(seed)
+    def __init__(self, seed: int, slips: float = SLIPS) -> None:
+        self.coin, self.slips = random.Random(seed), slips
         self.calls = 0
 
     def app(self) -> web.Application:
@@ -77,7 +77,7 @@ class Teacher:
         if not told:
             question = next(m["content"] for m in messages if m["role"] == "user")
             thing, name = QUESTION.search(question).groups()  # type: ignore[union-attr]
-            return "search", {"keywords": thing if self.coin.random() < SLIPS else name}
+            return "search", {"keywords": thing if self.coin.random() < self.slips else name}
         if found := re.match(r"mail (\d+)", told[-1]):
             return "read", {"id": int(found[1])}
         return "answer", {"text": told[-1].rpartition(" ")[2]}
