@@ -107,7 +107,7 @@ async def _distill(stack: Stack, progress: Progress, args: argparse.Namespace) -
     task = load_task("inbox")
     agent = await open_agent(task, f"{stack.url}/v1")
     own = TaskDriver(task, agent, args.seed)
-    taught = TaskDriver(task, Searcher(make_client(f"{stack.url}/v1"), TEACHER), args.seed)  # type: ignore[arg-type]
+    taught = TaskDriver(task, Searcher(make_client(f"{stack.url}/v1"), TEACHER), args.seed)
     async with AsyncClient(stack.url, timeout=120.0) as client:
         await client.pause_training("the distilled version alone is measured")
         base = await own.held_out("base", progress)
