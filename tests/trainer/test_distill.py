@@ -128,7 +128,7 @@ def test_an_edit_is_preferred_to_what_it_replaces(tiny, tmp_path) -> None:
     assert says(config, tmp_path / "sft", "w30") > 1.0
     calls = [CallRecord.model_validate(c) for c in rows[0]["call_list"]]
     assert edits_of(calls, EpisodeDetail.model_validate(rows[0]).rewards) == {"e0-0": "w30 w31"}
-    said = FeedbackIn(reply="w40", call="e0-1").reward("user").model_dump()
+    said = FeedbackIn(reply="w40", call="e0-1").reward("user").model_dump(exclude={"done"})
     assert edits_of(calls, [Reward.model_validate(said | {"episode": "e0", "at": 9.0})]) == {"e0-1": "w40"}
 
 
