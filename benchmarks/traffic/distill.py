@@ -51,8 +51,8 @@ DECIDED = ("live", "rolled_back", "refused", "retired")
 class Teacher:
     """An OpenAI-compatible server that plays the inbox: it searches, reads the first hit, and answers the day in it."""
 
-    def __init__(self, seed: int) -> None:
-        self.coin = random.Random(seed)
+    def __init__(self, seed: int, slips: float = SLIPS) -> None:
+        self.coin, self.slips = random.Random(seed), slips
         self.calls = 0
 
     def app(self) -> web.Application:
@@ -77,7 +77,7 @@ class Teacher:
         if not told:
             question = next(m["content"] for m in messages if m["role"] == "user")
             thing, name = QUESTION.search(question).groups()  # type: ignore[union-attr]
-            return "search", {"keywords": thing if self.coin.random() < SLIPS else name}
+            return "search", {"keywords": thing if self.coin.random() < self.slips else name}
         if found := re.match(r"mail (\d+)", told[-1]):
             return "read", {"id": int(found[1])}
         return "answer", {"text": told[-1].rpartition(" ")[2]}
@@ -107,7 +107,7 @@ async def _distill(stack: Stack, progress: Progress, args: argparse.Namespace) -
     task = load_task("inbox")
     agent = await open_agent(task, f"{stack.url}/v1")
     own = TaskDriver(task, agent, args.seed)
-    taught = TaskDriver(task, Searcher(make_client(f"{stack.url}/v1"), TEACHER), args.seed)  # type: ignore[arg-type]
+    taught = TaskDriver(task, Searcher(make_client(f"{stack.url}/v1"), TEACHER), args.seed)
     async with AsyncClient(stack.url, timeout=120.0) as client:
         await client.pause_training("the distilled version alone is measured")
         base = await own.held_out("base", progress)

@@ -90,7 +90,7 @@ def learn(least: int, by_signal: bool, runs: int, seed: int) -> dict[str, Any]:
         slope_FA *= min(1.0, 1.0 / max(1e-12, float(np.linalg.norm(slope_FA))))
         units = np.arange(episodes)
         scored: Any = SimpleNamespace(
-            unit_T=units, advantage_T=np.ones(episodes), units=episodes, tokens=episodes
+            unit_T=units, advantage_T=np.ones(episodes), units=episodes, tokens=episodes, hinted_T=None
         )  # fmt: skip
         reach = pace.reach(t, HIDDEN, scored, steps)
         steps += 1

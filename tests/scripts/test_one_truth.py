@@ -193,6 +193,8 @@ CALLED_BY_OTHERS = {
     "do_POST": "http.server",
     "handle_error": "aiohttp",
     "log_message": "http.server",
+    "on_evaluate": "transformers",
+    "on_log": "transformers",
     "writable": "io",
 }
 

@@ -290,7 +290,7 @@ class FakeControl:
         body = await request.json()
         name = body["path"]
         made = {"name": name, "model": self.model, "version": int(name.rpartition("@")[2]), "state": "live"}
-        made |= {"created": 1.0, "path": name, "parent": body["parent"], "step": body["step"]}
+        made |= {"created": 1.0, "path": name, "parent": body["parent"], "step": body["step"], "meta": body["meta"]}
         adapter = self.adapters.setdefault(name, made | {"batches": body["batches"]})
         self.live = name
         return web.json_response(adapter, status=201)

@@ -54,7 +54,9 @@ def test_a_version_that_another_made_is_gone_on_from_once_it_is_accepted(tiny, t
         shutil.copytree(folder / "tiny@1", folder / "tiny@2")
         weights = load_file(folder / "tiny@2" / "adapter_model.safetensors")
         save_file({n: w + 0.25 for n, w in weights.items()}, folder / "tiny@2" / "adapter_model.safetensors")
-        worker.current.publisher.client.add_adapter(AdapterIn(path="tiny@2", model="tiny"))
+        worker.current.publisher.client.add_adapter(
+            AdapterIn(path="tiny@2", model="tiny", meta={"distilled_from": "gpt"})
+        )
         control.adapters["tiny@2"]["state"], control.live = "candidate", "tiny@1"
         worker.current.look()
         assert worker.current.state.weights == "tiny@1", "it is on trial"
@@ -64,3 +66,10 @@ def test_a_version_that_another_made_is_gone_on_from_once_it_is_accepted(tiny, t
         mine = adapter_state(worker.trainer.model)
         assert all((mine[n.replace(".weight", ".default.weight")] == w + 0.25).all() for n, w in weights.items())
         assert "newer than tiny@1" in control.of_kind("restored")[-1]["cause"]
+        assert all((worker.trainer.first[n] == w).all() for n, w in mine.items()), "the KL term holds to it"
+        again = make_worker(tiny, tmp_path / "a", control)
+        again.current.recover()
+        assert all((again.trainer.first[n] == w).all() for n, w in mine.items()), "after a restart, too"
+        control.roll_back("tiny@2", "tiny@1")
+        again.current.look()
+        assert not any("lora_B" in n and w.any() for n, w in again.trainer.first.items()), "it starts as the base model"

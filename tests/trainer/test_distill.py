@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.tiny import make_config
 
-from slipstream.contract import CallRecord, EpisodeDetail
+from slipstream.contract import CallRecord, EpisodeDetail, FeedbackIn, Reward
 from slipstream.errors import StartError
 from slipstream_trainer.run.distill import distill, edits_of, lines_of, told
 
@@ -77,10 +77,10 @@ def test_the_better_runs_are_learned(tiny, tmp_path, method: str) -> None:
 
 
 def test_replies_alone_count_and_calls_that_go_on_are_one_sequence(tiny, tmp_path) -> None:
-    from slipstream_trainer.run.distill import Reader, _speech
+    from slipstream_trainer.run.distill import RunReader, _speech
 
     tokenizer, ends = _speech(str(tiny))
-    run = Reader(tokenizer, ends, 1000, None).run(EpisodeDetail.model_validate(episode("e")))
+    run = RunReader(tokenizer, ends, 1000, None).run(EpisodeDetail.model_validate(episode("e")))
     (line,) = run.lines
     words = tokenizer.convert_ids_to_tokens(line.ids)
     assert [w for w, said in zip(words, line.said, strict=True) if said] == ["w9", "w9", "<end>", "w9", "<end>"]
@@ -128,6 +128,8 @@ def test_an_edit_is_preferred_to_what_it_replaces(tiny, tmp_path) -> None:
     assert says(config, tmp_path / "sft", "w30") > 1.0
     calls = [CallRecord.model_validate(c) for c in rows[0]["call_list"]]
     assert edits_of(calls, EpisodeDetail.model_validate(rows[0]).rewards) == {"e0-0": "w30 w31"}
+    said = FeedbackIn(reply="w40", call="e0-1").reward("user").model_dump(exclude={"done"})
+    assert edits_of(calls, [Reward.model_validate(said | {"episode": "e0", "at": 9.0})]) == {"e0-1": "w40"}
 
 
 def test_clear_errors(tiny, tmp_path) -> None:

@@ -56,7 +56,7 @@ def turns_of(group: Group, routes: Mapping[str, ModelRoute]) -> Iterator[UserTur
             text = _next_words(before, call)
             if text:
                 heard.add(before.id)
-                yield UserTurn(one.episode.id, before.id, _said(before), text)
+                yield UserTurn(one.episode.id, before.id, said_of(before), text)
 
 
 def _next_words(before: CallRecord, call: CallRecord) -> str:
@@ -72,7 +72,8 @@ def _next_words(before: CallRecord, call: CallRecord) -> str:
     return "\n".join(text for text in texts if isinstance(text, str)).strip()
 
 
-def _said(call: CallRecord) -> str:
+def said_of(call: CallRecord) -> str:
+    """A call's reply as text, with its calls of tools."""
     message = call.reply[0]
     if not isinstance(message, dict):
         return plain(message)

@@ -13,6 +13,7 @@ from slipstream.settings.judge import FUNCTION
 from slipstream_judge.compare.function import FunctionJudge
 from slipstream_judge.compare.group import GroupJudge, Judged
 from slipstream_judge.compare.next_turn import NextTurn
+from slipstream_judge.compare.process import CallJudge
 from slipstream_judge.compare.rubric import Rubrics
 from slipstream_judge.compare.ruler import Ruler
 from slipstream_judge.model.budget import Budget
@@ -58,14 +59,17 @@ class Panel:
         self.audit: GroupJudge | None = None
         self.function: FunctionJudge | None = None
         self.next_turn: NextTurn | None = None
+        self.calls: CallJudge | None = None
         if proxy is None and client is not None:
             proxy = OwnProxy.of(config, client.url, client.http.headers.get("authorization"))
         cache = VoteCache(client, metrics, read=not fresh)
-        rubrics = Rubrics(judge, rubric)
+        self.rubrics = rubrics = Rubrics(judge, rubric)
         if judge.model is not None:
             llm = Llm(judge, self.budget, metrics, own=proxy)
             if any(route.feedback for route in config.models.values()):
                 self.next_turn = NextTurn(llm)
+            if judge.calls:
+                self.calls = CallJudge(llm, judge.context)
             ruler = Ruler(judge, llm, metrics)
             self.model = GroupJudge(judge, ruler, rubrics, cache, metrics, name=own, slots=self.slots)
         if judge.audit_model is not None and judge.audit_share > 0 and judge.model is not None:

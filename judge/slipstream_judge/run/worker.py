@@ -18,13 +18,14 @@ import time
 
 from slipstream.client import AsyncClient
 from slipstream.config import Config
-from slipstream.contract import TAG, Event, Group, GroupLeaseIn, ScoresIn, Split
+from slipstream.contract import TAG, Event, Group, GroupLeaseIn, RewardIn, ScoresIn, Split
 from slipstream.errors import ApiError, Unavailable
 from slipstream.settings.judge import is_own
 from slipstream.shared.backoff import Backoff, rest
 from slipstream.shared.log import brief
 from slipstream_judge.compare.next_turn import turns_of
 from slipstream_judge.compare.panel import Panel, PanelOutcome, within
+from slipstream_judge.compare.process import graded_calls
 from slipstream_judge.loop import run_loop
 from slipstream_judge.model.budget import OverBudget
 from slipstream_judge.model.cache import LANES
@@ -156,6 +157,8 @@ class JudgeWorker:
             if outcome is not None and outcome.judged is not None:
                 self.reporter.consistency.add(outcome.judged)
                 answer = self._doubted(answer)
+            if answer.failed is None:  # before its scores, which make it ready to be trained on
+                await self._grade_calls(group, deadline)
             kept = await self._post(group, answer, deadline)
             self._count(group, answer, kept=kept)
             if answer.retry_after is None:
@@ -228,6 +231,24 @@ class JudgeWorker:
         else:
             self.metrics.groups.labels("failed" if answer.retry_after is None else "postponed").inc()
             log.warning("group %s is not scored (attempt %s): %s", group.id, group.attempts + 1, brief(answer.failed))
+
+    async def _grade_calls(self, group: Group, deadline: float) -> None:
+        """Each call's own reward, of all runs or of none: what fails here fails no score."""
+        grader = self.panel.calls
+        if grader is None or group.split is not Split.TRAIN:
+            return
+        found: list[tuple[str, RewardIn]] = []
+        rubric, name = self.panel.rubrics.of(group.task), self.config.judge.name
+        try:
+            for one in group.episodes:
+                if calls := graded_calls(one):
+                    for call, grade in (await grader.grade(calls, rubric, deadline)).items():
+                        said = RewardIn(name=name, value=grade, source="judge", call=call, key=f"grade-{call}")
+                        found.append((one.episode.id, said))
+            for episode, said in found:
+                await self.client.add_reward(episode, said, of_key=group.key)
+        except (JudgeFailed, OverBudget, ApiError) as e:
+            log.warning("the calls of group %s get no grades: %s", group.id, brief(str(e)))
 
     async def _hear(self, group: Group, deadline: float) -> None:
         """Where a user's next turn corrects a reply: its words are feedback. What fails here fails no score."""

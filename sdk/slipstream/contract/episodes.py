@@ -78,10 +78,12 @@ class FeedbackIn(Model):
         return self
 
     def reward(self, source: str) -> RewardIn:
-        """As it is kept. ``meta["words"]``: what the model reads of it."""
+        """As it is kept. ``meta["words"]``: what the model reads of it. ``meta["edited"]``: the better reply."""
         better = f"A better reply would have been:\n\n{self.reply}" if self.reply else None
         words = "\n\n".join(part for part in (self.text, better) if part)
         meta: dict[str, JsonValue] = {"words": words} if words else {}
+        if self.reply:
+            meta["edited"] = self.reply
         value = {"up": 1.0, "down": -1.0, None: 0.0}[self.thumb]
         name = THUMBS if self.thumb else WORDS
         done = None if self.thumb else False

@@ -52,6 +52,8 @@ class Config(Section):
             )
         if self.judge.model is None and (name := next((n for n, r in self.models.items() if r.feedback), None)):
             raise ValueError(f'models."{name}".feedback: a judge finds corrections, set judge.model')
+        if self.judge.calls and (self.judge.model is None or self.reward.credit != "call"):
+            raise ValueError('judge.calls: set judge.model and reward.credit = "call", or leave it out')
         return self
 
     @model_validator(mode="after")

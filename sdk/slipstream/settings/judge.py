@@ -67,6 +67,10 @@ class JudgeConfig(Section):
     calls_per_minute: int | None = Field(None, ge=1, description="Budget: calls of the judge's model a minute.")
     tokens_per_day: int | None = Field(None, ge=1, description="Budget: the judge's tokens a day.")
     dollars_per_day: float | None = Field(None, gt=0, description="Budget: the judge's dollars a day.")
+    calls: bool = Field(
+        False,
+        description="The model also grades each call of a run, in one question a run. Needs reward.credit = call.",
+    )
     audit_share: Share = Field(0.0, description="Share of groups that audit_model judges too.")
     audit_model: str | None = Field(None, description="LiteLLM model of the second judge.")
     metrics_port: int | None = Field(None, ge=0, le=65535, description="Prometheus port of the judge; None: off.")

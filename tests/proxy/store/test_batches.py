@@ -7,7 +7,7 @@ from tests.support.store_writes import members_of, take_ack
 
 from slipstream.contract import BATCH_COLUMNS, BatchAck
 from slipstream_proxy.store import open_store
-from slipstream_proxy.store.write.batches import share_out
+from slipstream_proxy.store.write.batches import hard_first, share_out
 
 
 def ack(batch, outcome="trained", **kw):
@@ -311,3 +311,18 @@ def test_shares():
     assert share_out(waiting, 4, 0.5) == ["g1", "g2", "g3"]
     assert share_out(waiting[:2], 4, 0.5) == ["g1", "g2"]
     assert share_out([], 4, 0.5) == []
+
+
+def test_hard_tasks_go_first_where_more_wait_than_a_step_takes(opened):
+    """Every other place is for the task whose good runs are the rarest; the oldest never waits behind them."""
+    store = opened(group_size=4)
+    rewards = {"a": [1, 1, 1, 0], "b": [1, 1, 0, 0], "c": [5, 5, 5, 9], "d": [1, 1, 1, 0]}
+    for n, (task, found) in enumerate(rewards.items()):
+        runs = group(task, len(found), value=None, start=NOW + n)
+        store.ingest([*runs, *(reward(f"{task}-{i}", value, at=NOW + n) for i, value in enumerate(found))], {})
+    got = store.batches.lease(want(max_groups=2), {"m": 0}, 0, NOW + 99).table.to_pylist()
+    assert {r["task"] for r in got} == {"a", "c"}, "the oldest, and the hardest by its own scale"
+    got = store.batches.lease(want(max_groups=2), {"m": 0}, 0, NOW + 99).table.to_pylist()
+    assert {r["task"] for r in got} == {"b", "d"}
+    assert hard_first("abcd", {"a": 0.0, "b": 0.0, "c": 0.5, "d": 0.9}) == ["a", "d", "b", "c"]
+    assert hard_first([], {}) == []

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from tests.support.records import NOW, call, group, reward
+
+from slipstream_proxy.store.read.status import _shape
 
 
 def test_success_by_adapter(store):
@@ -50,3 +54,22 @@ def test_rewards_by_source(store):
     }
     count, mean, std = found["agent", "m@1", "train"]
     assert (count, mean, std) == (2, 1.5, pytest.approx(0.5**0.5))
+
+
+def test_a_reward_that_follows_the_length_within_each_task_is_seen(store) -> None:
+    """Over all runs the tasks' own lengths and rewards hide it."""
+    records, random = [], Random(3)
+    for task in range(6):
+        usual, worth = random.randrange(10, 60), random.random() * 40
+        for n in range(8):
+            tokens = usual + n
+            said = ({"role": "assistant", "content": "x"}, [4] * tokens, [-0.5] * tokens)
+            name = f"t{task}-{n}"
+            records += [call(name, task=f"t{task}", done=True, choices=[said]), reward(name, worth - n)]
+    store.ingest(records, {})
+    with store.db.read() as tx:
+        found = _shape(tx, 99.0)
+        assert found is not None and found.n == 48
+        ((over_all,),) = tx.all("SELECT corr(reward, CAST(completion_tokens AS FLOAT8)) FROM t_episodes")
+    assert found.length == pytest.approx(-1.0)
+    assert abs(over_all) < 0.9

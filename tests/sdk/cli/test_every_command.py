@@ -23,6 +23,7 @@ LOCAL = {
     "trainer": ["trainer"],
     "watch": ["watch"],
     "train": ["train"],
+    "distill": ["distill"],
     "replay": ["replay", "cases.jsonl", "--against", "m2"],
     "keys add": ["keys", "add", "me"],
     "keys list": ["keys", "list"],

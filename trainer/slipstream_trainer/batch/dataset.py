@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from slipstream.contract import filter_of
 from slipstream.errors import SlipstreamError, StartError
+from slipstream.imports.values import listed, mapping
 from slipstream.shared.tables import PackedPrompts
 from slipstream_trainer.batch.rows import Ints, Sample, fault
+
+if TYPE_CHECKING:
+    from slipstream.imports.messages import Message
 
 NO_LOGPROBS = "no_logprobs"
 
@@ -116,7 +120,11 @@ class Unrendered(SlipstreamError):
 
 
 def rendered(
-    tokenizer: Any, messages: Sequence[dict[str, Any]], reply: dict[str, Any], tools: Any, ends: Collection[int]
+    tokenizer: Any,
+    messages: Sequence[Message],
+    reply: Message,
+    tools: Sequence[object] | None,
+    ends: Collection[int],
 ) -> tuple[list[int], list[int]]:
     """(ids of the prompt, ids of the reply up to the end of its turn) of a call that has only its text.
 
@@ -125,7 +133,7 @@ def rendered(
     """
     asked, said = [_as_engine(m) for m in messages], _as_engine(reply)
 
-    def text(part: list[dict[str, Any]], *, ask: bool) -> str:
+    def text(part: list[Message], *, ask: bool) -> str:
         return str(tokenizer.apply_chat_template(part, tools=tools or None, add_generation_prompt=ask, tokenize=False))
 
     try:
@@ -140,21 +148,24 @@ def rendered(
     return read, found[:last]  # what the template writes after the turn is never sampled
 
 
-def _as_engine(message: dict[str, Any]) -> dict[str, Any]:
+def _as_engine(message: Message) -> Message:
     made = {k: v for k, v in message.items() if v is not None}
     content = made.get("content")
     if isinstance(content, list):
-        texts = [p if isinstance(p, str) else p.get("text") for p in content]
-        if not all(isinstance(t, str) for t in texts):
+        texts = [p if isinstance(p, str) else mapping(p).get("text") for p in content]
+        known = [t for t in texts if isinstance(t, str)]
+        if len(known) < len(texts):
             raise Unrendered("not_text")
-        content = "\n".join(texts)
+        content = "\n".join(known)
     made["content"] = content if content is not None else ""
-    if calls := made.get("tool_calls"):
-        made["tool_calls"] = [{**c, "function": _with_object(c.get("function") or {})} for c in calls]
+    if calls := listed(made.get("tool_calls")):
+        made["tool_calls"] = [
+            {**mapping(c), "function": _with_object(mapping(mapping(c).get("function")))} for c in calls
+        ]
     return made
 
 
-def _with_object(function: dict[str, Any]) -> dict[str, Any]:
+def _with_object(function: Mapping[str, object]) -> dict[str, object]:
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         with contextlib.suppress(ValueError):

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import ValidationError
@@ -25,13 +25,17 @@ from slipstream.imports.traces import tool_of
 from slipstream.shared.prefixes import whole_calls
 from slipstream_trainer.batch.dataset import Unrendered, read_rows, rendered
 from slipstream_trainer.batch.rows import Sample, merge_chains
-from slipstream_trainer.step.teaching import Method
+from slipstream_trainer.step.teaching import Method, TaughtRow
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+    from transformers import PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Line:
+class TaughtLine:
     """A conversation as the own model reads and says it. ``said``: 1 for each token that it says."""
 
     ids: list[int]
@@ -39,15 +43,15 @@ class Line:
 
 
 @dataclass(slots=True)
-class Run:
+class TaughtRun:
     """What an episode has to teach."""
 
     name: str
     group: str
     reward: float | None
     thumb: float | None
-    lines: list[Line]
-    edits: list[tuple[Line, Line]]
+    lines: list[TaughtLine]
+    edits: list[tuple[TaughtLine, TaughtLine]]
     """What a person wrote, and the reply that it replaces."""
 
 
@@ -55,7 +59,7 @@ class Run:
 class Lesson:
     """What is trained on. A part is what one run, or two, teach: held out as a whole."""
 
-    parts: list[list[dict[str, Any]]] = field(default_factory=list)
+    parts: list[list[TaughtRow]] = field(default_factory=list)
     runs: int = 0
     pairs: bool = False
     left_out: Counter[str] = field(default_factory=Counter)
@@ -64,14 +68,16 @@ class Lesson:
     """Reason → calls of runs."""
 
 
-class Reader:
+class RunReader:
     """Rows of ``slipstream export`` as runs."""
 
-    def __init__(self, tokenizer: Any, ends: Iterable[int], budget: int, teacher: str | None) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, ends: Iterable[int], budget: int, teacher: str | None
+    ) -> None:
         self.tokenizer, self.ends, self.budget, self.teacher = tokenizer, set(ends), budget, teacher
         self.calls_left_out: Counter[str] = Counter()
 
-    def run(self, episode: EpisodeDetail) -> Run:
+    def run(self, episode: EpisodeDetail) -> TaughtRun:
         calls = whole_calls(episode.call_list)
         written = edits_of(calls, episode.rewards)
         samples, edits = [], []
@@ -79,16 +85,16 @@ class Reader:
             try:
                 prompt, reply = self._rendered(call, None)
                 if call.id in written:
-                    before = Line([*prompt, *reply], [0] * len(prompt) + [1] * len(reply))
+                    before = TaughtLine([*prompt, *reply], [0] * len(prompt) + [1] * len(reply))
                     prompt, reply = self._rendered(call, written[call.id])
-                    edits.append((Line([*prompt, *reply], [0] * len(prompt) + [1] * len(reply)), before))
+                    edits.append((TaughtLine([*prompt, *reply], [0] * len(prompt) + [1] * len(reply)), before))
             except Unrendered as why:
                 self.calls_left_out[str(why)] += 1
                 continue
             samples.append(_sample(episode, call, prompt, reply))
         thumbs = [r.value for r in sorted(episode.rewards, key=lambda r: r.at) if r.name == THUMBS]
         alone = episode.task or episode.id
-        return Run(
+        return TaughtRun(
             f"{episode.key}/{episode.id}",
             episode.group or f"{episode.key}/{alone}",
             episode.reward,
@@ -130,13 +136,13 @@ def _sample(episode: EpisodeDetail, call: CallRecord, prompt: list[int], reply: 
     return Sample("", "task", episode.id, call.id, call.number, 0, ids, said, nothing, 0.0)
 
 
-def lines_of(samples: Sequence[Sample]) -> list[Line]:
+def lines_of(samples: Sequence[Sample]) -> list[TaughtLine]:
     """The fewest sequences that hold all replies."""
     found = []
     for chain in merge_chains(samples):
         on = [samples[i] for i in chain.samples]
         longest = max(on, key=lambda s: len(s.prompt_P) + len(s.completion_C))
-        line = Line([*longest.prompt_P.tolist(), *longest.completion_C.tolist()], [])
+        line = TaughtLine([*longest.prompt_P.tolist(), *longest.completion_C.tolist()], [])
         line.said = [0] * len(line.ids)
         for s in on:
             begin = len(s.prompt_P)
@@ -158,7 +164,7 @@ def episodes_of(path: Path) -> Iterator[EpisodeDetail]:
             ) from e
 
 
-def lesson_of(episodes: Iterable[EpisodeDetail], reader: Reader, method: Method, least: float | None) -> Lesson:
+def lesson_of(episodes: Iterable[EpisodeDetail], reader: RunReader, method: Method, least: float | None) -> Lesson:
     """``least``: the reward from which on a run is good; None: by comparison with the others."""
     lesson, runs = Lesson(pairs=method == "dpo"), []
     for episode in episodes:
@@ -181,7 +187,7 @@ def _unfit(episode: EpisodeDetail) -> str | None:
     return "open" if episode.state == EpisodeState.OPEN else None
 
 
-def _imitate(runs: list[Run], least: float | None, lesson: Lesson) -> None:
+def _imitate(runs: list[TaughtRun], least: float | None, lesson: Lesson) -> None:
     """The good runs: those of at least ``least``. Without it: runs without a reward, and the best of each group if
     above zero.
     """
@@ -196,7 +202,7 @@ def _imitate(runs: list[Run], least: float | None, lesson: Lesson) -> None:
             lesson.parts.append([{"ids": line.ids, "said": line.said} for line in run.lines])
 
 
-def _not_good(run: Run, least: float | None, best: float) -> str | None:
+def _not_good(run: TaughtRun, least: float | None, best: float) -> str | None:
     if run.thumb is not None and run.thumb < 0 and not run.edits:
         return "thumbs_down"
     if least is not None:
@@ -204,11 +210,11 @@ def _not_good(run: Run, least: float | None, best: float) -> str | None:
     return "not_chosen" if run.reward is not None and (run.reward < best or run.reward <= 0) else None
 
 
-def _prefer(runs: list[Run], least: float | None, lesson: Lesson) -> None:
+def _prefer(runs: list[TaughtRun], least: float | None, lesson: Lesson) -> None:
     """Edits, and within each group the best run against the worst, the second best against the second worst, and so
     on, while their rewards differ. With ``least``, what is preferred has at least that reward.
     """
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[TaughtRun]] = {}
     for run in runs:
         if run.edits:
             lesson.runs += 1
@@ -231,15 +237,15 @@ def _prefer(runs: list[Run], least: float | None, lesson: Lesson) -> None:
     lesson.left_out = +lesson.left_out
 
 
-def _longest(run: Run) -> Line:
+def _longest(run: TaughtRun) -> TaughtLine:
     return max(run.lines, key=lambda line: len(line.ids))
 
 
-def _pair(good: Line, bad: Line) -> dict[str, Any]:
+def _pair(good: TaughtLine, bad: TaughtLine) -> TaughtRow:
     return {"ids": good.ids, "said": good.said, "bad_ids": bad.ids, "bad_said": bad.said}
 
 
-def _label(runs: list[Run], least: float | None, lesson: Lesson) -> None:
+def _label(runs: list[TaughtRun], least: float | None, lesson: Lesson) -> None:
     """Each run is good or bad: by its thumb, else by its reward (``least``, or the mean of all rewards)."""
     rewards = [run.reward for run in runs if run.reward is not None]
     limit = least if least is not None else sum(rewards) / max(1, len(rewards))
@@ -249,7 +255,7 @@ def _label(runs: list[Run], least: float | None, lesson: Lesson) -> None:
             continue
         lesson.runs += 1
         good = run.thumb > 0 if run.thumb is not None else (run.reward or 0.0) >= limit
-        part = [{"ids": good.ids, "said": good.said, "good": True} for good, _ in run.edits]
+        part: list[TaughtRow] = [{"ids": better.ids, "said": better.said, "good": True} for better, _ in run.edits]
         part += [{"ids": bad.ids, "said": bad.said, "good": False} for _, bad in run.edits]
         if not run.edits:
             part = [{"ids": line.ids, "said": line.said, "good": good} for line in run.lines]
@@ -302,12 +308,12 @@ def distill(
     out: str | Path | None = None,
     url: str | None = None,
     key: str | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Train on what ``slipstream export`` wrote to ``source``. Returns figures.
 
-    ``least``: the reward from which on a run is good. ``teacher``: only what this model answered. ``out``: the adapter's
-    folder; None: the next version, which is registered at the proxy. Raises ``StartError`` where nothing can be
-    trained.
+    ``least``: the reward from which on a run is good. ``teacher``: only what this model answered. ``out``: the
+    adapter's folder; None: the next version, which is registered at the proxy. Raises ``StartError`` where nothing can
+    be trained.
     """
     from slipstream_trainer.model.policy import check_lora, load_policy, model_path
     from slipstream_trainer.run.export_training import publish_adapter
@@ -316,9 +322,9 @@ def distill(
     check_lora(config)
     if out is not None and Path(out).exists():
         raise StartError(f"--out {out} is there already: adapters are immutable")
-    reader = Reader(*_speech(model_path(config)), config.trainer.token_budget, teacher)
+    reader = RunReader(*_speech(model_path(config)), config.trainer.token_budget, teacher)
     lesson = lesson_of(episodes_of(source), reader, method, least)
-    figures: dict[str, Any] = {
+    figures: dict[str, object] = {
         "method": method,
         "runs": lesson.runs,
         "rows": sum(map(len, lesson.parts)),
@@ -335,16 +341,13 @@ def distill(
     mode = "frugal" if config.trainer.mode == "frugal" else "merged"  # padded rows need no trees
     plain = config.model_copy(update={"trainer": config.trainer.model_copy(update={"mode": mode})})
     model, tokenizer = load_policy(plain)
-    figures |= teach(plain, model, getattr(tokenizer, "tokenizer", tokenizer), lesson.parts, method, epochs)
-    meta = {
-        "distilled_from": teacher or "stored runs",
-        **{k: figures[k] for k in ("method", "runs", "loss", "loss_base")},
-    }
-    figures["adapter"] = publish_adapter(config, model, Path(out) if out else None, None, url, key, meta)
-    return figures
+    learned = teach(plain, model, getattr(tokenizer, "tokenizer", tokenizer), lesson.parts, method, epochs)
+    meta: dict[str, JsonValue] = {"distilled_from": teacher or "stored runs", "method": method, "runs": lesson.runs}
+    adapter = publish_adapter(config, model, Path(out) if out else None, None, url, key, {**meta, **learned})
+    return figures | learned | {"adapter": adapter}
 
 
-def _speech(path: str) -> tuple[Any, set[int]]:
+def _speech(path: str) -> tuple[PreTrainedTokenizerBase, set[int]]:
     """The model's tokenizer, and the ids that end its turn. Raises ``StartError`` if it has no chat template."""
     from transformers import AutoTokenizer, GenerationConfig
 

@@ -10,7 +10,7 @@ import logging
 import random
 import tempfile
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import torch
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
@@ -23,10 +23,22 @@ from slipstream_trainer.model.policy import targets_as_given
 
 if TYPE_CHECKING:
     from peft import PeftModel
+    from transformers import PreTrainedTokenizerBase, Trainer, TrainerControl, TrainerState, TrainingArguments
 
 log = logging.getLogger(__name__)
 Method = Literal["sft", "dpo", "kto"]
-Row = dict[str, Any]
+
+
+class TaughtRow(TypedDict, total=False):
+    """A sequence, or a pair of two."""
+
+    ids: list[int]
+    said: list[int]
+    bad_ids: list[int]
+    bad_said: list[int]
+    good: bool
+
+
 HELD_OUT, MOST_HELD_OUT = 0.1, 64
 """Share of the parts that are not trained on, and the most. The epoch with the least loss on them is kept."""
 BATCH = 16
@@ -39,11 +51,11 @@ PREFERENCE_RATE = 0.1
 def teach(
     config: Config,
     model: PeftModel,
-    tokenizer: Any,
-    parts: Sequence[list[Row]],
+    tokenizer: PreTrainedTokenizerBase,
+    parts: Sequence[list[TaughtRow]],
     method: Method,
     epochs: float | None = None,
-) -> dict[str, Any]:
+) -> dict[str, float]:
     """Train the LoRA weights in place. → ``loss_base`` and ``loss`` on what was held out, ``steps``, ``epochs``.
 
     Raises ``StartError`` if the adapter changes nothing.
@@ -52,7 +64,7 @@ def teach(
     train, held_out = _split(parts, t.seed)
     with tempfile.TemporaryDirectory(prefix="slipstream-distill-") as scratch, targets_as_given():
         trainer = _trainer(config, model, tokenizer, train, held_out, method, epochs or EPOCHS, scratch)
-        best = _Best(trainer)
+        best = _Best(model)
         for unwanted in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(unwanted)
         trainer.add_callback(best)
@@ -75,7 +87,7 @@ def teach(
     }
 
 
-def _split(parts: Sequence[list[Row]], seed: int) -> tuple[list[Row], list[Row]]:
+def _split(parts: Sequence[list[TaughtRow]], seed: int) -> tuple[list[TaughtRow], list[TaughtRow]]:
     """Rows to train on, and rows of parts that are held out. A few parts alone are measured on what they train."""
     shuffled = list(parts)
     random.Random(seed).shuffle(shuffled)
@@ -89,13 +101,13 @@ def _split(parts: Sequence[list[Row]], seed: int) -> tuple[list[Row], list[Row]]
 def _trainer(
     config: Config,
     model: PeftModel,
-    tokenizer: Any,
-    train: list[Row],
-    held_out: list[Row],
+    tokenizer: PreTrainedTokenizerBase,
+    train: list[TaughtRow],
+    held_out: list[TaughtRow],
     method: Method,
     epochs: float,
     scratch: str,
-) -> Any:
+) -> Trainer:
     from datasets import Dataset
 
     from slipstream_trainer.step.trl_seam import teachers
@@ -107,7 +119,7 @@ def _trainer(
     size = max(least, min(BATCH, len(train), t.token_budget // longest // (2 if method == "dpo" else 1)))
     imitation = t.model_copy(update={"algorithm": "sft"})
     rate = start_rate(imitation, int(model.config.get_text_config().hidden_size))
-    more: dict[str, Any] = {"dataset_kwargs": {"skip_prepare_dataset": True}} if method == "sft" else {}
+    more: dict[str, object] = {"dataset_kwargs": {"skip_prepare_dataset": True}} if method == "sft" else {}
     if method == "kto":
         more["train_sampling_strategy"] = "sequential"  # the rows are in random order already
     arguments = settings(
@@ -153,7 +165,7 @@ class Collator:
     def __init__(self, pad: int, method: Method) -> None:
         self.pad, self.method = pad, method
 
-    def __call__(self, rows: list[Row]) -> dict[str, torch.Tensor]:
+    def __call__(self, rows: list[TaughtRow]) -> dict[str, torch.Tensor]:
         sides = [(r["ids"], r["said"]) for r in rows]
         if self.method == "dpo":
             sides += [(r["bad_ids"], r["bad_said"]) for r in rows]
@@ -184,30 +196,34 @@ class Collator:
         )
 
 
-def _asked_of(row: Row) -> list[int]:
+def _asked_of(row: TaughtRow) -> list[int]:
     """The ids before the first that the model says."""
     return list(row["ids"][: row["said"].index(1)])
 
 
-def _said_of(row: Row) -> tuple[list[int], list[int]]:
+def _said_of(row: TaughtRow) -> tuple[list[int], list[int]]:
     begin = row["said"].index(1)
     return list(row["ids"][begin:]), list(row["said"][begin:])
 
 
-class _Best(TrainerCallback):  # type: ignore[misc]
+class _Best(TrainerCallback):
     """Says how far it is, and keeps the weights of the epoch with the least loss on what was held out."""
 
-    def __init__(self, trainer: Any) -> None:
-        self.trainer = trainer
+    def __init__(self, model: PeftModel) -> None:
+        self.model = model
         self.loss, self.epoch = float("inf"), 0.0
         self.weights: dict[str, torch.Tensor] | None = None
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        if logs and "loss" in logs:
-            log.info("step %d of %d: loss %.4f", state.global_step, state.max_steps, float(logs["loss"]))
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: dict[str, float]
+    ) -> None:
+        if (loss := (given.get("logs") or {}).get("loss")) is not None:
+            log.info("step %d of %d: loss %.4f", state.global_step, state.max_steps, float(loss))
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
-        loss = float((metrics or {}).get("eval_loss", float("inf")))
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: dict[str, float]
+    ) -> None:
+        loss = float((given.get("metrics") or {}).get("eval_loss", float("inf")))
         if state.global_step and loss < self.loss:
             self.loss, self.epoch = loss, float(state.epoch or 0.0)
-            self.weights = weights_of(self.trainer.model, device="cpu")
+            self.weights = weights_of(self.model, device="cpu")

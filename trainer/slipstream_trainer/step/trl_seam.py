@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from trl import import_utils
 
 from slipstream.config import Config
 from slipstream_trainer.algorithm.losses import trl_settings
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import Trainer, TrainingArguments
 
 
 def _absent(*_: object, **__: object) -> bool:
@@ -30,7 +35,7 @@ finally:
 __all__ = ["GRPOConfig", "GRPOTrainer", "grpo_config", "teachers"]
 
 
-def teachers() -> dict[str, tuple[Any, Any]]:
+def teachers() -> dict[str, tuple[Callable[..., Trainer], Callable[..., TrainingArguments]]]:
     """Method → trainer and its settings, for rows that are token ids already."""
     from trl.trainer.dpo_config import DPOConfig
     from trl.trainer.dpo_trainer import DPOTrainer
@@ -39,12 +44,12 @@ def teachers() -> dict[str, tuple[Any, Any]]:
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
-    class Pairs(DPOTrainer):  # type: ignore[misc]
-        def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+    class Pairs(DPOTrainer):
+        def _prepare_dataset(self, dataset: Dataset, *_: object) -> Dataset:
             return dataset
 
-    class Labelled(KTOTrainer):  # type: ignore[misc]
-        def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+    class Labelled(KTOTrainer):
+        def _prepare_dataset(self, dataset: Dataset, *_: object) -> Dataset:
             return dataset
 
     return {"sft": (SFTTrainer, SFTConfig), "dpo": (Pairs, DPOConfig), "kto": (Labelled, KTOConfig)}

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.config import Config
-from slipstream.contract import AdapterList, AdapterState, fallen
+from slipstream.contract import Adapter, AdapterList, AdapterState, fallen, folder_of
+from slipstream.errors import StartError
 from slipstream.shared.files import space_of
-from slipstream_trainer.algorithm.guards import Snapshot
+from slipstream_trainer.algorithm.guards import Snapshot, put_weights, weights_of
+from slipstream_trainer.model.policy import load_adapter
 from slipstream_trainer.versions.adapter_folder import version_of
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
 from slipstream_trainer.versions.publisher import Publisher
@@ -38,6 +40,9 @@ class CurrentPolicy:
         """The one of them that these weights are, or were made from."""
         self.looked = 0.0
         """When the proxy was asked last (monotonic)."""
+        self.known: dict[str, Adapter] = {}
+        self.held_to = ""
+        """The distilled version that the KL term holds to. Empty: what training started from."""
         self.passed_over = 0
         """The version that was live when training began from weights that were chosen in its place."""
 
@@ -69,6 +74,7 @@ class CurrentPolicy:
             self._go_on_from(self.live, (found and found.problem) or there)
         elif not self.go_back_if_taken():
             self.passed_over = version_of(self.live)
+        self._hold()
 
     def _is_behind(self, found: Restored | None) -> bool:
         """A later version is live than the one these weights are: its checkpoint is gone."""
@@ -117,7 +123,8 @@ class CurrentPolicy:
         self.looked = time.monotonic()
         self.live = known.live.get(self.config.model_name, self.config.model_name)
         self.taken = {a.name for a in known.adapters if a.state == AdapterState.ROLLED_BACK}
-        self.fallen = fallen({a.name: a for a in known.adapters}, self.state.published)
+        self.known = {a.name: a for a in known.adapters}
+        self.fallen = fallen(self.known, self.state.published)
 
     def go_back_if_taken(self) -> bool:
         """To weights and optimiser of the version that is live."""
@@ -135,6 +142,7 @@ class CurrentPolicy:
         base = found.state.base if found.state else ""
         weights = name if found.source != "start" else self.config.model_name
         self._save_published(CheckpointState(step=self.state.step, pace=self.state.pace, base=base, weights=weights))
+        self._hold()
         kept = {"checkpoint": "its weights and optimiser", "adapter": "its weights, with a fresh optimiser"}
         what = kept.get(found.source, "the weights that training began with, with a fresh optimiser")
         level, why = (logging.ERROR, f" ({found.problem})") if found.problem else (logging.WARNING, "")
@@ -142,6 +150,27 @@ class CurrentPolicy:
         if found.problem:
             data["problem"] = found.problem
         self.publisher.post("restored", cause=cause, adapter=name, source=found.source, step=self.state.step, **data)
+
+    def _hold(self) -> None:
+        """The KL term holds to the distilled version that these weights were made from. Else it would pull the policy
+        back to what that version has left.
+        """
+        name, model = self.state.published, self.trainer.model
+        while (found := self.known.get(name)) is not None and "distilled_from" not in found.meta:
+            name = found.parent or ""
+        root = name if found is not None else ""
+        if root == self.held_to or not self.trainer.first or self.trainer.world > 1:
+            return
+        now = weights_of(model)
+        try:
+            put_weights(model, {n: w.to(now[n]) for n, w in self.recovery.start.weights.items()})
+            if root:
+                load_adapter(model, self.config.adapters_dir / folder_of(root))
+            self.trainer.first, self.held_to = weights_of(model), root
+        except StartError as e:
+            log.warning("the KL term holds to the start of training: %s", e)
+        finally:
+            put_weights(model, now)
 
     def _save(self, state: CheckpointState) -> Path:
         self.publisher.finish()

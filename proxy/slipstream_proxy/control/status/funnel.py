@@ -69,7 +69,8 @@ UNTRAINABLE = (
         "where its own timeout ended the calls, raise that",
         "error": "the engine answered with an error: see the call's error, and the engine's log",
         "superseded": "the client sent the call again: raise its timeout, so that it retries less",
-        "external upstream": "it went to another API, which returns no tokens; map the model name to the trained model",
+        "external upstream": "it went to another API, which returns no tokens: `slipstream distill` trains "
+        "your model on such runs; or map the model name to the trained model",
         "too large": "lower max_tokens or n, or ask for no top_logprobs: the call's error says where its record lies",
         "too heavy": "send fewer messages and tools in one request",
         "redacted": "proxy.redact changed its text, so its tokens no longer match",

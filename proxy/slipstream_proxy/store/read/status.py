@@ -239,6 +239,8 @@ RECENT = 16
 """Groups, and steps, that count as recent."""
 SHAPED = 256
 """Newest rewarded runs that say how rewards are spread."""
+SAME = 1e-9
+"""Rewards of a group that differ by less are equal."""
 DIFFERENT = 5
 """Values of reward and of length that must occur before one is said to follow the other."""
 LONE = 4
@@ -282,7 +284,9 @@ class RewardShape(NamedTuple):
     at_best: int
     """Runs with the highest reward ever."""
     length: float | None
-    """Correlation of reward and sampled tokens. None: one of them does not vary, or hardly."""
+    """Correlation of reward and sampled tokens, over all runs or within their groups, whichever is stronger. None: one
+    of them does not vary, or hardly.
+    """
 
 
 class DearFigures(NamedTuple):
@@ -368,14 +372,18 @@ def dear_figures(tx: Tx, rules: Rules, judge_name: str) -> DearFigures:
 
 def _shape(tx: Tx, best: float) -> RewardShape | None:
     sql = f"""SELECT count(*), min(reward), max(reward), sum(CASE WHEN reward >= ? THEN 1 ELSE 0 END),
-        corr(reward, CAST(completion_tokens AS FLOAT8)), count(DISTINCT completion_tokens), count(DISTINCT reward)
-        FROM (SELECT reward, completion_tokens FROM t_episodes WHERE split = 'train' AND state = 'done'
-        AND reward IS NOT NULL ORDER BY ended DESC, eid LIMIT {SHAPED}) q"""
-    ((n, low, high, at_best, length, lengths, rewards),) = tx.all(sql, (best,))
+        corr(reward, tokens), corr(CASE WHEN abs(above) < {SAME} THEN 0 ELSE above END, longer),
+        count(DISTINCT tokens), count(DISTINCT reward)
+        FROM (SELECT reward, tokens, reward - avg(reward) OVER (PARTITION BY task) AS above,
+        tokens - avg(tokens) OVER (PARTITION BY task) AS longer
+        FROM (SELECT reward, CAST(completion_tokens AS FLOAT8) AS tokens, coalesce(grp, eid) AS task FROM t_episodes
+        WHERE split = 'train' AND state = 'done' AND reward IS NOT NULL ORDER BY ended DESC, eid LIMIT {SHAPED}) q) r"""
+    ((n, low, high, at_best, over_all, in_groups, lengths, rewards),) = tx.all(sql, (best,))
     if not n:
         return None
-    known = length is not None and isfinite(length) and min(lengths, rewards) >= DIFFERENT
-    return RewardShape(int(n), low, high, int(at_best), float(length) if known else None)
+    known = [float(x) for x in (over_all, in_groups) if x is not None and isfinite(x)]
+    length = max(known, key=abs) if known and min(lengths, rewards) >= DIFFERENT else None
+    return RewardShape(int(n), low, high, int(at_best), length)
 
 
 def _lone(tx: Tx) -> int:

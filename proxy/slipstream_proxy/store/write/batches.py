@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -48,6 +48,7 @@ from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, Me
 from slipstream_proxy.store.tables.tallies import STALE_RUNS, get_meta, set_meta
 from slipstream_proxy.store.values import ArrowBatch, Name, Rules
 
+T = TypeVar("T")
 SCHEMA = pa.schema(
     {
         "group": pa.string(),
@@ -246,6 +247,27 @@ def share_out(groups: Sequence[tuple[str, str]], most: int, share: float) -> lis
     return chosen
 
 
+def hard_first(groups: Sequence[T], rarity: Mapping[T, float]) -> list[T]:
+    """``groups``, the oldest first: every other place is for the one whose good runs are the rarest. The places between
+    are for the oldest, so that none waits until it is too old.
+    """
+    hard = iter(sorted(groups, key=lambda g: -rarity[g]))
+    taken: dict[T, None] = {}
+    for group in groups:
+        taken.setdefault(group)
+        if (rarest := next((g for g in hard if g not in taken), None)) is not None:
+            taken[rarest] = None
+    return list(taken)
+
+
+def rarity_of(members: Sequence[EpisodeRow]) -> float:
+    """How far the mean reward of a group lies below its best one, as a share of its range. 0: all are equal."""
+    rewards = [ep.reward for ep in members if ep.reward is not None]
+    if not rewards or max(rewards) == min(rewards):
+        return 0.0
+    return (max(rewards) - sum(rewards) / len(rewards)) / (max(rewards) - min(rewards))
+
+
 def is_equal(members: Sequence[EpisodeRow]) -> bool:
     """Whether all have the same reward, so that there is nothing to compare."""
     return len({ep.reward for ep in members}) == 1
@@ -328,7 +350,7 @@ class BatchQueue:
     def _next(
         self, tx: Tx, wanted: BatchLeaseIn, model: str, fresh: Freshness, now: float, *, again: bool
     ) -> Chosen | None:
-        """The groups of the next batch, the oldest first; None: it is not due.
+        """The groups of the next batch, the oldest first and, if more wait, hard ones; None: it is not due.
 
         ``again``: of those that somebody asked to train on again. They wait for nothing.
         """
@@ -346,6 +368,8 @@ class BatchQueue:
             return None
         bare &= {g.id for g in ready}
         whole = [(g.id, g.key) for g in ready if g.id not in bare and not g.words]
+        if len(whole) > wanted.max_groups:  # more than a step takes
+            whole = hard_first(whole, {name: rarity_of(members[name[0]]) for name in whole})
         taken = {*share_out(whole, wanted.max_groups, self.rules.key_share), *bare}
         words: dict[str, tuple[str, str]] = {}
         """Episode → the oldest words about it. An episode is in a batch once."""

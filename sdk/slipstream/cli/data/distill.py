@@ -14,8 +14,10 @@ from slipstream.shared.log import setup_logging
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
-    parser.add_argument("--from", dest="teacher", metavar="NAME", help="the model whose calls are imitated, as the agent called it; default: every stored run")  # fmt: skip
-    parser.add_argument("--to", metavar="MODEL", help="the own model, a folder or a hub name; default: trainer.model, else engine.model")  # fmt: skip
+    whose = "the model whose calls are learned from, as the agent called it; default: every stored run"
+    parser.add_argument("--from", dest="teacher", metavar="NAME", help=whose)
+    own = "your model, a folder or a hub name; default: trainer.model, else engine.model"
+    parser.add_argument("--to", metavar="MODEL", help=own)
     parser.add_argument(
         "--method",
         choices=("sft", "dpo", "kto"),
