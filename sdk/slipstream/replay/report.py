@@ -56,7 +56,7 @@ class ReplayReport:
         """What is to be known beside the numbers, a sentence each."""
         failed = Counter(c.error for c in self.cases if c.error)
         skipped = sum(c.skipped for c in self.cases)
-        asked = [s for c in self.cases if not c.error for s in c.steps]
+        asked = [s for c in self.cases if not c.error for s in c.steps if s.candidate]
         exact = sum(s.exact for s in asked)
         return [
             *([f"No verdict: {self.short}."] if self.short else []),
@@ -145,7 +145,7 @@ def as_json(report: ReplayReport) -> JsonObject:
         "candidate": report.candidate,
         "control": report.control,
         "tokens": report.tokens,
-        "exact_steps": sum(s.exact for c in report.cases if not c.error for s in c.steps),
+        "exact_steps": sum(s.exact for c in report.cases if not c.error for s in c.steps if s.candidate),
         "guards": guards,
         "remarks": report.remarks(),
         "tests": [

@@ -40,7 +40,8 @@ def model(seen: Seen) -> Reply:
     elif system == "Guess.":
         message = {"role": "assistant", "content": "a guess"}
     else:
-        message = tool_message("wander" if system == "Wander." else "find", name=name)
+        lost = system == "Wander." or (system == "Half." and int(name[1:]) >= 14)
+        message = tool_message("wander" if lost else "find", name=name)
     return Reply({"choices": [{"message": message, "finish_reason": "stop"}], "usage": {"total_tokens": 5}})
 
 
@@ -68,6 +69,7 @@ def test_with_the_tools_of_the_record(argv: list[str], server: Server, capsys: p
     assert main([*argv, "--run", "recorded", "--against", "Find.txt"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(t["question"], t["cases"], t["difference"]) for t in found["tests"]] == [("runs", 14, 0.0)]
+    assert found["exact_steps"] == 0, "no step was asked by its ids"
     assert found["tokens"] == 14 * 2 * 2 * 5 and "Each task was played again" in found["remarks"][-1]
     calls = [s for s in server.seen if s.method == "POST"]
     assert {s.headers["x-slipstream-split"] for s in calls} == {"eval"}
@@ -77,6 +79,13 @@ def test_with_the_tools_of_the_record(argv: list[str], server: Server, capsys: p
     assert main([*argv, "--run", "recorded", "--against", "Wander.txt"]) == 2  # the world after it is not known
     said = json.loads(capsys.readouterr().out)["remarks"]
     assert "14 cases are not compared: the record has no call of the tool wander at all" in said
+
+
+def test_what_is_left_of_half_the_runs_is_no_verdict(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("cases.jsonl").write_text("".join(json_line(run_of(f"e{n}")) + "\n" for n in range(30)))
+    Path("Half.txt").write_text("Half.")
+    assert main([*argv, "--run", "recorded", "--against", "Half.txt"]) == 2
+    assert "No verdict: 16 of 30 cases were not compared." in json.loads(capsys.readouterr().out)["remarks"]
 
 
 def test_a_users_own_agent(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:

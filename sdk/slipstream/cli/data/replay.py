@@ -144,6 +144,8 @@ def _runs(
         replayer.stopped, len(cases) - len(begun), limits=RUN_LIMITS,
     )  # fmt: skip
     needed = least(detect, alpha)
+    if 2 * len(test.pairs) < len(begun):
+        report.short = f"{len(begun) - len(test.pairs)} of {len(begun)} cases were not compared"
     if len(test.pairs) < needed:
         report.short = f"{len(test.pairs)} cases were compared, and fewer than {needed} cannot show even a total loss"
     return report
