@@ -76,7 +76,10 @@ def lock(root: Path) -> int:
         root.mkdir(parents=True, exist_ok=True)
         fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as e:
-        raise StartError(f"cannot use data_dir {root}: {e.strerror}") from e
+        text = (
+            f"cannot use data_dir {root}: {e.strerror} ({e.filename}): run this as its owner, or set another data_dir"
+        )
+        raise StartError(text) from e
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:

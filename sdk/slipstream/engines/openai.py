@@ -63,7 +63,9 @@ class OpenAIServer(Engine):
             answer.raise_for_status().json()["choices"][0]["message"]
         except (client.HTTPError, ValueError, LookupError, TypeError) as e:
             yield fail(
-                f"a chat completion failed: {e!r} {answer.text[:200]}", NO_CALLS, "see what the server logs of it"
+                f"a chat completion failed: {e!r} {answer.text[:200]}",
+                NO_CALLS,
+                "see what the server logs of it, mend it, and run `slipstream doctor` again",
             )
             return
         yield ok("calls are relayed, recorded as text, judged and exported")

@@ -46,3 +46,13 @@ async def test_no_version_ends_the_numbers(plane):
     for n in (1, 999_999_999):
         write_adapter(plane.config.adapters_dir / f"tiny@{n}")
     assert [await status(plane, f"tiny@{n}") for n in (999_999_999, 1)] == [422, 201]
+    brought = {
+        "name": "tiny@999999998",
+        "model": "tiny",
+        "version": 999_999_998,
+        "state": "retired",
+        "created": 1.0,
+        "path": "x",
+    }
+    code, body = await plane.ask("POST", "/import/adapters", {"adapters": [brought], "live": {}})
+    assert (code, body["error"]["field"]) == (422, "body.adapters")

@@ -13,7 +13,7 @@ def call(name: str) -> Known:
 
 
 def test_memory_is_bounded():
-    known = KnownCalls(memory=5_000, disk=0)
+    known = KnownCalls(memory=20_000, disk=0)
     for i in range(100):
         calls = EpisodeCalls()
         calls.add("day", call("c"))
@@ -27,7 +27,7 @@ def test_memory_is_bounded():
 
 
 def test_the_least_recently_used_goes_first():
-    known = KnownCalls(memory=2_500, disk=0)
+    known = KnownCalls(memory=8_000, disk=0)
     for name in ("a", "b"):
         calls = EpisodeCalls()
         calls.add("day", call("c"))
@@ -42,7 +42,7 @@ def test_the_least_recently_used_goes_first():
 
 
 def test_what_leaves_the_memory_is_read_back_and_not_made_again():
-    known = KnownCalls(memory=2_500)
+    known = KnownCalls(memory=8_000)
     for i in range(100):
         calls = EpisodeCalls(count=i)
         calls.add("day", call(f"c{i}"))

@@ -25,6 +25,10 @@ def test_the_file_has_an_end():
         spill.put(str(n), "x" * 100)
     assert spill.take("0") is None
     assert spill.take("99") == "x" * 100
+    spill = Spill(1_000_000, places=5)
+    for n in range(6):
+        spill.put(str(n), n)
+    assert (spill.take("4"), spill.take("5")) == (None, 5)
     spill.put("a", 1)
     spill.clear()
     assert spill.take("a") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -52,6 +53,20 @@ def told() -> dict[str, list[str]]:
                 if function.name not in FROM_ELSEWHERE:
                     found[f"{path.name}:{call.lineno}"] = [p.strip() for p in parts if len(p.strip()) > 7]
     return found
+
+
+def test_each_fix_is_a_command_or_a_setting() -> None:
+    """A page of the docs is none. What a name stands for is written where other findings have it too."""
+    mends = re.compile(r"`|\bpip install |\bexport |--[a-z]|\b[a-z]+\.[a-z_]+\b|\[models")
+    poor = {}
+    for path in (path for room in ROOMS for path in room.rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("warn", "fail"):
+                texts = [n.value for n in ast.walk(call.args[2]) if isinstance(n, ast.Constant)]
+                text = "".join(t for t in texts if isinstance(t, str))
+                if text and ("docs/" in text or not mends.search(text)):
+                    poor[f"{path.name}:{call.lineno}"] = text
+    assert not poor
 
 
 def test_each_finding_has_a_test_that_makes_its_situation() -> None:

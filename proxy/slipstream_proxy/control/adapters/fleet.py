@@ -214,11 +214,15 @@ class AdapterRegistrar:
         if wanted.model not in (None, model) or model not in self.registry.models:
             fix = f"trained models: {', '.join(self.registry.models)}"
             raise Problem(404, f"{wanted.model or model!r} is no trained model", field="body.model", fix=fix)
+        self._check_number(model, name, version, "body.path")
+        return model, version
+
+    def _check_number(self, model: str, name: str, version: int, field: str) -> None:
+        """Raises ``Problem`` 422 for a version after which there are soon no more."""
         highest = max((a.version for a in self.registry.items.values() if a.model == model), default=0)
         if version > highest + MOST_AHEAD:
             text = f"{name}: the highest version of {model} is {highest}, and so far ahead the numbers would run out"
-            raise Problem(422, text, field="body.path", fix=f"name it {folder_of(model)}@{highest + 1}")
-        return model, version
+            raise Problem(422, text, field=field, fix=f"name it {folder_of(model)}@{highest + 1}")
 
     async def bring_in(self, found: Sequence[Adapter]) -> int:
         """Adapters of another store, with the states they had there. → How many were not here."""
@@ -226,6 +230,8 @@ class AdapterRegistrar:
 
     async def _bring_in(self, found: Sequence[Adapter]) -> int:
         new = [a for a in found if a.name not in self.registry.items]
+        for a in new:
+            self._check_number(a.model, a.name, a.version, "body.adapters")
         serving = {S.LIVE, S.CANDIDATE}
         live = {a.model for a in self.registry.in_state(*serving)}
         if any(a.model in live and a.state in serving for a in new):

@@ -321,7 +321,8 @@ async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamR
     if route.audit is not None:
         target = ctx.target or next(iter(request.match_info.values()), route.path.split("/")[3])
         said = {name: getattr(body, name, None) for name in SAID}
-        await deps.audit.note(caller.key, route.audit, target, {k: v for k, v in said.items() if v is not None})
+        detail = {k: v for k, v in said.items() if v is not None}
+        await deps.audit.note(caller.key, route.audit, target, detail, write=ctx.write)
     return response
 
 

@@ -35,9 +35,10 @@ log = logging.getLogger(__name__)
 
 _CREDENTIALS = ("authorization", "x-api-key", "api-key")
 _ENDING = re.compile(r"^/slipstream/v1/episodes/([^/]+)/(?:done|rewards|feedback)$")
+_NOTED = re.compile(r"^/slipstream/v1/(?:annotations|episodes/[^/]+/comments)$")
 _PAGE = ("/", "/favicon.ico")
 MOST_REWARD = 2**20
-"""Bytes of a reward's or an end mark's body. They are kept until the control plane has them."""
+"""Bytes of a body that is kept until the control plane has it: a reward's, an end mark's or a note's."""
 
 
 def is_control(path: str) -> bool:
@@ -80,9 +81,11 @@ class ControlRoutes:
         headers.popall("content-encoding", None)  # what is read of the body is unpacked
         headers["x-slipstream-auth"] = auth
         url = URL(f"http://control{request.rel_url.raw_path_qs}", encoded=True)
-        ending = _ENDING.match(path) if request.method == "POST" else None
+        posted = request.method == "POST"
+        ending = _ENDING.match(path) if posted else None
+        once = ending or (posted and _NOTED.match(path))
         try:
-            reply = await (self._deliver if ending else self._send)(request, url, headers)
+            reply = await (self._deliver if once else self._send)(request, url, headers)
         except RequestRefused as e:
             return _refused(e)
         except (aiohttp.ClientError, OSError, TimeoutError) as e:
@@ -102,8 +105,8 @@ class ControlRoutes:
         return await self._link.request(request.method, url, headers=headers, data=body, allow_redirects=False)
 
     async def _deliver(self, request: web.BaseRequest, url: URL, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:
-        """A reward or an end mark. Hardly any agent sends one twice, and many wait five seconds at most. So while the
-        control plane is started again it waits, and it is delivered even where the client is gone.
+        """A reward, an end mark or a note. Hardly any agent sends one twice, and many wait five seconds at most. So while
+        the control plane is started again it waits, and it is delivered even where the client is gone.
         """
         body = await read_body(request, MOST_REWARD, self._timeout) if request.can_read_body else None
         headers.popall("content-length", None)  # the body's as it came, and it may have been packed
@@ -124,7 +127,9 @@ def _forget(sending: asyncio.Task[aiohttp.ClientResponse]) -> None:
     if sending.cancelled():
         return
     if (why := sending.exception()) is not None:
-        log.warning("a reward or an end mark is lost, the control plane did not come back: %s", type(why).__name__)
+        log.warning(
+            "a reward, an end mark or a note is lost: the control plane did not come back: %s", type(why).__name__
+        )
     else:
         sending.result().close()
 

@@ -153,7 +153,7 @@ class ConversationTree:
             self._lengths[tokens.block].add(tokens.length)
         for name in call.issued:
             self._issued[name].add(call.id)
-        self.size += 512 + 256 * len(call.tokens)
+        self.size += 700 + 400 * len(call.tokens)
 
     def mark(self, call: str | None) -> None:
         """A stored call extends this one."""

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         if args.key:  # not in argv, where every user of the machine sees it
             os.environ["SLIPSTREAM_API_KEY"] = args.key
         os.execv(sys.executable, torchrun(args))  # noqa: S606
+    url = None if args.wait else proxy_url(args)  # a folder of another user is told at once
     process = need("slipstream_trainer.run.process", "trainer")
     need("slipstream_trainer.run.start", "trainer")  # torch and TRL, before the wait
-    url = waited_for(config.root) if args.wait else proxy_url(args)
-    return int(process.main(config, url, args.key))
+    return int(process.main(config, url or waited_for(config.root), args.key))

@@ -33,6 +33,7 @@ from slipstream.shared.machine import versions as package_versions
 __all__ = ["Finding", "as_json", "examine"]
 
 WAIT = "wait; `up.log` in data_dir says how far it is"
+FIX_MODEL = "`slipstream up --model MODEL` with a folder or a hub's name, or correct engine.model"
 NO_STORE = "the spool keeps calls and rewards, and nothing is shown or trained on without the store"
 NO_SCORES = "the judge scores nothing, so groups wait and are lost when they are too old"
 NO_TRAINER = "the trainer can't start, so no step comes"
@@ -304,7 +305,7 @@ def check_configured(config: Config, running: Running) -> Iterator[Finding]:
         engine.check_model(config.engine.model)
         says = engine.parsers(config)
     except StartError as e:
-        yield fail(str(e), "the engine does not start with this model", "correct engine.model")
+        yield fail(str(e), "the engine does not start with this model", FIX_MODEL)
         return
     folder = Path(config.engine.model).expanduser()
     yield ok(f"engine.model {config.engine.model}" + (" (a folder)" if folder.is_dir() else " (from a hub)"))

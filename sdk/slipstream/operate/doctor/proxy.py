@@ -74,7 +74,11 @@ def check_proxy(
             status = client.status()
         except (ApiError, httpx.HTTPError) as e:
             if busy:
-                yield warn("the proxy is not there yet", UNSEEN, "wait: it starts once the engine answers")
+                yield warn(
+                    "the proxy is not there yet",
+                    UNSEEN,
+                    "wait, and run `slipstream doctor` again: it starts once the engine answers",
+                )
                 return
             yield warn(
                 f"no proxy at {client.url}: {e}", UNSEEN, "start it with `slipstream up`, or give --url and --key"
@@ -136,27 +140,31 @@ def check_recording(status: Status, busy: str | None = None) -> Iterator[Finding
         yield fail(
             f"{status.capture_lost} calls were served but not recorded",
             "nothing is learned from them, and nobody can look at them",
-            "free the spool's disk (`df -h`); see docs/operations.md, SlipstreamCaptureLost",
+            "make room on the disk of data_dir (`df -h`; `slipstream status` says what takes it), or set data.max_gb: "
+            "recording goes on by itself",
         )
     if status.ingest_lag_seconds > LAG_SECONDS:
         yield warn(
             f"the store is {status.ingest_lag_seconds:.0f} s behind the spool",
             "newer calls and rewards are not shown or trained on yet, and the spool grows",
-            "see docs/operations.md, SlipstreamSpoolGrowing",
+            "run `slipstream status` again in a minute: it catches up by itself. If it does not, raise "
+            "store.memory_limit (DuckDB), or see what holds PostgreSQL up (`select * from pg_stat_activity`)",
         )
     stored = sum(status.episodes.values())
     if status.store == "duckdb" and stored > MANY_EPISODES:
         yield warn(
             f"{stored:,} episodes are in one DuckDB file, more than {MANY_EPISODES:,}",
             "status, the page and leases wait longer for scans of that file",
-            "move to PostgreSQL (docs/store.md, From DuckDB to PostgreSQL), or drop old days with store.keep_days",
+            "set store.keep_days, which drops old days; or move to PostgreSQL: `slipstream export --format jsonl --out episodes.jsonl` "
+            "and `slipstream adapters --json > adapters.json`, set store.url, start, and `slipstream import` both",
         )
     for engine in status.engines:
         if not engine.get("ok") and not busy:
             yield fail(
                 f"the proxy says that engine {engine.get('url')} is down: {engine.get('error') or 'no reason given'}",
                 "its calls go to other engines, or fail if there is none",
-                "see its log; docs/operations.md, SlipstreamEngineDown",
+                "see its log (`up.log` in data_dir, if `slipstream up` started it), and start it again; its adapters are "
+                "loaded by themselves",
             )
 
 
