@@ -76,7 +76,8 @@ class Whole:
 
     @property
     def whole(self) -> bool:
-        return all(getattr(self, cell).startswith("yes") for cell in CELLS)
+        """Whether a next turn continues the one before is the chat template's doing."""
+        return all(getattr(self, cell).startswith("yes") for cell in CELLS if cell != "continues")
 
 
 @dataclass

@@ -36,7 +36,9 @@ def test_a_sweep_over_some_families_leaves_the_rows_of_the_others(tmp_path: Path
 
 
 def test_rows_of_the_whole_product_are_merged_and_say_why_not(tmp_path: Path) -> None:
-    yes = Whole("llama", **dict.fromkeys(CELLS, "yes"))
+    yes = Whole("llama")
+    for cell in CELLS:
+        setattr(yes, cell, "yes")
     no = Whole("qwen3", starts="yes", chat="not equal")
     write([Row("llama", "yes", "yes", "yes", "yes")], tmp_path / "models.json", [no])
     found = write([], tmp_path / "models.json", [yes])
