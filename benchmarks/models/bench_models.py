@@ -205,7 +205,9 @@ def main() -> int:
         return sweep_whole(args)
     if args.merge:
         lines = [line for path in args.merge for line in path.read_text().splitlines()]
-        write_page(write([], args.out or RESULTS, [Whole(**json.loads(line)) for line in lines]))
+        merged = write([], args.out or RESULTS, [Whole(**json.loads(line)) for line in lines])
+        if args.out is None:
+            write_page(merged)
         return 0
     args.families, args.out = args.families or ",".join(FAMILIES), args.out or RESULTS
     rows = []

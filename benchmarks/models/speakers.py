@@ -40,14 +40,14 @@ DOCUMENTED = {
     "apertus": '<|tools_prefix|>[{"get_weather": {"city": "Oslo", "days": 2}}]<|tools_suffix|>',
 }
 """A call as its publisher documents it, for models of which no package here has the template."""
-LATENT = {
+LATENT: dict[str, Any] = {
     "kv_lora_rank": 512, "q_lora_rank": 64, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "head_dim": 64,
     "num_key_value_heads": 2,
 }  # fmt: skip
 """The sizes that all such models have: GPU kernels take no others."""
-HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+HEADS: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
 """vLLM's CPU build takes no smaller heads."""
-HYBRID = FAMILIES["qwen3_next"] | {"linear_key_head_dim": 32, "linear_value_head_dim": 32}
+HYBRID: dict[str, Any] = FAMILIES["qwen3_next"] | {"linear_key_head_dim": 32, "linear_value_head_dim": 32}
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def make_speaker(name: str, folder: Path, seconds: float = SECONDS) -> float:
         "vocab_size": len(tokenizer), "bos_token_id": None, "pad_token_id": 0, "eos_token_id": tokenizer.eos_token_id,
         "max_position_embeddings": 8192, "initializer_range": 0.1,
     }  # fmt: skip
-    kind = CONFIG_MAPPING[speaker.kind]
+    kind: Any = CONFIG_MAPPING[speaker.kind]
     shape = SHAPE | HEADS | speaker.changes | ids
     if speaker.nested:
         shape |= {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 6, 6]}}

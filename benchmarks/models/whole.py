@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import json
+import math
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ EPISODES = 8
 READY = "ready: OPENAI_BASE_URL="
 EXACT = 1e-4
 """Nats a token by which trainer and engine may differ in fp32."""
+DTYPES = {"cpu": "float32", "gpu": "bfloat16"}
+"""What the engine computes in at the defaults."""
 CELLS = (
     "starts", "chat", "stream", "tools", "responses", "messages", "captured", "agrees", "continues", "trains", "live", "changes",
     "agrees_adapted", "layouts",
@@ -72,7 +76,8 @@ class Whole:
 
     @property
     def whole(self) -> bool:
-        return all(getattr(self, cell).startswith("yes") for cell in CELLS)
+        """Whether a next turn continues the one before is the chat template's doing."""
+        return all(getattr(self, cell).startswith("yes") for cell in CELLS if cell != "continues")
 
 
 @dataclass
@@ -158,8 +163,6 @@ def start(sweep: Sweep, process: subprocess.Popen[bytes]) -> str | None:
             sweep.url = text.split(READY)[1].split("/v1")[0].strip()
             found = {m[1]: m[2] for m in re.finditer(r"(tool|reasoning) parser: ([\w.]+)", text)}
             sweep.row.parsers = ", ".join(f"{kind}: {name}" for kind, name in found.items())
-            dtype = re.search(r"dtype=torch\.(\w+)", text)
-            sweep.row.dtype = dtype[1] if dtype else ""
             return None
         if process.poll() is not None:
             raise AssertionError(last_error(sweep.log))
@@ -306,7 +309,8 @@ def changes(sweep: Sweep) -> str:
     def of(model: str) -> list[float]:
         body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
         reply = httpx.post(f"{sweep.engine}/v1/completions", json=body, timeout=120, trust_env=False)
-        return reply.raise_for_status().json()["choices"][0]["logprobs"]["token_logprobs"][1:]
+        found: list[float] = reply.raise_for_status().json()["choices"][0]["logprobs"]["token_logprobs"][1:]
+        return found
 
     apart = max(abs(a - b) for a, b in zip(of(NAME), of(adapter), strict=True))
     again = max(abs(a - b) for a, b in zip(of(NAME), of(NAME), strict=True))
@@ -357,7 +361,7 @@ def agreement(sweep: Sweep, calls: list[Any], adapter: Path | None) -> str:
     said = f"mean {float(apart.mean()):.1e}, largest {float(apart.max()):.1e} nats over {len(apart)} tokens"
     if sweep.row.dtype == "float32" and float(apart.max()) > EXACT:
         return said
-    return f"({said}; the engine computes in {sweep.row.dtype or '?'})"
+    return f"({said}; the engine computes in {sweep.row.dtype})"
 
 
 def layouts(sweep: Sweep) -> str:
@@ -365,7 +369,7 @@ def layouts(sweep: Sweep) -> str:
     from tests.support.tiny import apart, gradients, make_config, make_trainer
 
     from slipstream_trainer.algorithm.advantage import assign
-    from slipstream_trainer.batch.layout import make_plan
+    from slipstream_trainer.batch.layout import Layout, make_plan
     from slipstream_trainer.model.policy import takes_trees
 
     config = make_config(sweep.model, sweep.place / "layouts", dtype="float32", lora_rank=16)
@@ -373,14 +377,15 @@ def layouts(sweep: Sweep) -> str:
     found = samples_of(sweep.calls)[: 2 * EPISODES * 2]
     assign(found, "std")
 
-    def of(layout: str) -> dict[str, Any]:
+    def of(layout: Layout) -> dict[str, Any]:
         trainer.zero_grad() if hasattr(trainer, "zero_grad") else trainer.model.zero_grad()
         trainer.backward(trainer.start(make_plan(found, layout=layout)))
         return gradients(trainer)
 
     plain = of("per_call")
     trees = takes_trees(trainer.model.config)
-    gaps = {layout: apart(of(layout), plain) for layout in (("merged", "tree") if trees else ("merged",))}
+    others: tuple[Layout, ...] = ("merged", "tree") if trees else ("merged",)
+    gaps = {layout: apart(of(layout), plain) for layout in others}
     said = ", ".join(f"{layout} {gap:.0e}" for layout, gap in gaps.items()) + ("" if trees else "; it gets no trees")
     return f"({said})" if max(gaps.values()) < 1e-4 else said
 
@@ -388,7 +393,7 @@ def layouts(sweep: Sweep) -> str:
 def calls_and_swap(sweep: Sweep) -> list[Any]:
     """What needs the running stack. → The adapter's own calls."""
     for name in PATHS:
-        cell(sweep, name, lambda name=name: equal(sweep, name))
+        cell(sweep, name, partial(equal, sweep, name))
     cell(sweep, "captured", lambda: traffic(sweep))
     if cell(sweep, "trains", lambda: trained(sweep)) and cell(sweep, "live", lambda: live(sweep)):
         cell(sweep, "changes", lambda: changes(sweep))
@@ -404,6 +409,7 @@ def run(family: str, seconds: float, args: list[str], keep: Path | None = None, 
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     row.device = "cpu" if _no_gpu(env) else "gpu"
+    row.dtype = args[args.index("--dtype") + 1] if "--dtype" in args else DTYPES[row.device]
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this process's own trainer computes in fp32, as the CPU does
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         sweep = Sweep(row, Path(place), "", began + seconds, env, args)
@@ -412,7 +418,8 @@ def run(family: str, seconds: float, args: list[str], keep: Path | None = None, 
         if made.returncode:
             row.starts = f"the tiny model: {made.stderr.strip().splitlines()[-1][:250]}"
             return row
-        row.loss = round(json.loads(made.stdout.splitlines()[-1])["loss"], 2)
+        loss = json.loads(made.stdout.splitlines()[-1])["loss"]
+        row.loss = round(loss, 2) if math.isfinite(loss) else None
         after: list[Any] = []
         try:
             with running(sweep) as process:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks.models.bench_models import Row, table, train, write
+from benchmarks.models.bench_models import Row, table, train, whole_table, write
+from benchmarks.models.speakers import SPEAKERS, end_of, lessons, template_of, tokenizer_of
+from benchmarks.models.whole import CELLS, Whole
+
+from slipstream.engines.vllm.template import run
 
 
 @pytest.mark.parametrize(("family", "cpu"), [("qwen3", "yes"), ("qwen3_moe", "it is a mixture of experts")])
@@ -29,3 +33,31 @@ def test_a_sweep_over_some_families_leaves_the_rows_of_the_others(tmp_path: Path
     found = write([Row("llama", "yes", "yes", "yes", "yes")], tmp_path / "models.json")
     assert [(row["family"], row["loads"]) for row in found["rows"]] == [("llama", "yes"), ("qwen3", "yes")]
     assert (found["families"], found["whole"]) == (2, 1)
+
+
+def test_rows_of_the_whole_product_are_merged_and_say_why_not(tmp_path: Path) -> None:
+    yes = Whole("llama")
+    for cell in CELLS:
+        setattr(yes, cell, "yes")
+    no = Whole("qwen3", starts="yes", chat="not equal")
+    write([Row("llama", "yes", "yes", "yes", "yes")], tmp_path / "models.json", [no])
+    found = write([], tmp_path / "models.json", [yes])
+    assert [row["family"] for row in found["product"]] == ["llama", "qwen3"]
+    assert (found["families"], found["through_the_product"], found["whole_through_the_product"]) == (1, 2, 1)
+    made = whole_table([yes, no])
+    assert "| qwen3 | yes | no | – |" in made
+    assert "- **qwen3**, chat: not equal" in made
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral", "qwen3_5", "deepseek_v3"])
+def test_a_speaker_learns_replies_that_its_own_template_ends(name: str) -> None:
+    template = template_of(SPEAKERS[name].template)
+    facts = run(template)
+    tokenizer = tokenizer_of(template, facts)
+    end = end_of(tokenizer)
+    found = lessons(tokenizer, facts, end)
+    assert len(found) >= 40
+    for prompt, reply in found:
+        assert reply[-1:] == tokenizer.convert_tokens_to_ids([end])
+        assert tokenizer.unk_token_id not in reply
+        assert tokenizer(tokenizer.decode(prompt + reply), add_special_tokens=False).input_ids == prompt + reply

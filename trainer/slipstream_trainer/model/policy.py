@@ -194,7 +194,7 @@ def check_quantize(config: Config) -> None:
         _check_4bit("trainer.quantize = '4bit'")
 
 
-UNSLOTH = "pip install 'slipstream[unsloth]' in an environment of its own, and set trainer.python to that environment's Python"
+UNSLOTH = "pip install 'slipstream[unsloth]' in an environment of its own, and set trainer.python to its Python"
 
 
 def check_frugal(config: Config) -> None:
@@ -216,19 +216,22 @@ def _check_4bit(what: str) -> None:
         raise ConfigError(f"{what} needs bitsandbytes: pip install bitsandbytes")
 
 
-def stored_as(described: PretrainedConfig) -> dict[str, Any]:
-    """How a model's weights are quantised in its files, as its ``config.json`` says. Empty: they are not."""
+def stored_as(described: PretrainedConfig) -> str:
+    """The method by which a model's weights are quantised in its files, as its ``config.json`` says. Empty: none."""
     found = getattr(described, "quantization_config", None) or {}
-    return dict(found if isinstance(found, dict) else found.to_dict())
+    return (
+        str((found if isinstance(found, dict) else found.to_dict()).get("quant_method", "")).rpartition(".")[2].lower()
+    )
 
 
-def base_options(config: Config, described: PretrainedConfig) -> dict[str, Any]:
+def base_options(config: Config, described: PretrainedConfig) -> dict[str, object]:
     """What transformers needs so that the base model can be trained through. Weights in FP8, MXFP4 and
     compressed-tensors become plain ones of the same values. Raises ``ConfigError`` for those that cannot.
     """
-    import transformers
+    from transformers import CompressedTensorsConfig, FineGrainedFP8Config
+    from transformers.utils.quantization_config import Mxfp4Config
 
-    kind = str(stored_as(described).get("quant_method", "")).removeprefix("QuantizationMethod.").lower()
+    kind = stored_as(described)
     if not kind:
         return {}
     where = f"the base model {model_path(config)} is stored as {kind}"
@@ -238,9 +241,9 @@ def base_options(config: Config, described: PretrainedConfig) -> dict[str, Any]:
         _check_4bit(where + ", which")
         return {"device_map": {"": device()}}
     if kind == "fp8":
-        return {"quantization_config": transformers.FineGrainedFP8Config(dequantize=True)}
+        return {"quantization_config": FineGrainedFP8Config(dequantize=True)}
     if kind == "mxfp4":
-        return {"quantization_config": transformers.Mxfp4Config(dequantize=True)}
+        return {"quantization_config": Mxfp4Config(dequantize=True)}
     if kind != "compressed-tensors":
         raise ConfigError(
             f"{where}, and can't be trained through: set trainer.model to the unquantised model that it was made "
@@ -248,7 +251,7 @@ def base_options(config: Config, described: PretrainedConfig) -> dict[str, Any]:
         )
     if importlib.util.find_spec("compressed_tensors") is None:
         raise ConfigError(f"{where}, which the trainer reads with compressed-tensors: pip install compressed-tensors")
-    return {"quantization_config": transformers.CompressedTensorsConfig(run_compressed=False)}
+    return {"quantization_config": CompressedTensorsConfig(run_compressed=False)}
 
 
 log = logging.getLogger(__name__)
@@ -377,7 +380,7 @@ def _load_base(config: Config, path: str, bare: PreTrainedModel, layers: int | N
 
 
 def _load_frugal(config: Config, path: str) -> tuple[PeftModel, PreTrainedTokenizerBase] | None:
-    """Unsloth's model. None: it is not to be had, and the mode is ``auto``. Raises ``ConfigError`` if it was asked for."""
+    """Unsloth's model. None: it is not to be had. Raises ``ConfigError`` if it was asked for then."""
     if not torch.cuda.is_available():
         return None
     try:
