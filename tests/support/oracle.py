@@ -62,12 +62,12 @@ def words_loss(
     """(Sum over tokens about which a user said something of what that adds, replies that do not count). ``teacher`` and
     ``student``: logits in fp64. ``reply``: which reply each is of. ``most``: nats a token.
     """
-    wanted = torch.softmax(teacher, -1)
-    kl = (wanted * (wanted.log() - torch.log_softmax(student, -1))).sum(-1)
+    wanted, says = torch.softmax(teacher, -1), torch.softmax(student, -1)
+    kl, away = (says * (says / wanted).log()).sum(-1), (wanted * (wanted / says).log()).sum(-1)
     total, refused = torch.zeros((), dtype=torch.float64), 0
     for one in dict.fromkeys(reply):
         own = [i for i, r in enumerate(reply) if r == one]
-        far = float(kl[own].mean()) > most
+        far = float(away[own].mean()) > most
         refused += far
         total = total + (0.0 if far else counts) * (weight[own] * kl[own]).sum()
     return total, refused

@@ -5,12 +5,13 @@ still. The policy of now as its own teacher drifts: on the inbox, two steps of 0
 words by 2.5 nats. At each position of the reply both say what they would go on with, over the whole vocabulary. The
 term that words add to the loss is
 
-    1/|T| Σ_t  w_t · words_weight · KL(π_teacher ‖ π_θ)_t
+    1/|T| Σ_t  w_t · words_weight · KL(π_θ ‖ π_teacher)_t
 
-T are all trained tokens of the batch, w_t the importance weight that rewards have too. Its gradient at the logits is
-π_θ - π_teacher. So what was wanted is pulled up also where the policy said something else. On sampled tokens alone, a
-wrong reply could only be pushed down. It is TRL's SDPO (https://arxiv.org/abs/2601.20802) with ``distillation_mode =
-"full_logits"``, ``distillation_alpha = 0`` and ``teacher_model_kind = "base"``, but for w_t, which is the engine's.
+T are all trained tokens of the batch, w_t the importance weight that rewards have too. It is what the
+term on sampled tokens estimates. Here what was wanted is pulled up also where the policy said something else, and what
+it would never say hardly counts. The other KL copies a teacher's own mistakes (on the inbox: it reads before it
+searches). It is TRL's SDPO (https://arxiv.org/abs/2601.20802) with ``distillation_mode = "full_logits"``,
+``distillation_alpha = 1`` and ``teacher_model_kind = "base"``, but for w_t, which is the engine's.
 
 A teacher who wants what the policy would hardly ever say replaces what it does and does not correct it, as with "always
 answer X". So a reply does not count whose mean of KL(π_teacher ‖ π_old) is above ``words_kl`` (nats a token).

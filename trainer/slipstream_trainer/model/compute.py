@@ -243,11 +243,13 @@ class ScoredPositions:
     filter_S3: torch.Tensor | None = None
     """min_p, top_k (0: all) and top_p under which each token was sampled. None: all are neutral."""
     taught_W: torch.Tensor | None = None
-    """Which of them have a teacher; None: none. The forward returns the KL from it as well, with its gradient, (W)."""
+    """Which of them have a teacher; None: none. The forward returns ``teacher_kls`` as well."""
     teacher_WH: torch.Tensor | None = None
     """The teacher's hidden states there."""
-    teacher_kl_W: torch.Tensor | None = None
-    """What the forward returned of it."""
+    to_teacher_W: torch.Tensor | None = None
+    """What the forward returned of it: KL(policy ‖ teacher), with a gradient."""
+    from_teacher_W: torch.Tensor | None = None
+    """KL(teacher ‖ policy)."""
 
     def part(self, chosen: torch.Tensor) -> ScoredPositions:
         """Some of the positions, to be scored alone."""
@@ -360,25 +362,37 @@ def exact_kl(
     factor: float,
     cap: float | None,
 ) -> torch.Tensor:
-    """KL(old ‖ new) at each place, summed over the vocabulary: nats, (P). Both policies have the same head.
+    """KL(old ‖ new) at each place, summed over the vocabulary: nats, (P). Both policies have the same head."""
+    return teacher_kls(new_PH, old_PH, head, inverse_temperature_P, factor, cap)[1].clamp(min=0.0)
 
-    The gradient goes to ``new_PH``. Where there is one, a piece's logits are made again for it, not kept.
+
+def teacher_kls(
+    hidden_WH: torch.Tensor,
+    teacher_WH: torch.Tensor,
+    head: torch.nn.Linear,
+    inverse_temperature_W: torch.Tensor | None,
+    factor: float,
+    cap: float | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(KL(policy ‖ teacher) with a gradient to ``hidden_WH``, KL(teacher ‖ policy) without), nats, both (W).
+
+    Where there is a gradient, a piece's logits are made again for it, not kept.
     """
-    none = torch.zeros(1, dtype=torch.long, device=new_PH.device)
+    none = torch.zeros(1, dtype=torch.long, device=hidden_WH.device)
 
-    def of(old: torch.Tensor, new: torch.Tensor, cold: torch.Tensor | None) -> torch.Tensor:
+    def of(new: torch.Tensor, old: torch.Tensor, cold: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         score = ScoredPositions(none, none, cold)
-        old, new = (_logprobs(x, head, score, factor, cap) for x in (old, new))
-        return (old.exp() * (old - new)).sum(-1)
+        new, old = (_logprobs(x, head, score, factor, cap) for x in (new, old))
+        return (new.exp() * (new - old)).sum(-1), (old.exp() * (old - new)).sum(-1).detach()
 
-    found = [new_PH.new_zeros(0, dtype=torch.float32)]
-    for piece in torch.split(torch.arange(len(old_PH), device=new_PH.device), max(1, PIECE // head.weight.shape[0])):
-        cold = inverse_temperature_P[piece] if inverse_temperature_P is not None else None
-        asked = old_PH[piece].to(new_PH), new_PH[piece], cold
-        found.append(
-            torch.utils.checkpoint.checkpoint(of, *asked, use_reentrant=False) if new_PH.requires_grad else of(*asked)
-        )
-    return torch.cat(found).clamp(min=0.0)
+    found = []
+    size = max(1, PIECE // head.weight.shape[0])
+    for piece in torch.split(torch.arange(len(hidden_WH), device=hidden_WH.device), size):
+        cold = inverse_temperature_W[piece] if inverse_temperature_W is not None else None
+        asked = hidden_WH[piece], teacher_WH[piece], cold
+        again = hidden_WH.requires_grad
+        found.append(torch.utils.checkpoint.checkpoint(of, *asked, use_reentrant=False) if again else of(*asked))
+    return torch.cat([one for one, _ in found]), torch.cat([other for _, other in found])
 
 
 def _compare(
@@ -397,7 +411,7 @@ def _compare(
 
 def add_scored_head(model: PreTrainedModel) -> None:
     """After this ``model(..., score=ScoredPositions)`` returns (log-probabilities, entropies), flat (S) in fp32;
-    entropies without gradient. Where some have a teacher, the KL from it is the third.
+    entropies without gradient. Where some have a teacher, ``teacher_kls`` follow.
 
     Without ``score`` the forward is what it was. It is a keyword of the forward, not a function beside it, so that
     the wrappers of data parallelism see it. ``model``: a transformers causal LM, not wrapped.
@@ -420,6 +434,6 @@ def add_scored_head(model: PreTrainedModel) -> None:
             return found
         cold = score.inverse_temperature_S
         cold = None if cold is None else cold[score.taught_W]
-        return *found, exact_kl(score.teacher_WH, hidden_SH[score.taught_W], head, cold, factor, cap)
+        return *found, *teacher_kls(hidden_SH[score.taught_W], score.teacher_WH, head, cold, factor, cap)
 
     model.forward = types.MethodType(forward, model)

@@ -172,16 +172,14 @@ class CapturedGRPOTrainer(GRPOTrainer):
         """→ log-probabilities (with gradient), entropies, and which tokens of the batch they are, all (S)."""
         return self.taught(micro, work)[:3]
 
-    def taught(
-        self, micro: MicroBatch, work: Work
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The same, and KL(π_teacher ‖ π_θ) of those about which a user said something, in their order (W)."""
+    def taught(self, micro: MicroBatch, work: Work) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, ScoredPositions]:
+        """The same, and how far those about which a user said something are from the teacher."""
         noted = work.fresh and id(micro) in work.looked
         places_P = places_of(micro, self.device) if noted else None
         logps, entropy, token, score = self.compared(micro, work, places_P, lesson=work.lesson)
         if score.hidden_PH is not None:
             work.hidden[id(micro)] = score.hidden_PH
-        return logps, entropy, token, score.teacher_kl_W
+        return logps, entropy, token, score
 
     def compared(
         self,
@@ -216,7 +214,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
         before = self.checkpointing.allocated()
         with self.accelerator.autocast():
             logps, entropy, *more = self.model(**inputs, score=score)
-        score.teacher_kl_W = more[0] if more else None
+        score.to_teacher_W, score.from_teacher_W = more or (None, None)
         if logps.requires_grad:
             self.checkpointing.note(before, micro.computed)
         return logps, entropy, token, score
@@ -231,7 +229,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
         logps: torch.Tensor,
         entropy: torch.Tensor,
         token: torch.Tensor,
-        teacher_kl_W: torch.Tensor | None = None,
+        score: ScoredPositions,
     ) -> None:
         now = logps.detach()
         work.policy_logprobs_T[token], work.entropy_T[token] = now, entropy
@@ -246,9 +244,9 @@ class CapturedGRPOTrainer(GRPOTrainer):
             work.importance_ratio_T[token] = (
                 log_ratio.exp().clamp(max=self.config.trainer.is_max).masked_fill(off[said], 0.0)
             )
-            if work.lesson is not None and teacher_kl_W is not None:
+            if work.lesson is not None and score.from_teacher_W is not None:
                 about = token[work.lesson.of_these(token)]
-                work.lesson.kl_T[about] = far_W = teacher_kl_W.detach()
+                work.lesson.kl_T[about] = far_W = score.from_teacher_W
                 weight_W, refused_W = weights(far_W, work.sample_T[about], self.config.trainer)
                 work.lesson.weight_T[about], work.lesson.refused_T[about] = weight_W, refused_W.float()
 
@@ -337,13 +335,13 @@ class CapturedGRPOTrainer(GRPOTrainer):
         finally:
             self._given = None
 
-    def _words(self, work: Work, token: torch.Tensor, teacher_kl_W: torch.Tensor | None) -> torch.Tensor | None:
+    def _words(self, work: Work, token: torch.Tensor, score: ScoredPositions) -> torch.Tensor | None:
         """What users' words add to the loss at these tokens. None: nothing."""
-        if work.lesson is None or teacher_kl_W is None:
+        if work.lesson is None or score.to_teacher_W is None:
             return None
         about = token[work.lesson.of_these(token)]
         counts_W = work.lesson.weight_T[about] * work.importance_ratio_T[about]
-        return (counts_W * teacher_kl_W).sum() / work.plan.scored.tokens
+        return (counts_W * score.to_teacher_W).sum() / work.plan.scored.tokens
 
     def backward(self, work: Work) -> float:
         """Sum gradients of the batch, over micro-batches and processes, into ``.grad``. → The loss. Does not step."""
@@ -377,12 +375,12 @@ class CapturedGRPOTrainer(GRPOTrainer):
         total = torch.zeros((), device=self.device)
         own = self.mine(work.plan)
         for micro in own:
-            logps, entropy, token, teacher_kl_W = self.taught(micro, work)
-            self._note(work, logps, entropy, token, teacher_kl_W)
+            logps, entropy, token, score = self.taught(micro, work)
+            self._note(work, logps, entropy, token, score)
             loss = self._loss(work, logps, entropy, token)
             if not self.sft and isinstance(loss_of, TrlLoss):
                 loss = loss * loss_of.part_factor(len(token), scored.tokens, scored.units)
-            if (words := self._words(work, token, teacher_kl_W)) is not None:
+            if (words := self._words(work, token, score)) is not None:
                 loss = loss + words
             torch.autograd.backward(loss)
             total += loss.detach()
@@ -414,11 +412,11 @@ class CapturedGRPOTrainer(GRPOTrainer):
     def _by_sequence(self, work: Work) -> float:
         """The loss once, over all tokens. Its gradient of each log-probability goes back through the micro-batches."""
         if self.world == 1 and len(work.plan.micro) == 1:
-            logps, entropy, token, teacher_kl_W = self.taught(work.plan.micro[0], work)
-            self._note(work, logps, entropy, token, teacher_kl_W)
+            logps, entropy, token, score = self.taught(work.plan.micro[0], work)
+            self._note(work, logps, entropy, token, score)
             back = torch.argsort(token)
             loss = self._loss(work, logps[back], entropy[back], None)
-            if (words := self._words(work, token, teacher_kl_W)) is not None:
+            if (words := self._words(work, token, score)) is not None:
                 loss = loss + words
             torch.autograd.backward(loss)
             return float(loss.detach())
@@ -431,8 +429,8 @@ class CapturedGRPOTrainer(GRPOTrainer):
         (slope_T,) = torch.autograd.grad(loss, leaf)
         total = loss.detach() / self.world  # each process has all of it
         for micro in self.mine(work.plan):
-            logps, _, token, teacher_kl_W = self.taught(micro, work)
-            if (words := self._words(work, token, teacher_kl_W)) is None:
+            logps, _, token, score = self.taught(micro, work)
+            if (words := self._words(work, token, score)) is None:
                 torch.autograd.backward(logps, slope_T[token])
                 continue
             torch.autograd.backward([logps, words], [slope_T[token], None])
