@@ -17,7 +17,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 log = logging.getLogger("vllm.slipstream")
 PATIENCE = 60.0
@@ -51,8 +50,11 @@ def forked(original: Callable[[Callable[[], object]], object]) -> Callable[[Call
 
     @functools.wraps(original)
     def run(fn: Callable[[], object]) -> object:
-        torch: Any = sys.modules.get("torch")
-        if torch is None or torch.cuda.is_initialized():
+        if "torch" not in sys.modules:
+            return original(fn)
+        import torch
+
+        if torch.cuda.is_initialized():
             return original(fn)
         inward, outward = os.pipe()
         child = os.fork()

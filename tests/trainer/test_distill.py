@@ -148,8 +148,8 @@ def test_clear_errors(tiny, tmp_path) -> None:
 
 
 def test_every_reason_has_words() -> None:
-    from slipstream_trainer.run.distill import LEFT_OUT, Lesson
+    from slipstream_trainer.run.distill import LEFT_OUT, Material
 
-    lesson = Lesson()
+    lesson = Material()
     lesson.left_out.update(LEFT_OUT)
     assert len(list(told(lesson))) == 1 + len(LEFT_OUT)

@@ -56,7 +56,7 @@ class TaughtRun:
 
 
 @dataclass(slots=True)
-class Lesson:
+class Material:
     """What is trained on. A part is what one run, or two, teach: held out as a whole."""
 
     parts: list[list[TaughtRow]] = field(default_factory=list)
@@ -164,9 +164,9 @@ def episodes_of(path: Path) -> Iterator[EpisodeDetail]:
             ) from e
 
 
-def lesson_of(episodes: Iterable[EpisodeDetail], reader: RunReader, method: Method, least: float | None) -> Lesson:
+def lesson_of(episodes: Iterable[EpisodeDetail], reader: RunReader, method: Method, least: float | None) -> Material:
     """``least``: the reward from which on a run is good; None: by comparison with the others."""
-    lesson, runs = Lesson(pairs=method == "dpo"), []
+    lesson, runs = Material(pairs=method == "dpo"), []
     for episode in episodes:
         if why := _unfit(episode):
             lesson.left_out[why] += 1
@@ -187,7 +187,7 @@ def _unfit(episode: EpisodeDetail) -> str | None:
     return "open" if episode.state == EpisodeState.OPEN else None
 
 
-def _imitate(runs: list[TaughtRun], least: float | None, lesson: Lesson) -> None:
+def _imitate(runs: list[TaughtRun], least: float | None, lesson: Material) -> None:
     """The good runs: those of at least ``least``. Without it: runs without a reward, and the best of each group if
     above zero.
     """
@@ -210,7 +210,7 @@ def _not_good(run: TaughtRun, least: float | None, best: float) -> str | None:
     return "not_chosen" if run.reward is not None and (run.reward < best or run.reward <= 0) else None
 
 
-def _prefer(runs: list[TaughtRun], least: float | None, lesson: Lesson) -> None:
+def _prefer(runs: list[TaughtRun], least: float | None, lesson: Material) -> None:
     """Edits, and within each group the best run against the worst, the second best against the second worst, and so
     on, while their rewards differ. With ``least``, what is preferred has at least that reward.
     """
@@ -245,7 +245,7 @@ def _pair(good: TaughtLine, bad: TaughtLine) -> TaughtRow:
     return {"ids": good.ids, "said": good.said, "bad_ids": bad.ids, "bad_said": bad.said}
 
 
-def _label(runs: list[TaughtRun], least: float | None, lesson: Lesson) -> None:
+def _label(runs: list[TaughtRun], least: float | None, lesson: Material) -> None:
     """Each run is good or bad: by its thumb, else by its reward (``least``, or the mean of all rewards)."""
     rewards = [run.reward for run in runs if run.reward is not None]
     limit = least if least is not None else sum(rewards) / max(1, len(rewards))
@@ -287,7 +287,7 @@ LEFT_OUT = {
 }
 
 
-def told(lesson: Lesson) -> Iterator[str]:
+def told(lesson: Material) -> Iterator[str]:
     """For people: what is used, and why the rest is not."""
     rows = sum(map(len, lesson.parts))
     yield f"{lesson.runs} runs are used: {rows} {'pairs' if lesson.pairs else 'sequences'}"
