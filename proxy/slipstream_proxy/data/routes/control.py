@@ -105,8 +105,8 @@ class ControlRoutes:
         return await self._link.request(request.method, url, headers=headers, data=body, allow_redirects=False)
 
     async def _deliver(self, request: web.BaseRequest, url: URL, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:
-        """A reward, an end mark or a note. Hardly any agent sends one twice, and many wait five seconds at most. So while
-        the control plane is started again it waits, and it is delivered even where the client is gone.
+        """A reward, an end mark or a note. Hardly any agent sends one twice, and many wait five seconds at most. So it
+        waits while the control plane is started again, and it is delivered even where the client is gone.
         """
         body = await read_body(request, MOST_REWARD, self._timeout) if request.can_read_body else None
         headers.popall("content-length", None)  # the body's as it came, and it may have been packed

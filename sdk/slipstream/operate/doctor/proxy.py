@@ -155,16 +155,17 @@ def check_recording(status: Status, busy: str | None = None) -> Iterator[Finding
         yield warn(
             f"{stored:,} episodes are in one DuckDB file, more than {MANY_EPISODES:,}",
             "status, the page and leases wait longer for scans of that file",
-            "set store.keep_days, which drops old days; or move to PostgreSQL: `slipstream export --format jsonl --out episodes.jsonl` "
-            "and `slipstream adapters --json > adapters.json`, set store.url, start, and `slipstream import` both",
+            "set store.keep_days, which drops old days; or move to PostgreSQL: `slipstream export --format jsonl --out "
+            "episodes.jsonl` and `slipstream adapters --json > adapters.json`, set store.url, start, and "
+            "`slipstream import` both",
         )
     for engine in status.engines:
         if not engine.get("ok") and not busy:
             yield fail(
                 f"the proxy says that engine {engine.get('url')} is down: {engine.get('error') or 'no reason given'}",
                 "its calls go to other engines, or fail if there is none",
-                "see its log (`up.log` in data_dir, if `slipstream up` started it), and start it again; its adapters are "
-                "loaded by themselves",
+                "see its log (`up.log` in data_dir, if `slipstream up` started it), and start it again; its adapters "
+                "are loaded by themselves",
             )
 
 
