@@ -70,6 +70,8 @@ ROUND = 128
 HELD_OUT = 256
 PAUSE = 60.0
 """Longest pause, in seconds."""
+SIGNAL = 5.0
+"""Seconds without a step or a lease after which a trainer with groups waits for more of them."""
 END = 25.0
 """Seconds that the end of an arm takes beside held-out runs."""
 WRONG = "benchmarks.traffic.bench_traffic:short_is_good"
@@ -255,15 +257,20 @@ async def quiet(
     client: AsyncClient, longest: float, *, judged: bool = False, scored: bool = False, last: bool = False
 ) -> None:
     """Until the trainer has learned from what there is, or so many seconds. ``judged``: a judge reads the runs. ``scored``: it
-    gives all of them what they train by. ``last``: also what is too little for a step."""
-    until, looks = time.monotonic() + longest, 0
+    gives all of them what they train by. ``last``: also what is too little for a step. Else a trainer that waits for
+    more signal gets more calls."""
+    until, looks, steps, moved = time.monotonic() + longest, 0, -1, 0.0
     while time.monotonic() < until and looks < 4:
         status = await status_of(client)
         groups = status.groups
+        if status.steps != steps or groups.get("leased"):
+            steps, moved = status.steps, time.monotonic()
         waits = any("until no agent's call" in line for line in status.waiting)
         waits = waits or bool(judged and status.judging.backlog.groups)
         waits = waits or bool(scored and groups.get("waiting_reward")) or bool(groups.get("leased"))
-        looks = 0 if waits or groups.get("ready", 0) >= (1 if last else 4) else looks + 1
+        if last or time.monotonic() < moved + SIGNAL:
+            waits = waits or groups.get("ready", 0) >= (1 if last else 4)
+        looks = 0 if waits else looks + 1
         await asyncio.sleep(0.5)
 
 
