@@ -389,7 +389,7 @@ class Ingest:
         return scored
 
     def _hear(self, tx: Tx, changes: Changes, scored: Collection[str]) -> None:
-        """What a user says about an episode is a group of its own, once there is a call that a trained model answered."""
+        """What a user says about an episode is a group of its own, once there is a call of a trained model."""
         eps = {
             eid: ep
             for eid in (changes.words | changes.new).intersection(scored) | changes.late
