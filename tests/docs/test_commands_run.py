@@ -25,7 +25,7 @@ from slipstream.shared.processes.proxy_file import running_proxy
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("tutorial*.md"))]
 HERE = "http://127.0.0.1:8100"
-LONG = ("up", "demo", "proxy", "trainer", "train", "judge")
+LONG = ("up", "demo", "proxy", "trainer", "train", "distill", "judge")
 """Started by other tests; here their arguments are read."""
 MAY_FIND = ("doctor",)
 """Exit code 1: it found something, which beside a fake engine it must."""
