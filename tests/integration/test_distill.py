@@ -41,7 +41,7 @@ def test_stored_calls_of_an_upstream_become_a_version_at_the_proxy(tmp_path: Pat
             wait_for(lambda: client.sql(sql).rows[0][0] == RUNS, 60, 0.2, "all runs are stored")
             command = slipstream("distill", "--config", str(proxy.config), "--from", TEACHER, "--json")
             none = subprocess.run([*command, "--task", "nobody"], capture_output=True, text=True, check=False)
-            assert none.returncode == 2 and "no stored run of task nobody, model teacher" in none.stderr
+            assert none.returncode == 2 and "no stored run with task nobody, model teacher" in none.stderr
             ran = subprocess.run([*command, "--epochs", "2"], capture_output=True, text=True, check=False)
             assert ran.returncode == 0, ran.stderr[-3000:]
             figures = json.loads(ran.stdout.splitlines()[-1])

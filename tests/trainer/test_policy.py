@@ -29,7 +29,7 @@ def test_qlora_needs_a_gpu(tmp_path) -> None:
 
 
 def test_no_such_model(tmp_path) -> None:
-    with pytest.raises(StartError, match="can't be loaded"):
+    with pytest.raises(StartError, match="is not there: name a folder"):
         load_policy(make_config(tmp_path / "none", tmp_path))
 
 

@@ -37,7 +37,7 @@ def file_cases(path: Path) -> Iterator[EpisodeDetail]:
                 if line.strip():
                     yield _episode(path, n, line)
     except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{path}: {e}") from e
+        raise ConfigError(f"{path}: {getattr(e, 'strerror', None) or e}") from e
 
 
 def _episode(path: Path, number: int, line: str) -> EpisodeDetail:

@@ -282,7 +282,11 @@ class Questions:
             return f"{missing} of {missing + answered} cases have no answer"
         needed = least(detect, self.tests[GUARDS].alpha)
         fewest = min((len(t.pairs) for t in self.asked if not t.margin), default=0)
-        return f"{fewest} cases cannot show even a total loss, {needed} can" if fewest < needed else None
+        return (
+            f"{fewest} case{'s' * (fewest != 1)} cannot show even a total loss, {needed} can"
+            if fewest < needed
+            else None
+        )
 
 
 def _in(question: str, group: str) -> str:

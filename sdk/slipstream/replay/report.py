@@ -99,6 +99,8 @@ def _worst_step(pair: CasePair) -> tuple[str, str, str]:
 
 def line_of(test: PairedTest) -> str:
     seen = f"a loss of about {test.visible:.2f} would have been seen" if test.verdict == "undecided" else test.verdict
+    if test.verdict == "undecided" and -test.difference > test.visible:
+        seen = "too few cases to be sure"
     a, b = (sum(x) / len(test.pairs) for x in zip(*((p.candidate, p.control) for p in test.pairs), strict=True))
     return f"{test.question}: {a:.3f} against {b:.3f} ({test.difference:+.3f}) over {len(test.pairs)} cases; {seen}"
 

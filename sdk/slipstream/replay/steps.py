@@ -83,7 +83,7 @@ def side_of(words: Sequence[str], base: str) -> Side:
             try:
                 system = Path(word).read_text(encoding="utf-8").strip()
             except (OSError, UnicodeDecodeError) as e:
-                raise ConfigError(f"{word}: {e}") from e
+                raise ConfigError(f"{word}: {getattr(e, 'strerror', None) or e}") from e
         elif equals and name.isidentifier():
             try:
                 sampling[name] = float(value) if "." in value else int(value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.support.records import NOW, call, done, group, mutation, new_id, reward, rules, want
 from tests.support.store_writes import take_ack
 
@@ -12,6 +14,11 @@ from slipstream_proxy.store import open_store
 def said(episode: str, text: str = "shorter", *, at: float = NOW + 2, **kw):
     given = FeedbackIn(text=text, call=kw.pop("call", None), reply=kw.pop("reply", None)).reward("user")
     return reward(episode, at=at, **given.model_dump(exclude={"key"}), **kw)
+
+
+def waiting(store):
+    teaching = store.statistics.funnel("judge", NOW).teaching
+    return teaching.words, teaching.early
 
 
 def lease(store, now: float = NOW + 9, **kw):
@@ -43,6 +50,17 @@ def test_words_wait_for_the_end_of_the_run_and_for_its_first_call(store):
     assert lease(store) is None
     store.ingest([done("a", at=NOW + 3)], {})
     assert lease(store).table.to_pylist()[0]["hint"] == "shorter"
+
+
+def test_words_wait_for_a_trained_models_call(store):
+    """What a model of others answered is never in a batch, so words about it are not said to wait for one."""
+    other: dict[str, Any] = {"trained": None, "adapter": "gpt", "model": "gpt"}
+    store.ingest([call("a", done=True, **other), call("b", **other), said("a"), said("b")], {})
+    assert waiting(store) == (0, 0)
+    store.ingest([call("b", at=NOW + 3, id="c2")], {})
+    assert waiting(store) == (0, 1)
+    store.ingest([done("b", at=NOW + 4)], {})
+    assert {(r["episode"], r["hint"]) for r in lease(store).table.to_pylist()} == {("b", "shorter")}
 
 
 def test_words_do_not_grow_old_and_are_trained_on_once(store):

@@ -17,7 +17,10 @@ def test_findings_and_fixes(server: Server, capsys: pytest.CaptureFixture[str]) 
     Path("slipstream.toml").write_text("data_dir = 'd'\n[trainer]\nenabled = false\n[proxy]\nport = 0\n")
     assert main(["doctor", "--url", server.url]) == 0
     out = capsys.readouterr().out
-    assert "WARN  no engine is configured\n      why: no call can be answered\n      fix: `slipstream init`" in out
+    assert (
+        "WARN  no engine is configured\n      why: no call of the trained model can be answered\n      fix: `slipstream init`"
+        in out
+    )
     assert f"ok    the proxy at {server.url} answers; 5 calls recorded\n" in out
 
 

@@ -60,7 +60,8 @@ def test_what_a_user_said_and_what_it_changed(server: Server, capsys: pytest.Cap
     said = {"episode": "e1", "name": "words", "value": 0, "source": "user", "at": 1e9, "reason": "kürzer"}
     words = {"meta": {"words": "kürzer", "taught": {"c2": -0.256}}, "call": "c2"}
     later = said | {"meta": {"words": "so"}, "name": "thumbs", "value": -1}
-    server.on("GET", "/episodes/e1", EPISODE | {"call_list": [CALL, AFTER], "rewards": [said | words, later]})
+    trained, unused = AFTER | {"trainable": True}, later | {"call": "c1"}
+    server.on("GET", "/episodes/e1", EPISODE | {"call_list": [CALL, trained], "rewards": [said | words, later, unused]})
     assert main(["episodes", "e1", "--url", server.url]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("  words by user about call 1 at ") and lines[1].endswith(
@@ -69,6 +70,7 @@ def test_what_a_user_said_and_what_it_changed(server: Server, capsys: pytest.Cap
     assert lines[2].strip() == "kürzer"
     assert lines[3].startswith("  words by user about the run at ")
     assert lines[3].endswith("  thumbs -1  (not trained on yet)")
+    assert lines[5].endswith("  thumbs -1  (trains nothing, see the calls)")
 
 
 def test_feedback(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,7 +93,7 @@ def test_forgetting(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
         "forgotten; trained on it: nothing; still in: export-1",
     ]
     assert main(["episodes", "e1", "--delete", "--json", "--url", server.url]) == 0
-    gone = {"id": "e1", "adapters": ["inbox@1", "inbox@2"], "made_from": [], "cases": [], "exports": []}
+    gone = {"id": "e1", "adapters": ["inbox@1", "inbox@2"], "made_from": [], "cases": [], "exports": [], "anew": []}
     assert json.loads(capsys.readouterr().out) == gone
     server.seen.clear()
     assert main(["episodes", "--delete", "--url", server.url]) == 2

@@ -304,6 +304,8 @@ def model_path(config: Config) -> str:
     path = config.trainer.model or config.engine.model
     if path is None:
         raise StartError("no model: set trainer.model or engine.model")
+    if path.startswith(("/", ".")) and not Path(path).is_dir():
+        raise StartError(f"the model {path} is not there: name a folder that is, or a hub name")
     return path
 
 

@@ -331,11 +331,12 @@ def distill(
         "left_out": dict(lesson.left_out),
         "calls_left_out": dict(lesson.calls_left_out),
     }
-    for line in told(lesson):
-        log.info("%s", line)
     if not lesson.parts:
         whose = f" of {teacher}" if teacher else ""
-        raise StartError(f"no run{whose} can be trained on by {method}: {'; '.join(told(lesson))}")
+        said = "; ".join(map(str.strip, told(lesson)))
+        raise StartError(f"no run{whose} can be trained on by {method}: {said}")
+    for line in told(lesson):
+        log.info("%s", line)
     if dry_run:
         return figures
     mode = "frugal" if config.trainer.mode == "frugal" else "merged"  # padded rows need no trees

@@ -539,6 +539,7 @@ def _calls(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         yield FunnelLine(stage="calls", cause="none", count=0, text=text, fix=fix, blocks=True)
     elif not counts.trained_calls and not counts.untrainable and not around.text_only:
         fix = f'let the agent ask for {around.config.model_name}, or map its model name in [models."<name>"]'
+        fix += "; `slipstream distill --from NAME` trains on what another model answered"
         text = "calls have come, and none asks for the trained model"
         yield FunnelLine(stage="calls", cause="untrained_model", count=counts.calls, text=text, fix=fix, blocks=True)
     fix = (

@@ -360,6 +360,8 @@ class Changes:
     rewarded: set[str] = field(default_factory=set)
     words: set[str] = field(default_factory=set)
     """Episodes that a user said something about."""
+    late: set[str] = field(default_factory=set)
+    """Episodes whose first call of a trained model came after other calls."""
     done: dict[str, None] = field(default_factory=dict)
     """Episodes that end, in the order in which they do, for the groups."""
     reopened: set[str] = field(default_factory=set)

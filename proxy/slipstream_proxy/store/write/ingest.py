@@ -293,7 +293,10 @@ class Ingest:
         if row.number < ep.calls:
             self.calls.make_room(tx, ep, row, packed, changes.calls)
         changes.calls[schema.day_of(head.at)].append(row)
+        trained = ep.trained_calls
         _note_adapter(ep, call, row)
+        if ep.calls and ep.trained_calls > trained == 0:
+            changes.late.add(eid)
         ep.calls += 1
         ep.prompt_tokens += packed.tokens[0]
         ep.completion_tokens += packed.tokens[1]
@@ -386,11 +389,11 @@ class Ingest:
         return scored
 
     def _hear(self, tx: Tx, changes: Changes, scored: Collection[str]) -> None:
-        """What a user says about an episode is a group of its own, once the episode is there."""
+        """What a user says about an episode is a group of its own, once there is a call of a trained model."""
         eps = {
             eid: ep
-            for eid in (changes.words | changes.new).intersection(scored)
-            if (ep := changes.eps[eid]).split == Split.TRAIN and ep.state != "deleted"
+            for eid in (changes.words | changes.new).intersection(scored) | changes.late
+            if (ep := changes.eps[eid]).split == Split.TRAIN and ep.state != "deleted" and ep.trained_calls
         }
         if not eps:
             return

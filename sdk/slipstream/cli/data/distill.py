@@ -43,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
     setup_logging()
     flags = [f"trainer.init_adapter={args.init_adapter}"] if args.init_adapter else []
     config = read_config(args, [*flags, *([f"trainer.model={args.to}"] if args.to else [])])
+    if not (config.trainer.model or config.engine.model):
+        raise ConfigError("no model of your own: give --to MODEL, or set trainer.model or engine.model")
     distill = need("slipstream_trainer.run.distill", "trainer").distill
     wanted = filters(args)
     if args.epochs is not None and args.epochs <= 0:
@@ -72,6 +74,11 @@ def run(args: argparse.Namespace) -> int:
     elif "adapter" in figures:
         fell = f"loss on held-out runs {figures['loss_base']:.3f} -> {figures['loss']:.3f}"
         print(f"{figures['adapter']} was made from {figures['runs']} runs: {fell}")
+        print(
+            "next: any vLLM serves this folder as a LoRA; without --out it is the next version at the proxy"
+            if args.out
+            else "next: `slipstream adapters` says what the gate makes of it"
+        )
     return 0
 
 
@@ -84,5 +91,7 @@ def _stored(args: argparse.Namespace, wanted: dict[str, object], path: Path) -> 
         except Unavailable as e:
             raise StartError(f"{e}; without a proxy give --from-export FILE --out DIR") from e
     if not path.stat().st_size:
-        said = ", ".join(f"{name} {value}" for name, value in wanted.items()) or "any kind"
-        raise StartError(f"no stored run of {said}: `slipstream episodes` lists what there is, with each run's model")
+        given = {name: getattr(args, name, None) or value for name, value in wanted.items()}
+        said = ", ".join(f"{name} {value}" for name, value in given.items())
+        which = f" with {said}" if said else ""
+        raise StartError(f"no stored run{which}: `slipstream episodes` lists what there is, with each run's model")

@@ -100,12 +100,12 @@ def _known(episode: EpisodeDetail, call: CallRecord) -> int:
     return same
 
 
-def _feedback(said: Reward, numbers: dict[str, int]) -> list[str]:
+def _feedback(said: Reward, numbers: dict[str, int], trained: bool) -> list[str]:
     """What a user said, and what it changed in the calls, as far as the trainer has come to it."""
     about = "the run" if said.call is None else f"call {numbers.get(said.call, said.call)}"
     thumb = "" if said.name == WORDS else f"  {said.name} {said.value:+g}"
     taught = said.meta.get("taught")
-    changed = "not trained on yet"
+    changed = "not trained on yet" if trained else "trains nothing, see the calls"
     if isinstance(taught, dict):
         changed = ", ".join(f"call {numbers.get(call, call)} {nats:+.2f} nats a token" for call, nats in taught.items())
     lines = [f"  words by {said.source} about {about} at {when(said.at)}{thumb}  ({changed})"]
@@ -123,7 +123,8 @@ def describe(episode: EpisodeDetail) -> str:
     numbers = {call.id: call.number for call in episode.call_list}
     for r in episode.rewards:
         if "words" in r.meta:
-            lines += _feedback(r, numbers)
+            trained = any(call.trainable for call in episode.call_list if r.call in (None, call.id))
+            lines += _feedback(r, numbers, trained)
         else:
             lines.append(f"  reward {r.name} = {r.value:g} by {r.source} at {when(r.at)}  {r.reason or ''}")
     for call in episode.call_list:

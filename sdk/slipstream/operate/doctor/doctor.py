@@ -296,7 +296,7 @@ def check_configured(config: Config, running: Running) -> Iterator[Finding]:
     if not config.engine.model:
         yield warn(
             "no engine is configured",
-            "no call can be answered",
+            "no call of the trained model can be answered",
             "`slipstream init` writes a configuration; or set engine.model (for `up`) or engine.urls",
         )
         return
