@@ -153,11 +153,17 @@ def test_versions_that_do_not_fit(
     assert fix in bad[0].fix
 
 
-def test_a_package_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("client_alone", [False, True])
+def test_a_package_that_is_not_there(monkeypatch: pytest.MonkeyPatch, client_alone: bool) -> None:
     def version(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr("importlib.metadata.version", version)
+    if client_alone:
+        monkeypatch.setattr("slipstream.operate.doctor.doctor.installed", lambda name: name != "duckdb")
+        (found,) = check_trainer(config())
+        assert (found.level, "client alone" in found.what) == ("ok", True)
+        return
     (found,) = check_trainer(config())
     assert (found.level, found.what, found.fix) == (
         "fail",

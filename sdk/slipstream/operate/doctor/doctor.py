@@ -27,7 +27,7 @@ from slipstream.operate.doctor.ports import Running, check_ports, find_running
 from slipstream.operate.doctor.proxy import check_proxy
 from slipstream.operate.run.preflight import untrainable
 from slipstream.settings.judge import is_own
-from slipstream.shared.machine import has_gpu
+from slipstream.shared.machine import has_gpu, installed
 from slipstream.shared.machine import versions as package_versions
 
 __all__ = ["Finding", "as_json", "examine"]
@@ -210,6 +210,9 @@ def check_trainer(config: Config) -> Iterator[Finding]:
                 NO_TRAINER,
                 f"{pip} install 'slipstream[unsloth]'",
             )
+    if found["torch"] is None and not python and not installed("duckdb"):
+        yield ok("the client alone is installed here: proxy and trainer run elsewhere")
+        return
     if missing := [name for name, version in found.items() if version is None]:
         yield fail(f"{missing[0]} is not installed", NO_TRAINER, f"{pip} install 'slipstream[trainer]'")
         return
