@@ -617,8 +617,8 @@ class GroupTable:
             tx.run(sql, (loss.state, loss.cause, groups))
 
     def leave(self, tx: Tx, eps: Collection[EpisodeRow]) -> None:
-        """Episodes that are deleted leave their groups, and the judge's error, which may quote them, goes. A group of none
-        is dropped, and its task is forgotten.
+        """Episodes that are deleted leave their groups, and the judge's error, which may quote them, goes. A group of
+        none is dropped, and its task is forgotten.
         """
         leaving = Counter(ep.grp for ep in eps if ep.grp)
         groups = list(leaving)
