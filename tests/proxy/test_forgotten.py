@@ -86,6 +86,15 @@ class Deployment:
         await self.post(f"{where}/rewards", {**human, "value": 1.0, "done": False})
         await self.post(f"{where}/rewards", {"value": value})
 
+    async def ask_unknown_model(self) -> None:
+        body = {"model": secret("model"), "messages": [{"role": "user", "content": "x"}]}
+        headers = {"x-slipstream-episode": f"{secret('episode')}-lost", "x-slipstream-tag-user": secret("user")}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{self.proxy.url}/v1/chat/completions", json=body, headers=headers) as reply,
+        ):
+            assert reply.status == 404
+
     async def judge_and_train(self) -> None:
         ask = self.control.ask
         status, lease = await until(
@@ -105,6 +114,9 @@ class Deployment:
             ]
             given = {"lease": lease["lease"], "scores": scores}
             assert (await ask("POST", f"/groups/{group['id']}/scores", given))[0] == 200
+        _, lease = await self._given("/groups/lease", {"worker": "j", "names": ["third"], "limit": 8})
+        failed = {"lease": lease["lease"], "failed": f"no number: {secret('failure')}"}
+        assert (await ask("POST", f"/groups/{lease['groups'][0]['id']}/scores", failed))[0] == 200
         await ask("PUT", "/judge/cache/judge-1", {"key": "judge-1", "value": {"why": secret("cached")}})
         wanted = {"worker": "t", "model": "tiny", "min_groups": 1, "max_groups": 1, "max_staleness": 9}
         async with self.control.client.post(f"{API}/batches/lease", json=wanted, headers=self.control.as_()) as r:
@@ -165,10 +177,13 @@ async def test_what_is_forgotten_is_nowhere(deployment, caplog):
     caplog.set_level(logging.INFO)
     for name, value in (("a", 0.0), ("b", 1.0), ("evil", 1.0)):
         await deployment.run(name, value)
+    await deployment.ask_unknown_model()
     await deployment.judge_and_train()
-    before = {field for field, _ in told(await deployment.kept())}
-    assert {"episode", "task", "user", "tag", "arguments", "note", "edited", "judged", "cached"} <= before
-    assert (await deployment.post(f"{API}/forget", {"user": secret("user")}))["forgotten"] == 3
+    stood = told(await deployment.kept())
+    before = {field for field, _ in stood}
+    assert {"episode", "task", "user", "tag", "arguments", "note", "edited", "judged", "cached", "failure"} <= before
+    assert {field for field, place in stood if place == "/metrics"} <= {"source"}
+    assert (await deployment.post(f"{API}/forget", {"user": secret("user")}))["forgotten"] == 4
     await until(lambda: _erased(deployment), 20.0)
     said = "\n".join(r.getMessage() for r in caplog.records if r.name.startswith("slipstream"))
     left = told({**await deployment.kept(), "log": said})

@@ -42,6 +42,10 @@ def test_a_data_folder_belongs_to_one_proxy_at_a_time(tmp_path):
     os.close(lock(tmp_path / "new" / "folder"))
     with pytest.raises(StartError, match="data_dir"):
         lock(tmp_path / "new" / "folder" / "lock" / "x")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "spool").touch()
+    with pytest.raises(StartError, match="spool is a file where a folder has to be: move it away"):
+        lock(tmp_path / "other")
 
 
 def test_what_cannot_be_bound_says_why():

@@ -76,10 +76,15 @@ def lock(root: Path) -> int:
         root.mkdir(parents=True, exist_ok=True)
         fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as e:
-        text = (
-            f"cannot use data_dir {root}: {e.strerror} ({e.filename}): run this as its owner, or set another data_dir"
-        )
+        moved = isinstance(e, FileExistsError | NotADirectoryError | IsADirectoryError)
+        fix = "move away what is there" if moved else "run this as its owner"
+        text = f"cannot use data_dir {root}: {e.strerror} ({e.filename}): {fix}, or set another data_dir"
         raise StartError(text) from e
+    for name, is_folder in (("spool", True), ("metrics", True), ("adapters", True), ("control.sock", False)):
+        if (path := root / name).exists() and path.is_dir() is not is_folder:
+            os.close(fd)
+            kind = "file where a folder" if is_folder else "folder where a socket"
+            raise StartError(f"cannot use data_dir {root}: {path} is a {kind} has to be: move it away")
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:

@@ -71,6 +71,10 @@ def test_broken_files(tmp_path: Path) -> None:
     with pytest.raises(BadAdapter, match="NaN"):
         check_folder(nan, 16)
     cut = adapter(tmp_path / "m@2")
+    deep = adapter(tmp_path / "m@3")
+    (deep / "adapter_config.json").write_text("[" * 100_000)
+    with pytest.raises(BadAdapter, match="cannot be read"):
+        check_folder(deep, 16)
     file = cut / "adapter_model.safetensors"
     file.write_bytes(file.read_bytes()[:-7])
     with pytest.raises(BadAdapter, match="cut off"):
@@ -81,6 +85,21 @@ def test_broken_files(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(BadAdapter, match="missing"):
         check_folder(cut, 16)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "says"),
+    [
+        ((3, 32), (64, 5), "ranks differ"),
+        ((8, 8, 8), (64, 8), "ranks differ"),
+        ((8, 32), None, "has no lora_B"),
+        (None, (64, 8), "has no lora_A"),
+    ],
+)
+def test_halves_that_do_not_fit_each_other(tmp_path: Path, a: tuple[int], b: tuple[int], says: str) -> None:
+    halves = {NAME.format(side): np.ones(shape, np.float32) for side, shape in (("A", a), ("B", b)) if shape}
+    with pytest.raises(BadAdapter, match=says):
+        check_folder(adapter(tmp_path / "m@1", halves), 16)
 
 
 def test_shapes_of_another_model_are_refused(tmp_path: Path) -> None:

@@ -174,6 +174,20 @@ def check_shapes(tensors: dict[str, JsonObject], base: dict[str, list[int]]) -> 
             raise BadAdapter(f"{WEIGHTS}: {name} has shape {shape}, {there}")
 
 
+def check_pairs(tensors: dict[str, JsonObject]) -> None:
+    """A's outer side is B's inner one, so a folder whose halves do not fit each other is refused without the base."""
+    shapes = {name: [int(n) for n in entry["shape"]] for name, entry in tensors.items() if _PART.match(name)}
+    for name, shape in shapes.items():
+        side, twin = (".lora_A", ".lora_B") if ".lora_A" in name else (".lora_B", ".lora_A")
+        other = shapes.get(name.replace(side, twin))
+        if other is None:
+            raise BadAdapter(f"{WEIGHTS}: {name} has no {twin.removeprefix('.')}")
+        if len(shape) != 2 or len(other) != 2 or (side == ".lora_A" and shape[0] != other[1]):
+            raise BadAdapter(
+                f"{WEIGHTS}: {name} has shape {shape} and its {twin.removeprefix('.')} {other}: their ranks differ"
+            )
+
+
 def check_alphas(config: JsonObject) -> None:
     """JSON writes NaN and infinity, too, and an engine takes them: each reply would be noise."""
     pattern = config.get("alpha_pattern") or {}
@@ -197,7 +211,7 @@ def check_folder(folder: Path, max_rank: int, base: dict[str, list[int]] | None 
     try:
         config = json.loads(config_path.read_text())
         ranks = [config["r"], *(v for v in (config.get("rank_pattern") or {}).values() if isinstance(v, int))]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise BadAdapter(f"{CONFIG} cannot be read: {e!r}") from e
     for rank in ranks:
         if why := check_lora_rank(rank, max_rank):
@@ -211,6 +225,7 @@ def check_folder(folder: Path, max_rank: int, base: dict[str, list[int]] | None 
         raise BadAdapter(f"{CONFIG}: bias: vLLM takes none")
     tensors = safetensors_header(weights)
     check_numbers(weights, tensors)
+    check_pairs(tensors)
     if base:
         check_shapes(tensors, base)
     digest = hashlib.sha256()

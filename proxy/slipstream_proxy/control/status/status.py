@@ -27,6 +27,7 @@ from slipstream.shared.processes.sidecars import StackReport, read_stack, senten
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.engines.pool import EngineReplica
 from slipstream_proxy.control.observe.boards import Role
+from slipstream_proxy.control.observe.metrics import OTHER
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.status.funnel import Surroundings, funnel_of
@@ -298,8 +299,10 @@ class MetricsScrape:
         for item in a.items.values():
             m.states.labels(item.state.value).inc()
         m.pinned.clear()
+        # a call may name any model, also one that no engine has: what callers write stays out of metrics
+        known = {*a.items, *a.models, *deps.config.models}
         for name, count in sorted(a.pins.items(), key=lambda kv: -kv[1])[:ADAPTER_LABELS]:
-            m.pinned.labels(name).set(count)
+            m.pinned.labels(name if name in known else OTHER).inc(count)
         for model in a.models:
             m.live.labels(model).set(a.versions(model)[1])
             m.frozen.labels(model).set(deps.trials.of(model).frozen)

@@ -75,6 +75,8 @@ def _without(op: str, data: JsonObject, wanted: Wanted) -> JsonObject | None:
     if op == "cache" and str(data.get("key")).startswith(CACHE):
         return None
     if op == "scores":
+        if data["scores"].get("failed"):  # an error of the judge may quote any of its group's runs
+            return {**data, "scores": {**data["scores"], "failed": ""}}
         scores = data["scores"].get("scores", [])
         left = [s for s in scores if not _is_wanted(data.get("key"), s["episode"], wanted)]
         return (

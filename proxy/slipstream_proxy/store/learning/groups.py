@@ -617,12 +617,15 @@ class GroupTable:
             tx.run(sql, (loss.state, loss.cause, groups))
 
     def leave(self, tx: Tx, eps: Collection[EpisodeRow]) -> None:
-        """Episodes that are deleted leave their groups; a group of none is dropped, and its task is forgotten."""
+        """Episodes that are deleted leave their groups, and the judge's error, which may quote them, goes. A group of
+        none is dropped, and its task is forgotten.
+        """
         leaving = Counter(ep.grp for ep in eps if ep.grp)
         groups = list(leaving)
         if groups:
             sizes = tx.all(f"SELECT id, n FROM t_groups WHERE id {IN}", (groups,))
-            tx.update("t_groups", ("id",), ("n",), [(group, n - leaving[group]) for group, n in sizes])
+            left = [(group, n - leaving[group], None) for group, n in sizes]
+            tx.update("t_groups", ("id",), ("n", "failure"), left)
             sql = f"UPDATE t_groups SET state = 'dropped', cause = ?, task = NULL WHERE n <= 0 AND id {IN}"
             tx.run(sql, (DELETED, groups))
         if eps:
