@@ -120,7 +120,7 @@ class Parent:
         stage: str | None = None,
     ) -> Child:
         """Kept for ever: a proxy without one of its parts serves nobody. It logs by itself."""
-        argv = [sys.executable, "-m", *command]
+        argv = [sys.executable, "-P", "-m", *command]  # no file of the folder it starts in is taken for a library
         grace = self.config.proxy.drain_timeout + 15.0
         return Child(
             name,

@@ -76,7 +76,7 @@ class Said(list[str]):
 def test_children_are_ourselves_with_the_same_configuration(tmp_path: Path) -> None:
     wanted = config(tmp_path)
     child = _self("trainer", wanted, "--url", "http://x")
-    assert child.argv[1:] == ["-m", "slipstream.cli", "trainer", "--url", "http://x"]
+    assert child.argv[1:] == ["-P", "-m", "slipstream.cli", "trainer", "--url", "http://x"]
     assert Config.model_validate_json(child.env[CONFIG_ENV]) == wanted
 
 

@@ -101,7 +101,7 @@ class LayerCompiler:
 
     def command(self) -> list[str]:
         """Of the process that compiles. The configuration and the length come by its standard input."""
-        return [sys.executable, "-m", "slipstream_trainer.run.warmup"]
+        return [sys.executable, "-P", "-m", "slipstream_trainer.run.warmup"]
 
     def _known(self) -> list[int]:
         try:

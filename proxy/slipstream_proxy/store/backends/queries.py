@@ -243,7 +243,7 @@ class BoundedQuery:
         self._rest = b""
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "slipstream_proxy.store.backends.queries"]
+        command = [sys.executable, "-P", "-m", "slipstream_proxy.store.backends.queries"]
         with cores.anywhere():
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env={**os.environ, **FRUGAL}

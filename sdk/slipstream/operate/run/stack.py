@@ -51,7 +51,7 @@ class Stack:
 
 
 def _self(command: str, config: Config, *args: str) -> Child:
-    argv = [sys.executable, "-m", "slipstream.cli", command, *args]
+    argv = [sys.executable, "-P", "-m", "slipstream.cli", command, *args]
     return Child(command, argv, {CONFIG_ENV: config.model_dump_json(), "PYTHONUNBUFFERED": "1"})
 
 
