@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,22 @@ def test_a_module_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.M
         load_function("a.b", "mine_of_test:value")
     with pytest.raises(ConfigError, match=r"^a\.b = 'mine_of_test:A\.g': .*no attribute 'g'"):
         load_function("a.b", "mine_of_test:A.g")
+
+
+def test_its_other_files_are_no_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine_too.py").write_text("def f():\n    import helper_of_mine\n    return helper_of_mine.value\n")
+    (tmp_path / "helper_of_mine.py").write_text("value = 5\n")
+    (tmp_path / "wave.py").write_text("raise SystemExit('taken for a library')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    monkeypatch.delitem(sys.modules, "wave", raising=False)
+    load_function("a.b", "json:dumps")
+    assert str(tmp_path) not in sys.path
+    mine = load_function("a.b", "mine_too:f")
+    import wave
+
+    assert mine() == 5
+    assert not wave.__file__.startswith(str(tmp_path))
 
 
 @pytest.mark.parametrize("spec", ["json", "json:", ":dumps", ""])

@@ -14,19 +14,26 @@ from slipstream.errors import ConfigError, StartError
 
 
 def load_object(setting: str, spec: str, wanted: str = "function") -> object:
-    """Import ``module:name``, with the working directory on the path. Raises ``ConfigError`` that names the setting.
+    """Import ``module:name``, from the working directory first if it has one of that name. Raises ``ConfigError`` that
+    names the setting.
 
     ``wanted``: what the name should be of.
     """
     module, colon, name = spec.partition(":")
     if not (colon and module and name):
         raise ConfigError(f"{setting} = {spec!r}: write module:{wanted}")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
+    here, top = Path.cwd(), module.partition(".")[0]
+    own = str(here) not in sys.path and ((here / f"{top}.py").is_file() or (here / top).is_dir())
+    if own:
+        sys.path.insert(0, str(here))
     try:
         return pkgutil.resolve_name(spec)
     except (ImportError, AttributeError, ValueError) as e:
         raise ConfigError(f"{setting} = {spec!r}: {e}") from e
+    finally:
+        if own:  # its other files are no libraries of what is imported later, and its own imports still find them
+            sys.path.remove(str(here))
+            sys.path.append(str(here))
 
 
 def load_function(setting: str, spec: str) -> Callable[..., Any]:

@@ -154,8 +154,9 @@ def test_judge_and_trainer_get_a_key_where_keys_are(tmp_path: Path) -> None:
 
 def test_the_trainer_alone_runs_in_an_environment_of_its_own(tmp_path: Path) -> None:
     wanted = config(tmp_path, "trainer.python=/opt/unsloth/bin/python")
-    assert _sidecar("trainer", wanted, {}, "--wait").argv[:4] == [
+    assert _sidecar("trainer", wanted, {}, "--wait").argv[:5] == [
         "/opt/unsloth/bin/python",
+        "-P",
         "-m",
         "slipstream.cli",
         "trainer",
