@@ -48,7 +48,7 @@ def test_a_batch_that_runs_out_of_memory_is_computed_again(tiny, tmp_path, monke
     assign(samples, "std")
     plan = make_plan(samples)
     trainer.backward(trainer.start(plan))
-    expected, forward, calls = gradients(trainer), trainer.forward, []
+    expected, forward, calls = gradients(trainer), trainer.taught, []
 
     def short(*args):
         calls.append(1)
@@ -57,7 +57,7 @@ def test_a_batch_that_runs_out_of_memory_is_computed_again(tiny, tmp_path, monke
         return forward(*args)
 
     again = trainer.start(plan)
-    monkeypatch.setattr(trainer, "forward", short)
+    monkeypatch.setattr(trainer, "taught", short)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     trainer.backward(again)
     assert trainer.checkpointing.now == 2

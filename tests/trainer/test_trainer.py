@@ -109,20 +109,20 @@ def test_nothing_but_sampled_tokens_has_a_gradient(trainer) -> None:
     plan = make_plan(samples, layout="tree")
     work = trainer.start(plan)
     pulls = []
-    forward = trainer.forward
+    taught = trainer.taught
 
     def watched(micro, work):
-        logps, entropy, token = forward(micro, work)
+        logps, entropy, token, score = taught(micro, work)
         logps.register_hook(lambda g: pulls.append((token, g)))
-        return logps, entropy, token
+        return logps, entropy, token, score
 
-    trainer.forward = watched
+    trainer.taught = watched
     try:
         trainer.config.trainer.loss = trainer.loss_type = "cispo"
         trainer.importance_sampling_level = "token"
         trainer.backward(work)
     finally:
-        trainer.forward = forward
+        trainer.taught = taught
     token, pull = (torch.cat(x) for x in zip(*pulls, strict=True))
     away_T = work.reference_logprobs_T - work.policy_logprobs_T
     weight_T = work.importance_ratio_T

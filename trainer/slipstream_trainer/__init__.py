@@ -10,6 +10,7 @@ Arrays and tensors name their axes in a suffix of capitals, one letter an axis: 
     N   places of a row, or nodes of a tree of chains
     R   rows of a micro-batch
     S   scored positions of a micro-batch; each belongs to one of T
+    W   tokens of T about which a user said something
     H   the model's hidden size
     V   the model's vocabulary
 """

@@ -57,7 +57,7 @@ def told() -> dict[str, list[str]]:
 
 def test_each_fix_is_a_command_or_a_setting() -> None:
     """A page of the docs is none. What a name stands for is written where other findings have it too."""
-    mends = re.compile(r"`|\bpip install |\bexport |--[a-z]|\b[a-z]+\.[a-z_]+\b|\[models")
+    mends = re.compile(r"`|\b(?:pip )?install (?:-U )?'|\bpip install |\bexport |--[a-z]|\b[a-z]+\.[a-z_]+\b|\[models")
     poor = {}
     for path in (path for room in ROOMS for path in room.rglob("*.py")):
         for call in ast.walk(ast.parse(path.read_text())):

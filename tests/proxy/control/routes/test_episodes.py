@@ -136,7 +136,10 @@ async def test_forgetting(plane):
     await plane.call("e1", text="secret words")
     await plane.seen("e1")
     status, body = await plane.ask("DELETE", "/episodes/e1")
-    assert (status, body) == (200, {"id": "e1", "adapters": [], "made_from": [], "cases": [], "exports": []})
+    assert (status, body) == (
+        200,
+        {"id": "e1", "adapters": [], "made_from": [], "anew": [], "cases": [], "exports": []},
+    )
     assert (await plane.ask("DELETE", "/episodes/e1"))[0] == 404
     assert "secret" not in str(await plane.ask("GET", "/episodes/e1"))
 
