@@ -56,6 +56,8 @@ class Told:
 @dataclass
 class Samples:
     rss: list[tuple[float, int]] = field(default_factory=list)
+    anon: list[tuple[float, int]] = field(default_factory=list)
+    """Of the worker, without pages of files: the kernel takes those back and reads them again as it likes."""
     control: list[tuple[float, int]] = field(default_factory=list)
     parent: list[tuple[float, int]] = field(default_factory=list)
     lag: list[float] = field(default_factory=list)
@@ -86,10 +88,10 @@ class Engines:
             process.wait()
 
 
-def rss(pid: int) -> int:
+def rss(pid: int, name: str = "VmRSS") -> int:
     with contextlib.suppress(OSError, StopIteration):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) * 1024
+        return int(next(line for line in lines if line.startswith(name)).split()[1]) * 1024
     return 0
 
 
@@ -281,6 +283,7 @@ class Soak:
     async def sample(self, session: aiohttp.ClientSession, pids: dict[str, int]) -> None:
         now = time.monotonic()
         self.samples.rss.append((now, rss(pids["data"])))
+        self.samples.anon.append((now, rss(pids["data"], "RssAnon")))
         self.samples.control.append((now, rss(pids["control"])))
         self.samples.parent.append((now, rss(pids["parent"])))
         self.samples.lag.append(await self.metric(session, "slipstream_event_loop_lag_seconds"))
@@ -357,6 +360,8 @@ class Soak:
         lag = sorted(self.samples.lag)
         return {
             "rss_growth_last_half": last_half(self.samples.rss),
+            "worker_anon_growth_last_half": last_half(self.samples.anon),
+            "worker_anon_mib_over_time": tenths(self.samples.anon),
             "control_rss_growth_last_half": last_half(self.samples.control),
             "parent_rss_growth_last_half": last_half(self.samples.parent),
             "worker_rss_mib_most": round(max(size for _, size in self.samples.rss) / 2**20, 1),
