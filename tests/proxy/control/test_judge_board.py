@@ -44,6 +44,20 @@ async def test_a_budget_that_is_spent_is_named_with_the_time_when_it_starts_agai
     assert await line() is None, "another copy may work"
 
 
+async def test_what_a_copy_said_when_it_failed_is_forgotten_with_an_episode(plane):
+    await plane.call("e1", done=True)
+    await plane.seen("e1")
+    failed = REPORT | {"last_error": "no number: secret words"}
+    for _ in range(2):
+        await plane.ask("POST", "/judge/report", failed)
+    assert "secret words" in str(await plane.ask("GET", "/status"))
+    assert (await plane.ask("DELETE", "/episodes/e1"))[0] == 200
+    await plane.ask("POST", "/judge/report", failed)
+    assert "secret" not in str(await plane.ask("GET", "/status"))
+    await plane.ask("POST", "/judge/report", REPORT | {"last_error": "another"})
+    assert "another" in str(await plane.ask("GET", "/status"))
+
+
 async def test_a_copy_that_reports_no_more_is_gone(make_plane):
     plane = await make_plane()
     board = plane.deps.judges

@@ -70,6 +70,9 @@ AGREEMENT_EVERY = 60.0
 """Seconds between looks at how far the judge agrees with agents and people: it reads all scores."""
 
 
+UNSAID = "it failed; what it said may hold what was forgotten since (its own log has it)"
+
+
 class JudgeBoard:
     def __init__(self, name: str, names: Collection[str] = ()) -> None:
         """``name``: ``judge.name``, for as long as no copy has reported. ``names``: what else the judge writes."""
@@ -77,13 +80,24 @@ class JudgeBoard:
         self.written = {name, *names}
         """Reward names that the judge writes here, or has written since the start: no agent may use them."""
         self._reports: dict[str, c.JudgeStatus] = {}
+        self._forgotten: set[int] = set()
+        """Hashes of errors that copies reported before something was forgotten: they may hold it, and come again."""
         self._agreements: dict[str, c.JudgeAgreement] = {}
         self._people: c.LabelAgreement | None = None
         self._looked = float("-inf")
 
     def report(self, report: c.JudgeReport, now: float) -> None:
         self.written.update(report.names)
+        if hash(report.last_error) in self._forgotten:
+            report = report.model_copy(update={"last_error": UNSAID})
         self._reports[report.worker] = c.JudgeStatus(**report.model_dump(), at=now)
+
+    def forget(self) -> None:
+        """Say no more what the copies said when they failed."""
+        for worker, known in self._reports.items():
+            if known.last_error not in (None, UNSAID):
+                self._forgotten.add(hash(known.last_error))
+                self._reports[worker] = known.model_copy(update={"last_error": UNSAID})
 
     def judges(self, now: float) -> list[c.JudgeStatus]:
         """The copies that reported lately."""

@@ -257,6 +257,7 @@ async def _forget(ctx: Ctx, names: Sequence[Name]) -> tuple[Forgotten, list[str]
         await deps.mutate("delete", {"episodes": [list(name) for name in some], "marks": marks}, wait=0)
         parts.append(await deps.ask(deps.store.forget, some, deps.now()))
         deps.forgetter.told(parts[-1])
+        deps.judges.forget()
     gone = Forgotten(
         [name for part in parts for name in part.names],
         sorted({a for part in parts for a in part.adapters}),
