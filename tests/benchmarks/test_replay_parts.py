@@ -19,6 +19,8 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "replay"
 def bench(monkeypatch: pytest.MonkeyPatch):
     """``bench("parts")``: a module of the bench."""
     monkeypatch.syspath_prepend(str(FOLDER))
+    for file in FOLDER.glob("*.py"):  # another bench has a module of that name
+        monkeypatch.delitem(sys.modules, file.stem, raising=False)
     before = set(sys.modules)
     yield importlib.import_module
     for name in set(sys.modules) - before:
