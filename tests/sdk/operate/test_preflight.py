@@ -185,8 +185,9 @@ def test_missing_packages_come_with_the_line_to_paste(tmp_path: Path, monkeypatc
     with pytest.raises(StartError, match=r"pip install 'slipstream\[trainer\]'"):
         preflight(config(tmp_path, f"engine.model={MODEL}"))
     without("litellm")
-    with pytest.raises(StartError, match=r"pip install 'slipstream\[judge\]'"):
-        preflight(config(tmp_path, f"engine.model={MODEL}", "judge.model=openai/x"))
+    for trainer in ("true", "false"):
+        with pytest.raises(StartError, match=r"pip install 'slipstream\[judge\]'"):
+            preflight(config(tmp_path, f"engine.model={MODEL}", "judge.model=openai/x", f"trainer.enabled={trainer}"))
 
 
 @pytest.mark.parametrize(

@@ -130,32 +130,26 @@ def check_keys(config: Config) -> None:
     need("slipstream_proxy.process.parent", "proxy").check_bind(config, keyed=bool(len(keys)))
 
 
-def check_python(python: str) -> None:
-    """The trainer's own environment has what it needs. Raises ``StartError``."""
-    try:
-        found = versions(("slipstream", "torch", "trl", "peft"), python)
-    except (OSError, subprocess.SubprocessError, ValueError) as e:
-        raise StartError(
-            f"trainer.python: {python} can't be run ({type(e).__name__}): give the Python of an "
-            "environment, such as unsloth/bin/python"
-        ) from e
+def check_trainer(config: Config) -> None:
+    """The trainer's packages, here or in its own environment. Raises ``StartError``."""
+    python = config.trainer.python
+    if python:
+        try:
+            found = versions(("slipstream", "torch", "trl", "peft", "unsloth"), python)
+        except (OSError, subprocess.SubprocessError, ValueError) as e:
+            raise StartError(
+                f"trainer.python: {python} can't be run ({type(e).__name__}): give the Python of an "
+                "environment, such as unsloth/bin/python"
+            ) from e
+    else:
+        found = versions(("unsloth",))
+    unsloth = found.pop("unsloth")
     if missing := [name for name, version in found.items() if version is None]:
         raise StartError(
             f"trainer.python: {', '.join(missing)} not installed there: {python} -m pip install 'slipstream[unsloth]' "
             "(or slipstream[trainer])"
         )
-
-
-def check_installed(config: Config) -> None:
-    """The parts that will run. For each that is missing: the line to paste."""
-    if not config.engine.urls:
-        started(config).check_installed()
-    if not wants_trainer(config):
-        return
-    python = config.trainer.python
-    if python:
-        check_python(python)
-    if config.trainer.mode == "frugal" and versions(["unsloth"], python)["unsloth"] is None:
+    if config.trainer.mode == "frugal" and unsloth is None:
         raise StartError(
             "trainer.mode is frugal, and Unsloth is not installed: make an environment with slipstream[unsloth] and "
             "set trainer.python to its Python, or set trainer.mode = 'auto'"
@@ -165,6 +159,14 @@ def check_installed(config: Config) -> None:
             "the trainer's packages are not installed: pip install 'slipstream[trainer]' (or --set "
             "trainer.enabled=false)"
         )
+
+
+def check_installed(config: Config) -> None:
+    """The parts that will run. For each that is missing: the line to paste."""
+    if not config.engine.urls:
+        started(config).check_installed()
+    if wants_trainer(config):
+        check_trainer(config)
     if config.judge.model and not installed("litellm"):
         raise StartError("LiteLLM, which the judge uses, is not installed: pip install 'slipstream[judge]'")
 
