@@ -95,6 +95,15 @@ def rss(pid: int, name: str = "VmRSS") -> int:
     return 0
 
 
+def end(process: subprocess.Popen[bytes]) -> None:
+    """A proxy that leads a session of its own, and what it has started."""
+    process.send_signal(signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(60)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def children(pid: int) -> dict[str, int]:
     """``data`` and ``control`` → pid."""
     found = {}
@@ -349,11 +358,7 @@ class Soak:
                 running = await self.left(session)
                 return self.report(running, await self.missing(session), same=pids == children(process.pid))
         finally:
-            process.send_signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(60)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            end(process)
             self.engines.close()
 
     def report(self, running: float, lost: int, *, same: bool) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,7 @@ import aiohttp
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "proxy"))
-from soak import API, Engines, children, rss  # noqa: E402
+from soak import API, Engines, children, end, rss  # noqa: E402
 
 STEP = 1e-9
 """Between the values of two rewards, so that each can be told from the others."""
@@ -103,11 +102,7 @@ class Run:
             async with aiohttp.ClientSession() as session:
                 await self.measure(session, process)
         finally:
-            process.send_signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(60)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            end(process)
             engines.close()
 
     async def measure(self, session: aiohttp.ClientSession, process: subprocess.Popen[bytes]) -> None:

@@ -245,7 +245,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
                 log_ratio.exp().clamp(max=self.config.trainer.is_max).masked_fill(off[said], 0.0)
             )
             if work.lesson is not None and score.from_teacher_W is not None:
-                about = token[work.lesson.of_these(token)]
+                about = token[score.taught_W]
                 work.lesson.kl_T[about] = far_W = score.from_teacher_W
                 weight_W, refused_W = weights(far_W, work.sample_T[about], self.config.trainer)
                 work.lesson.weight_T[about], work.lesson.refused_T[about] = weight_W, refused_W.float()
@@ -339,7 +339,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
         """What users' words add to the loss at these tokens. None: nothing."""
         if work.lesson is None or score.to_teacher_W is None:
             return None
-        about = token[work.lesson.of_these(token)]
+        about = token[score.taught_W]
         counts_W = work.lesson.weight_T[about] * work.importance_ratio_T[about]
         return (counts_W * score.to_teacher_W).sum() / work.plan.scored.tokens
 
