@@ -19,6 +19,7 @@ import json
 import random
 import statistics
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -90,13 +91,31 @@ CUT = {"message": {"content": "x", "right": 1.0}, "finish_reason": "length"}
 
 
 def refused(
-    tags_C: np.ndarray, right: np.ndarray, judged: np.ndarray | None = None, cut: np.ndarray | None = None
-) -> int:
-    """Cases after which the candidate is refused; 0: it is not. ``right`` (2: sides, C: cases, T: steps, S: samples)."""
-    by, score = (JUDGE, None) if judged is not None else ("right", lambda _, message: message["right"])
+    tags_C: np.ndarray, sampled: Callable[[], np.ndarray], judge: Callable[[np.ndarray], np.ndarray] | None = None,
+    cut: np.ndarray | None = None,
+) -> int:  # fmt: skip
+    """Cases of all rounds after which the candidate is refused; 0: it is not. ``sampled``: a round's replies, right or
+    wrong (2: sides, C: cases, T: steps, S: samples).
+    """
+    by, score = (JUDGE, None) if judge is not None else ("right", lambda _, message: message["right"])
     questions = Questions(detect, ALPHA, by, score, groups=[[f"tag.customer={t}"] for t in tags_C])
+    seen = 0
+    while True:
+        right = sampled()
+        if refusal := _round(questions, tags_C, right, judge(right) if judge is not None else None, cut):
+            return seen + refusal
+        if not questions.leans:
+            return 0
+        questions.again()
+        seen += len(tags_C)
+
+
+def _round(
+    questions: Questions, tags_C: np.ndarray, right: np.ndarray, judged: np.ndarray | None, cut: np.ndarray | None
+) -> int:
     for n, tag in enumerate(tags_C):
-        case = ReplayCase(EPISODES[tag], [ReplayStep(call) for call in CALLS])
+        episode = EPISODES[tag].model_copy(update={"id": f"e{n}"})
+        case = ReplayCase(episode, [ReplayStep(call) for call in CALLS])
         for t, step in enumerate(case.steps):
             step.candidate, step.control = [[REPLIES[int(x)] for x in right[side, n, t]] for side in (0, 1)]
             if cut is not None and cut[n, t]:
@@ -110,12 +129,12 @@ def refused(
     return 0
 
 
-def steps_of(rng: np.random.Generator, effect: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """→ (tags, right or wrong) as ``refused`` takes them. Cases differ in difficulty."""
+def steps_of(rng: np.random.Generator, effect: tuple[float, ...]) -> tuple[np.ndarray, Callable[[], np.ndarray]]:
+    """→ (tags, what makes a round's replies) as ``refused`` takes them. Cases differ in difficulty."""
     hard_C = rng.uniform(-0.25, 0.25, CASES)
     tags_C = rng.integers(0, TAGS, CASES)
     p_2C = np.clip(BASE + np.stack([hard_C + np.array(effect)[tags_C], hard_C]), 0.0, 1.0)
-    return tags_C, rng.random((2, CASES, STEPS, SAMPLES)) < p_2C[:, :, None, None]
+    return tags_C, lambda: rng.random((2, CASES, STEPS, SAMPLES)) < p_2C[:, :, None, None]
 
 
 def ruler(rng: np.random.Generator, right: np.ndarray) -> np.ndarray:
@@ -142,13 +161,13 @@ def simulated(runs: int, seed: int) -> dict[str, dict[str, Verdicts]]:
     for name, effect in WORLDS.items():
         by = found[name] = {"function": Verdicts(), "ruler": Verdicts()}
         for _ in range(runs * (5 if name == "equal" else 1)):
-            tags_C, right = steps_of(rng, effect)
-            by["function"].note(refused(tags_C, right))
-            by["ruler"].note(refused(tags_C, right, ruler(rng, right)))
+            tags_C, sampled = steps_of(rng, effect)
+            by["function"].note(refused(tags_C, sampled))
+            by["ruler"].note(refused(tags_C, sampled, functools.partial(ruler, rng)))
     winded = found["longer_winded_better"] = {"function": Verdicts()}
     for _ in range(runs):
-        tags_C, right = steps_of(rng, WORLDS["better"])
-        winded["function"].note(refused(tags_C, right, cut=rng.random((CASES, STEPS)) < WINDED * SAMPLES))
+        tags_C, sampled = steps_of(rng, WORLDS["better"])
+        winded["function"].note(refused(tags_C, sampled, cut=rng.random((CASES, STEPS)) < WINDED * SAMPLES))
     return found
 
 

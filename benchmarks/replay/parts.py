@@ -21,7 +21,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from slipstream.config import Config, load_config
 from slipstream.contract import CallRecord, EpisodeDetail
 from slipstream.operate.run.stack import start_engine
 from slipstream.replay.comparison import JUDGE, Questions, groups_of
-from slipstream.replay.steps import ReplayBudget, ReplayCase, Replayer, Side, case_of
+from slipstream.replay.steps import ReplayBudget, ReplayCase, Replayer, ReplayStep, Side, case_of
 from slipstream.shared.machine import has_gpu
 from slipstream.shared.processes.supervisor import Supervisor
 from slipstream_judge.model.llm import Answer, Llm, Usage
@@ -253,7 +253,7 @@ class RuledJudge(SideBySide):
 
 @dataclass
 class Replayed:
-    """How one replay went: cases until "worse" (0: never), and the tokens that it took until then."""
+    """How one replay went: cases of all rounds until "worse" (0: never), and the tokens that it took until then."""
 
     version: str
     cases: dict[str, int] = field(default_factory=dict)
@@ -271,29 +271,36 @@ async def replay(engine: Served, version: str, cases: list[ReplayCase], judge: R
         "ruler": Questions(detect, ALPHA, JUDGE, groups=groups),
     }
     seen = missing = 0
-    for at in range(0, len(cases), TOGETHER):
-        by_judge = judge.case if "ruler" not in found.cases else None
-        replayer = Replayer(*sides, samples=SAMPLES, concurrency=TOGETHER, budget=budget, after=by_judge)
-        for case in await replayer.run(cases[at : at + TOGETHER]):
-            seen += 1
-            if case.error:
-                missing += 1
-                say(f"{version}: {case.error}"[:300])
-                continue
-            for name, questions in asked.items():
-                if name not in found.cases:
-                    questions.see(case)
-                    if questions.worse:
-                        found.cases[name], found.tokens[name] = seen, float(seen)
-        for name in found.tokens:
-            if found.tokens[name] == found.cases[name]:
-                found.tokens[name] = budget.spent * found.cases[name] / seen + 0.5
-        if len(found.cases) == len(asked):
+    while True:
+        for at in range(0, len(cases), TOGETHER):
+            by_judge = judge.case if "ruler" not in found.cases else None
+            replayer = Replayer(*sides, samples=SAMPLES, concurrency=TOGETHER, budget=budget, after=by_judge)
+            some = [replace(c, steps=[ReplayStep(s.call) for s in c.steps]) for c in cases[at : at + TOGETHER]]
+            before, first = budget.spent, seen
+            for case in await replayer.run(some):
+                seen += 1
+                if case.error:
+                    missing += 1
+                    say(f"{version}: {case.error}"[:300])
+                    continue
+                for name, questions in asked.items():
+                    if name not in found.cases:
+                        questions.see(case)
+                        if questions.worse:
+                            found.cases[name] = seen
+                            share = (seen - first) / len(some)
+                            found.tokens[name] = before + share * (budget.spent - before)
+            if len(found.cases) == len(asked):
+                break
+        going = [name for name in asked if name not in found.cases and asked[name].leans]
+        for name, questions in asked.items():
+            if name in going:
+                questions.again()
+            elif name not in found.cases:
+                found.cases[name], found.tokens[name] = 0, float(budget.spent)
+        if not going:
             break
-    found.short = asked["function"].short(missing, detect) if len(found.cases) < len(asked) else None
-    for name in asked:
-        found.cases.setdefault(name, 0)
-        found.tokens.setdefault(name, float(budget.spent))
+    found.short = asked["function"].short(missing) if not all(found.cases.values()) else None
     return found
 
 

@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 from typing import Any, Literal, Protocol
 
@@ -101,6 +101,9 @@ class CasePair:
     """The number of the call where the candidate lost most."""
     case: ReplayCase | None = None
     """None: it was compared before a restart."""
+    steps: int = 1
+    place: str = ""
+    """What tells the case from others, where its name alone does not."""
 
     @property
     def difference(self) -> float:
@@ -113,6 +116,12 @@ SURE, LEAST = 8, 0.2
 """Cases after which differences are measured by the largest of them, and what they are measured by at least."""
 
 
+ROUNDS = (0.7, 0.2, 0.1)
+"""How often a case is asked at most, and the parts of the error level of these rounds."""
+LEANS = 2.0
+"""Evidence of "worse" with which a round that showed nothing is followed by another one."""
+
+
 class PairedTest:
     """What the pairs of one question say, at an error level of ``alpha``, whenever the replay stops.
 
@@ -122,29 +131,63 @@ class PairedTest:
     Where one step of five decides, a case's mean moves little, and such bets win little. ``alike``: both sides are
     sampled alike, so an equal candidate is above zero as often as below. Differences are then measured by the largest
     one before them, which leaves that so.
+
+    A round of all cases can be followed by another one (``again``), with a part of ``alpha`` of its own. It tests each
+    case's mean over the rounds: new samples of a case say nothing of other cases.
     """
 
     def __init__(
-        self, question: str, alpha: float, detect: Detect, margin: float = 0.0, *, alike: bool = False
-    ) -> None:
-        """``margin``: a loss that is let pass, in scores."""
-        self.question, self.alpha, self.margin = question, alpha, margin
-        self._alike, self._largest = alike, 0.0
-        self.pairs: list[CasePair] = []
+        self, question: str, alpha: float, detect: Detect, margin: float = 0.0, *, alike: bool = False,
+        rounds: Sequence[float] = (1.0,),
+    ) -> None:  # fmt: skip
+        """``margin``: a loss that is let pass, in scores of one step of a run. ``rounds``: parts of ``alpha``."""
+        self.question, self.margin = question, margin
+        self._alphas = [alpha * part for part in rounds]
+        self.needs = least(detect, self._alphas[0])
+        """So many cases can show a total loss."""
+        self._alike, self._detect = alike, detect
+        self._sums: dict[str, tuple[CasePair, int]] = {}
+        """Case → its mean, and the rounds that it has."""
         self.verdict: Verdict = "undecided"
-        self._worse, self._better = detect(1, margin=margin / 2), detect(-1, margin=margin / 2)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._worse, self._better = self._detect(1, margin=0.0), self._detect(-1, margin=0.0)
+        self._largest, self._count = 0.0, 0
+        self.alpha = self._alphas.pop(0)
+
+    def again(self) -> None:
+        """The next round begins."""
+        self._begin()
 
     def see(self, pair: CasePair) -> None:
         """The next case. Their order may not depend on what was answered."""
-        scale = max(self._largest, LEAST) if self._alike and len(self.pairs) >= SURE else 1.0
-        moved = max(-1.0, min(1.0, pair.difference / scale))
-        self.pairs.append(pair)
+        which = pair.place or pair.name
+        before, rounds = self._sums.get(which, (pair, 0))
+        a, b = (
+            (rounds * getattr(before, side) + getattr(pair, side)) / (rounds + 1) for side in ("candidate", "control")
+        )
+        pair = replace(pair, candidate=a, control=b)
+        self._sums[which] = pair, rounds + 1
+        scale = max(self._largest, LEAST) if self._alike and self._count >= SURE else 1.0
+        self._count += 1
         self._largest = max(self._largest, abs(pair.difference))
-        for one in (self._worse, self._better):
+        for one, let in ((self._worse, self.margin), (self._better, -self.margin)):
+            moved = max(-1.0, min(1.0, (pair.difference + let / pair.steps) / scale))
             one.see((1 + moved) / 2, 0.5, True, KNOWN)
         worse, better = self._worse.wealth, self._better.wealth
         if self.verdict == "undecided" and max(worse, better) >= 1 / self.alpha:
             self.verdict = "worse" if worse > better else "better"
+
+    @property
+    def pairs(self) -> list[CasePair]:
+        """Each case's mean over the rounds."""
+        return [pair for pair, _ in self._sums.values()]
+
+    @property
+    def leans(self) -> bool:
+        """Whether more samples could show that the candidate is worse."""
+        return self.verdict == "undecided" and bool(self._alphas) and self.evidence >= LEANS
 
     @property
     def evidence(self) -> float:
@@ -195,12 +238,14 @@ def _won(step: ReplayStep) -> tuple[list[float], list[float]]:
 
 JUDGE = "judge"
 GUARDS, TOOLS = "guards", "tool calls"
-GROUP_PART = 0.2
-"""Of a question's error level, for all groups of cases together."""
+GUARD_PART, GROUP_PART = 0.3, 0.2
+"""Of the error level for guards; of a question's error level for all groups of cases together."""
 GROUPS, GROUP_CASES = 16, 15
 """Most groups, and the fewest cases of one."""
 MARGIN = 0.1
-"""What a group may lose: a candidate that gains on the whole may lose a little somewhere."""
+"""What a group may lose of its runs: a candidate that gains on the whole may lose a little somewhere. A run of three
+steps is lost by one of them, so that its mean may lose a third of this.
+"""
 
 
 def groups_of(tags: Mapping[str, str], task: str | None) -> list[str]:
@@ -230,17 +275,18 @@ class Questions:
         several = [(-n, name) for name, n in counts.items() if GROUP_CASES <= n < len(of_cases)]
         self.groups = [name for _, name in sorted(several)[:GROUPS]]
         part = GROUP_PART if self.groups else 0.0
-        level = alpha / 2 * (1 - part)
+        # recorded replies are the same ones in each round
+        rounds = ROUNDS if alike else (1.0,)
+        self.tests: dict[str, PairedTest] = {}
         # a guard's rare failures are to stay what they are: small
-        asked = by or TOOLS
-        self.tests = {
-            GUARDS: PairedTest(GUARDS, level, detect),
-            asked: PairedTest(asked, level, detect, alike=alike),
-        }
-        for question in list(self.tests):
+        for question, level, scaled in (
+            (GUARDS, GUARD_PART * alpha, False),
+            (by or TOOLS, (1 - GUARD_PART) * alpha, alike),
+        ):
+            self.tests[question] = PairedTest(question, level * (1 - part), detect, alike=scaled, rounds=rounds)
             for name in self.groups:
-                level = alpha / 2 * part / len(self.groups)
-                self.tests[_in(question, name)] = PairedTest(_in(question, name), level, detect, MARGIN)
+                of, share = _in(question, name), level * part / len(self.groups)
+                self.tests[of] = PairedTest(of, share, detect, MARGIN, alike=scaled, rounds=rounds)
 
     def see(self, case: ReplayCase) -> dict[str, CasePair]:
         """The next case, which was answered. → What it says to each question that it is about."""
@@ -267,6 +313,16 @@ class Questions:
     def worse(self) -> bool:
         return any(t.verdict == "worse" for t in self.tests.values())
 
+    @property
+    def leans(self) -> bool:
+        """Whether another round of all cases could show that the candidate is worse."""
+        return not self.worse and any(t.leans for t in self.tests.values())
+
+    def again(self) -> None:
+        """The next round begins."""
+        for test in self.tests.values():
+            test.again()
+
     def note(self) -> str | None:
         """What tool calls were compared with."""
         if self.by is not None:
@@ -275,18 +331,17 @@ class Questions:
             return f"Tool calls are compared with those of the {count} cases whose reward is at least the mean."
         return "Only guards are compared: no case has a reward and a tool call. Score replies by a function or a judge."
 
-    def short(self, missing: int, detect: Detect) -> str | None:
+    def short(self, missing: int) -> str | None:
         """Why the cases are too few for a verdict. ``missing``: those without an answer."""
         answered = len(self.tests[GUARDS].pairs)
         if missing > MISSING * (missing + answered):
             return f"{missing} of {missing + answered} cases have no answer"
-        needed = least(detect, self.tests[GUARDS].alpha)
-        fewest = min((len(t.pairs) for t in self.asked if not t.margin), default=0)
-        return (
-            f"{fewest} case{'s' * (fewest != 1)} cannot show even a total loss, {needed} can"
-            if fewest < needed
-            else None
-        )
+        asked = [t for t in self.asked if not t.margin] or [self.tests[GUARDS]]
+        few = next((t for t in asked if len(t.pairs) < t.needs), None)
+        if few is None:
+            return None
+        count = len(few.pairs)
+        return f"{count} case{'s' * (count != 1)} cannot show even a total loss, {few.needs} can"
 
 
 def _in(question: str, group: str) -> str:
@@ -311,4 +366,5 @@ def pair_of(case: ReplayCase, scores: Callable[[ReplayStep], tuple[list[float], 
     means = [tuple(fmean(side) for side in scores(step)) for step in case.steps]
     lost = min(range(len(means)), key=lambda i: means[i][0] - means[i][1])
     mean_a, mean_b = (fmean(m[side] for m in means) for side in (0, 1))
-    return CasePair(case.episode.id, mean_a, mean_b, case.steps[lost].call.number, case)
+    e = case.episode
+    return CasePair(e.id, mean_a, mean_b, case.steps[lost].call.number, case, len(means), f"{e.key}/{e.id}")

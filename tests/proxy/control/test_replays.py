@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import Any
 
@@ -16,6 +17,8 @@ from tests.support.replayed import recorded, tool_message
 
 from slipstream.contract import GroupLeaseIn, Score, ScoresIn
 from slipstream.engines import OWN
+from slipstream.replay.comparison import Questions
+from slipstream.replay.steps import ReplayBudget, case_of
 from slipstream_proxy.control.adapters import replays
 from slipstream_proxy.control.adapters.replays import IdleTurns, spread
 
@@ -200,6 +203,33 @@ async def test_a_restart_goes_on_and_newer_versions_wait(make_plane, engine, mon
     assert 2 * CASES <= engine.replayed.count("tiny") + engine.replayed.count("tiny@1") < 3.5 * CASES
     sets = (await decided(plane, 2))["replay"]["sets"]
     assert sets == [{"name": "mine", "version": 1, "cases": CASES, "missing": 0}]
+
+
+def test_a_replay_goes_on_in_the_round_where_it_stopped() -> None:
+    def progress() -> replays.ReplayProgress:
+        questions = Questions(replays.detect, 0.01, "f", lambda _, message: message["score"])
+        return replays.ReplayProgress("m@1", {"mine": (1, [])}, {"mine": questions}, ReplayBudget(), 0.0)
+
+    def take(of: replays.ReplayProgress, n: int) -> None:
+        one = case_of(recorded(f"e{n}"))
+        sides = [[{"message": {"content": "x", "score": x}}] for x in (0.4 + 0.03 * (n % 10), 0.65)]
+        one.steps[0].candidate, one.steps[0].control = sides
+        of.take(["mine"], one)
+
+    first = progress()
+    for n in range(20):
+        take(first, n)
+    assert not first.worse() and first.again()
+    for n in range(7):
+        take(first, n)
+    assert (first.round, first.seen, first.answered["mine"]) == (1, 7, 20)
+    second = progress()
+    second.load(json.loads(json.dumps(first.dump())))
+    for n in range(7, 20):
+        take(first, n)
+        take(second, n)
+    assert [t.evidence for _, t in first.tests()] == [t.evidence for _, t in second.tests()]
+    assert [len(t.pairs) for _, t in second.tests()] == [20, 20] and second.round == 1
 
 
 async def test_agents_go_first(make_plane, engine):

@@ -7,7 +7,18 @@ import pytest
 from tests.support.replayed import recorded, tool_message
 
 from slipstream.errors import ConfigError
-from slipstream.replay.comparison import Questions, by_tools, checked, compare, groups_of, guard, least
+from slipstream.replay.comparison import (
+    ROUNDS,
+    CasePair,
+    PairedTest,
+    Questions,
+    by_tools,
+    checked,
+    compare,
+    groups_of,
+    guard,
+    least,
+)
 from slipstream.replay.steps import case_of
 from slipstream_proxy.control.gate.detector import BettingDetector
 
@@ -25,8 +36,8 @@ def verdicts(
         hard = rng.uniform(-0.15, 0.15, cases)
         scores = [rng.binomial(samples, np.clip(p + hard, 0, 1)) / samples for p in (p_candidate, p_control)]
         made = []
-        for a, b in zip(*scores, strict=True):
-            case = case_of(shell.episode)
+        for n, (a, b) in enumerate(zip(*scores, strict=True)):
+            case = case_of(shell.episode.model_copy(update={"id": f"e{n}"}))
             sides = [[{"message": {"score": x / steps}}] for x in (a, b)]
             case.steps[0].candidate, case.steps[0].control = sides
             made.append(case)
@@ -50,6 +61,34 @@ def test_ten_points_are_found_in_two_hundred_cases() -> None:
 
 def test_a_spoiled_version_never_passes() -> None:
     assert verdicts(0.0, 0.7, replays=100, cases=60).count("worse") == 100
+
+
+def rounds(loss: float, *, replays: int, own: float) -> tuple[int, int]:
+    """Replays of 100 cases that are refused in their first round, and in any. Each case has an effect of its own."""
+    rng = np.random.default_rng(11)
+    first = later = 0
+    for _ in range(replays):
+        test = PairedTest("f", 0.01, detect, alike=True, rounds=ROUNDS)
+        effects = rng.normal(-loss, own, 100)
+        for turn in range(len(ROUNDS)):
+            for n, x in enumerate(effects + rng.normal(0.0, 0.25, 100)):
+                test.see(CasePair(f"e{n}", 0.5 + x / 2, 0.5 - x / 2, 0))
+            first += turn == 0 and test.verdict == "worse"
+            if not test.leans:
+                break
+            test.again()
+        later += test.verdict == "worse"
+        assert len(test.pairs) == 100
+    return first, later
+
+
+def test_a_round_that_leans_is_followed_by_another_one() -> None:
+    first, later = rounds(0.08, replays=60, own=0.02)
+    assert first < 30 and later > 44
+
+
+def test_more_samples_of_the_same_cases_are_no_more_cases() -> None:
+    assert rounds(0.0, replays=300, own=0.3)[1] <= 6  # 3 expected at most
 
 
 def test_how_many_cases_are_needed_at_least() -> None:
@@ -97,7 +136,7 @@ def test_a_loss_for_one_customer_of_five_hides_behind_no_gain(broken: str | None
         )
         questions.see(case)
     assert [t.question for t in questions.tests.values() if t.verdict == "worse"] == verdict
-    assert questions.worse is bool(verdict) and questions.short(0, detect) is None
+    assert questions.worse is bool(verdict) and questions.short(0) is None
 
 
 @pytest.mark.parametrize("value", [1.5, "good", None])

@@ -14,7 +14,8 @@ from slipstream_proxy.control.gate.detector import BettingDetector
 
 def made(verdict: str, pair: CasePair) -> PairedTest:
     test = PairedTest("tool calls", 0.005, functools.partial(BettingDetector, lump=1.0, rate=0.0, shifts=False))
-    test.pairs, test.verdict = [pair], verdict  # type: ignore[assignment]
+    test.see(pair)
+    test.verdict = verdict  # type: ignore[assignment]
     return test
 
 

@@ -233,14 +233,16 @@ class ReplayProgress:
     questions: dict[str, Questions]
     budget: ReplayBudget
     began: float
+    round: int = 0
+    """Of all cases; a later one only where the evidence leans towards "worse"."""
     seen: int = 0
-    """Cases of all sets together, in their order."""
+    """Cases of all sets together, in their order, in this round."""
     missing: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     answered: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     exact: list[int] = field(default_factory=lambda: [0, 0])
     """Steps that were asked by token ids, and all."""
-    pairs: list[tuple[str, str, float, float, int]] = field(default_factory=list)
-    """(set, question, candidate, control, step), as they counted."""
+    pairs: list[tuple[str, str, int, str, float, float, int, int]] = field(default_factory=list)
+    """(set, question, round, case, candidate, control, step, steps), as they counted."""
     worst: dict[tuple[str, str], list[CasePair]] = field(default_factory=lambda: defaultdict(list))
     """Of each set and question, those that were compared since the start."""
     stopped: str | None = None
@@ -263,11 +265,12 @@ class ReplayProgress:
         self.seen += 1
         for name in names:
             if case is None or case.error is not None or not case.steps:
-                self.missing[name] += case is not None and bool(case.steps)
+                self.missing[name] += self.round == 0 and case is not None and bool(case.steps)
                 continue
-            self.answered[name] += 1
+            self.answered[name] += self.round == 0
             for question, pair in self.questions[name].see(case).items():
-                self.pairs.append((name, question, pair.candidate, pair.control, pair.step))
+                scores = pair.candidate, pair.control
+                self.pairs.append((name, question, self.round, pair.place, *scores, pair.step, pair.steps))
                 found = self.worst[name, question]
                 found.append(pair)
                 found.sort(key=lambda p: p.difference)
@@ -282,9 +285,23 @@ class ReplayProgress:
     def worse(self) -> bool:
         return any(q.worse for q in self.questions.values())
 
+    def again(self) -> bool:
+        """Begin another round, where more samples could show that it is worse. → Did it?"""
+        if not any(questions.leans for questions in self.questions.values()):
+            return False
+        self._again()
+        return True
+
+    def _again(self) -> None:
+        for questions in self.questions.values():
+            questions.again()
+        self.round, self.seen = self.round + 1, 0
+
     def verdict(self, total: int, *, over: bool) -> ReplayVerdict:
         """``over``: nothing more is asked."""
         outcome, reason = "running", f"replayed on {self.seen} of {total} cases"
+        if self.round:
+            reason += f", round {self.round + 1}, because it leaned towards worse"
         bad = [(name, t) for name, t in self.tests() if t.verdict == "worse"]
         if bad:
             name, test = min(bad, key=lambda one: one[1].difference)
@@ -319,9 +336,9 @@ class ReplayProgress:
             return self.failed or (f"no cases in {lacking}" if lacking else "there are no cases yet")
         whys = {}
         for name, questions in self.questions.items():
-            why = questions.short(self.missing[name], detect)
+            why = questions.short(self.missing[name])
             left = len(self.sets[name][1]) - self.answered[name] - self.missing[name]
-            if why is None and self.stopped and _is_own(name):
+            if why is None and self.stopped and left and _is_own(name):
                 why = f"{left} of its cases were not begun"
             if why is not None:
                 whys[name] = why
@@ -332,15 +349,21 @@ class ReplayProgress:
 
     def dump(self) -> JsonObject:
         return {
-            "control": self.control, "began": self.began, "seen": self.seen, "tokens": self.budget.spent,
+            "control": self.control, "began": self.began, "round": self.round, "seen": self.seen,
+            "tokens": self.budget.spent,
             "sets": {n: v for n, (v, _) in self.sets.items()}, "missing": dict(self.missing),
             "answered": dict(self.answered), "exact": self.exact, "pairs": [list(p) for p in self.pairs],
         }  # fmt: skip
 
     def load(self, kept: JsonObject) -> None:
         """Go on after what was kept of the same sets."""
-        for name, question, candidate, control, step in kept["pairs"]:
-            self.questions[name].tests[question].see(CasePair("", candidate, control, step))
+        for number in range(kept["round"] + 1):
+            for name, question, of, case, candidate, control, step, steps in kept["pairs"]:
+                if of == number:
+                    pair = CasePair(case.rpartition("/")[2], candidate, control, step, None, steps, case)
+                    self.questions[name].tests[question].see(pair)
+            if number < kept["round"]:
+                self._again()
         self.pairs = [tuple(p) for p in kept["pairs"]]
         self.seen, self.exact, self.budget.spent = kept["seen"], kept["exact"], kept["tokens"]
         self.missing.update(kept["missing"])
@@ -579,7 +602,7 @@ class ReplayGate:
         """Ask until it is worse, or the cases or the tokens are over. False: it is this replay's no longer."""
         order = progress.order()
         kept = time.monotonic()
-        while progress.seen < len(order) and not progress.worse():
+        while not progress.worse() and (progress.seen < len(order) or progress.again()):
             if why := progress.budget.over():
                 progress.stopped = why
                 return True

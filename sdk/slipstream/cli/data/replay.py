@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from slipstream.cli.common import add_client, connect, proxy_url, read_config
@@ -27,7 +28,17 @@ from slipstream.replay.comparison import (
 )
 from slipstream.replay.report import ReplayReport, as_json, junit, markdown
 from slipstream.replay.runs import RUN_LIMITS, RunReplayer, by_command, by_function, by_record
-from slipstream.replay.steps import RECORDED, ReplayBudget, ReplayCase, Replayer, Side, case_of, knowing, side_of
+from slipstream.replay.steps import (
+    RECORDED,
+    ReplayBudget,
+    ReplayCase,
+    Replayer,
+    ReplayStep,
+    Side,
+    case_of,
+    knowing,
+    side_of,
+)
 from slipstream.shared.functions import load_function, need
 
 SIDE = (
@@ -89,14 +100,19 @@ def run(args: argparse.Namespace) -> int:
     usable = [c for c in cases if c.steps]
     if args.run:
         return _told(args, _runs(args, sides, usable, budget, key, alpha, detect, score))
-    replayer, begun = asyncio.run(_replayed(args, config, sides, usable, budget, key))
     rewards = [c.episode.reward for c in usable if c.episode.reward is not None]
     groups = [groups_of(c.episode.tags, c.episode.task) for c in usable]
-    alike = not replayer.control.recorded
-    questions = Questions(detect, alpha, args.by, score, rewards, groups, alike=alike)
+    questions = Questions(detect, alpha, args.by, score, rewards, groups, alike=not sides[1].recorded)
+    replayer, begun = asyncio.run(_replayed(args, config, sides, usable, budget, key))
     good = [c for c in begun if c.error is None]
     for case in good:
         questions.see(case)
+    while questions.leans and not budget.over():
+        questions.again()
+        fresh = [replace(c, steps=[ReplayStep(s.call) for s in c.steps]) for c in good]
+        for case in asyncio.run(_replayed(args, config, sides, fresh, budget, key))[1]:
+            if case.error is None:
+                questions.see(case)
     notes = [note] if good and (note := questions.note()) else []
     if without := len(cases) - len(usable):
         notes.append(f"{without} cases have no chat call that can be asked again.")
@@ -104,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
         replayer.candidate.name, replayer.control.name, questions.asked, begun, args.samples, budget.spent,
         replayer.stopped, len(usable) - len(begun), notes=notes,
     )  # fmt: skip
-    report.short = questions.short(len(begun) - len(good), detect)
+    report.short = questions.short(len(begun) - len(good))
     return _told(args, report)
 
 
