@@ -177,7 +177,6 @@ async def make(world: World, folder: Path, args: argparse.Namespace) -> None:
             say(f"{world.name}: {kind} trained in {time.monotonic() - began:.0f} s")
     found: dict[str, dict[float, float]] = {kind: {} for kind in KINDS}
     async with served(world, [], folder / "grid.log", args.set) as engine:
-
         room = asyncio.Semaphore(MEASURED_AT_ONCE)
 
         async def measure(kind: str, part: float) -> None:
