@@ -5,7 +5,7 @@
 The same pretrained model, tasks, rewards and GPU, one after the other; 64 runs at once on both sides. Each side begins
 with compilers' caches of its own, which are empty, and with its libraries' files read once before. Slipstream has its
 defaults, and TRL the settings of ``trl_run.py``. A run's reward counts when the run ends, before anything is trained on
-it. ``tasks.py`` makes TASKS.json; its tasks ``…_checked`` have two turns.
+it. ``tasks.py`` makes TASKS.json; its task ``gcd_checked`` has two turns.
 
 Files in DIR for each task and seed: ``peers-TASK-SEED-SIDE.json`` (what a side did), ``peers-TASK-SEED.json`` (all figures
 and curves), ``.png`` (reward against seconds, runs and sampled tokens), the log of each side. The last line is one JSON

@@ -1,7 +1,9 @@
 """Verifiable tasks of reasoning-gym: python benchmarks/peers/tasks.py OUT.json   (pip install reasoning-gym)
 
-``{name: [{"q": question, "a": answer}]}``. The first 64 of each are never trained on. Where an item has a ``"check"``, that
-is what a run is told after a reply which is not the answer, and the reply to it is what counts.
+``{name: [{"q": question, "a": answer}]}``. The first 64 of each are never trained on. Where an item has a ``"check"``
+(``gcd_checked``), that is what a run is told after a reply which is not the answer, and the reply to it is what counts.
+SmolLM2-135M-Instruct begins ``gcd_checked`` at a mean reward of 0.21, and 0.13 without its second turn (48 runs of 12
+tasks); in 9 of 12 groups of four runs the rewards differed.
 """
 
 from __future__ import annotations
@@ -42,9 +44,9 @@ def check(item: dict[str, str], reply: str) -> str | None:
 
 
 def either(question: str, answer: int) -> str:
-    """The check of a product: the right number beside a wrong one, in any order. A question has always the same check."""
+    """The check: the right number beside a wrong one, in any order. A question has always the same check."""
     order = random.Random(question)
-    wrong = answer + order.choice([n for n in (-10, -5, -2, -1, 1, 2, 5, 10) if answer + n >= 0])
+    wrong = order.choice([n for n in range(1, 10) if n != answer])
     first, second = order.sample([answer, wrong], 2)
     return f"Wrong. It is {first} or {second}. Answer with this number only."
 
@@ -57,7 +59,7 @@ def main() -> None:
     for name, spec in SPECS.items():
         made = reasoning_gym.create_dataset(name, size=SIZE, seed=SEED, **spec)
         found[name] = [{"q": item["question"], "a": str(item["answer"])} for item in made]
-    found["products_checked"] = [x | {"check": either(x["q"], int(x["a"]))} for x in found["products"]]
+    found["gcd_checked"] = [x | {"check": either(x["q"], int(x["a"]))} for x in found["gcd"]]
     Path(sys.argv[1]).write_text(json.dumps(found))
 
 

@@ -69,14 +69,14 @@ def test_a_run_ends_with_the_right_reply_or_with_the_one_to_the_check(bench, rep
     assert last == first + (again if len(replies) == 2 else [])
 
 
-@pytest.mark.parametrize("answer", [0, 1, 9, 81])
-def test_a_products_check_names_its_number_and_another(bench, answer):
+@pytest.mark.parametrize("answer", [1, 9, 15])
+def test_a_check_names_its_number_and_another(bench, answer):
     tasks = bench("tasks")
-    says = [tasks.either(f"{answer} * 1 = {i}", answer) for i in range(40)]
+    says = [tasks.either(f"question {i}", answer) for i in range(40)]
     pairs = [[int(word) for word in said.replace(".", "").split() if word.isdigit()] for said in says]
-    assert all(answer in pair and len(set(pair)) == 2 and min(pair) >= 0 for pair in pairs)
+    assert all(answer in pair and len(set(pair)) == 2 for pair in pairs)
     assert {pair.index(answer) for pair in pairs} == {0, 1}
-    assert says[0] == tasks.either(f"{answer} * 1 = 0", answer)
+    assert says[0] == tasks.either("question 0", answer)
 
 
 class Letters:
