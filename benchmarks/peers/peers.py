@@ -183,6 +183,8 @@ def ours(args: argparse.Namespace, name: str, items: list[dict[str, str]]) -> di
             thread.join()
             found["curve"], failed = box["all"]
             found |= {"failed_calls": len(failed), "errors": failed[:3], "status": status(stack)}
+            moved = found["status"].get("moved_episodes")
+            found["moved_episodes"] = None if moved is None else sum(moved.values())
             late = threading.Event()
             timer = threading.Timer(SHUTDOWN, late.set)
             timer.start()
@@ -265,7 +267,6 @@ def figures(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     last = [r for _, r, _ in mine["curve"]][-4 * WINDOW :]
     at, runs, sampled = reached(mine["curve"], SHARE * final)
     their_at, their_runs, their_sampled = reached(theirs["curve"], SHARE * final)
-    moved = mine.get("status", {}).get("moved_episodes")
     trained = [s["episodes"] for s in mine["steps"] if at is not None and s["at"] <= at]
     return found | {
         "trl_final": final, "final": statistics.fmean(last), "final_vs_trl": statistics.fmean(last) / final if final else None,
@@ -275,7 +276,7 @@ def figures(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
         "sampled_to_90": sampled, "trl_sampled_to_90": their_sampled,
         "steps": len(mine["steps"]), "trl_steps": theirs["steps"], "trl_first_step_s": theirs["first_step_s"],
         "held_out": mine.get("held_out"), "failed_calls": mine.get("failed_calls"), "untrainable": mine.get("untrainable"),
-        "moved_episodes": None if moved is None else sum(moved.values()),
+        "moved_episodes": mine.get("moved_episodes"),
     }  # fmt: skip
 
 
@@ -334,7 +335,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Returns the exit code: 1 where a side has no result."""
+    """Returns the exit code: 1 where a side has no runs."""
     args = arguments()
     if args.merge:
         found = merged(args.merge)
@@ -344,7 +345,7 @@ def main() -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     signal.signal(signal.SIGTERM, lambda *_: ENOUGH.set())
-    said = {}
+    said, empty = {}, False
     if not args.warm:
         subprocess.run([sys.executable, "-c", "import vllm, peft, datasets, trl.trainer.grpo_trainer"], check=False)
     for task in args.task.split(","):
@@ -353,6 +354,7 @@ def main() -> int:
         for side in [args.only] if args.only else SIDES:
             with empty_caches():
                 found = trl(args, name, task) if side == "trl" else ours(args, name, items)
+            empty |= not found["curve"]
             (args.out / f"{name}-{side}.json").write_text(json.dumps(found | {"versions": versions()}) + "\n")
             print(json.dumps({k: v for k, v in found.items() if k not in ("curve", "steps", "status")}), flush=True)
         files = [args.out / f"{name}-{side}.json" for side in SIDES]
@@ -363,7 +365,7 @@ def main() -> int:
             (args.out / f"{name}.json").write_text(json.dumps(whole | {"slipstream": mine, "trl": theirs}) + "\n")
             plot(mine, theirs, args.out / f"{name}.png")
     print(json.dumps(said))
-    return int(any("problem" in x for x in said.values()))
+    return int(empty or any("problem" in x for x in said.values()))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -147,7 +148,7 @@ def test_a_goal_is_reached_where_the_reward_stays_there(bench):
         "curve": curve,
         "ready_s": 1.0,
         "first_step_s": 2.0,
-        "status": {"moved_episodes": {"its slot was needed": 2}},
+        "moved_episodes": 2,
     }
     mine["steps"] = [{"at": 400.0, "episodes": 224}, {"at": 500.0, "episodes": 64}]
     theirs = {"curve": [(2 * at, *run) for at, *run in curve], "steps": 10, "first_step_s": 3.0}
@@ -155,3 +156,24 @@ def test_a_goal_is_reached_where_the_reward_stays_there(bench):
     assert (found["to_90_vs_trl"], found["runs_vs_trl"], found["final_vs_trl"]) == (0.5, 0.5, 1.0)
     assert (found["sampled_to_90"], found["trl_sampled_to_90"], found["moved_episodes"]) == (896, 896, 2)
     assert math.isclose(found["trl_final"], 1.0)
+
+
+def test_a_trl_that_goes_on_is_ended_and_what_it_wrote_counts(bench, tmp_path, monkeypatch):
+    peers, script, out = bench("peers"), tmp_path / "trl", tmp_path / "name-trl-runs.jsonl"
+    script.write_text('#!/bin/sh\necho "[$(date +%s.%N), [0.3], [3]]" >> "$7"\nexec sleep 60\n')
+    script.chmod(0o755)
+
+    def end() -> None:
+        while not out.is_file() or not out.read_text().endswith("\n"):
+            time.sleep(0.02)
+        peers.ENOUGH.set()
+
+    monkeypatch.setattr(peers, "sys", SimpleNamespace(executable=str(script)))
+    args = SimpleNamespace(model="m", tasks="t", seed=0, out=tmp_path, trl_seconds=50.0)
+    began = time.monotonic()
+    threading.Thread(target=end, daemon=True).start()
+    found = peers.trl(args, "name", "gcd")
+    assert time.monotonic() - began < 50
+    assert (found["steps"], [run[1:] for run in found["curve"]]) == (1, [(0.3, 3)])
+    monkeypatch.setattr(peers, "sys", SimpleNamespace(executable="/bin/false"))
+    assert peers.trl(args, "name", "gcd") == {"problem": "TRL ended without a step", "curve": [], "steps": 0}
