@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slipstream.shared.machine import free_port, has_gpu
+from slipstream.shared.machine import has_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "real"
@@ -88,9 +91,19 @@ class Stack:
                 self.process.wait()
 
 
+def quiet_port() -> int:
+    """A free port below those that the system gives to outgoing connections: the engine binds it a minute later, and
+    agents of other benches may open thousands meanwhile."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port from 20000 to 32000 is free")
+
+
 def start(model: Path, phase: str, folder: Path, log: Path, settings: list[str]) -> Stack:
     """`slipstream up` on the model, not waited for."""
-    port = free_port()
+    port = quiet_port()
     chosen = [
         f"data_dir={folder}", f"engine.name={NAME}", f"engine.port={port}", "proxy.port=0",
         f"engine.share={'true' if phase == 'share' else 'false'}",

