@@ -48,8 +48,6 @@ ALPHA, SAMPLES, TOGETHER = 0.01, 8, 25
 """Cases that are asked at once: a replay ends early after so many at the earliest."""
 AT_ONCE = 3
 """Replays of a part at the same time."""
-MEASURED_AT_ONCE = 5
-"""Parts of a LoRA's way: fewer than the engine has slots."""
 JOBS = {"equal": 200, "worse_10": 200, "spoiled": 200, "worse_5": 60, "worse_30": 60, "better": 60}
 JOBS |= {"longer_winded_better": 60, "broken_on_one_tag": 60}
 """Replays of each version, of all parts together."""
@@ -177,24 +175,25 @@ async def make(world: World, folder: Path, args: argparse.Namespace) -> None:
             say(f"{world.name}: {kind} trained in {time.monotonic() - began:.0f} s")
     found: dict[str, dict[float, float]] = {kind: {} for kind in KINDS}
     async with served(world, [], folder / "grid.log", args.set) as engine:
-        room = asyncio.Semaphore(MEASURED_AT_ONCE)
 
         async def measure(kind: str, part: float) -> None:
-            async with room:
-                at = folder / "grid" / f"{kind}-{part:.4f}"
-                scaled(folder / "trained" / kind, at, part)
-                await engine.load(at)
-                found[kind][part] = await engine.success(at.name, args.tries)
-                say(f"{world.name}: {kind} at {part:g}: {found[kind][part]:.3f}")
+            at = folder / "grid" / f"{kind}-{part:.4f}"
+            scaled(folder / "trained" / kind, at, part)
+            await engine.load(at)
+            found[kind][part] = await engine.success(at.name, args.tries)
+            say(f"{world.name}: {kind} at {part:g}: {found[kind][part]:.3f}")
 
         base = await engine.success(world.name, args.tries)
         for kind in KINDS:
             found[kind][0.0] = base
-        await asyncio.gather(*(measure(kind, n / args.grid) for kind in KINDS for n in range(1, args.grid + 1)))
+            for n in range(1, args.grid + 1):
+                await measure(kind, n / args.grid)
         accepted = min(world.base, max(found["careful"].values()) - 0.08)
         for _ in range(args.rounds_of_parts):
-            wanted = {(kind, part_for(accepted + more, found[kind])) for kind, more in TARGETS.values()}
-            await asyncio.gather(*(measure(kind, part) for kind, part in wanted if part not in found[kind]))
+            for kind, more in TARGETS.values():
+                part = part_for(accepted + more, found[kind])
+                if part not in found[kind]:
+                    await measure(kind, part)
     parts = {"base model": base, "accepted": accepted}
     for name, (kind, more) in TARGETS.items():
         parts[name] = part_for(accepted + more, found[kind])

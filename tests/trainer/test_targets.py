@@ -3,14 +3,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tests.support.families import make_family
 from tests.support.tiny import adapter_state, conversation, make_config, make_trainer
+from transformers import AutoConfig
 
 from slipstream.errors import ConfigError
 from slipstream_trainer.batch.layout import make_plan
+from slipstream_trainer.model import policy
 from slipstream_trainer.model.policy import (
     _load_frugal,
     check_quantize,
@@ -125,3 +128,25 @@ def test_an_unsloth_that_cannot_be_imported_is_no_reason_to_take_more_memory(tin
     with pytest.raises(ConfigError, match="Unsloth can't be used"):
         _load_frugal(make_config(tiny, tmp_path, mode="frugal"), str(tiny))
     assert _load_frugal(make_config(tiny, tmp_path), str(tiny)) is None
+
+
+def test_unsloth_stretches_no_positions(tiny, tmp_path, monkeypatch) -> None:
+    asked: dict[str, object] = {}
+
+    class FastLanguageModel:
+        @staticmethod
+        def from_pretrained(path: str, **given: object) -> tuple[None, None]:
+            asked.update(given)
+            return None, None
+
+        @staticmethod
+        def get_peft_model(model: None, **given: object) -> None:
+            return model
+
+    monkeypatch.setitem(sys.modules, "unsloth", SimpleNamespace(FastLanguageModel=FastLanguageModel))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(policy, "dtype_of", lambda _: torch.bfloat16)
+    known = AutoConfig.from_pretrained(tiny).max_position_embeddings
+    for budget, length in ((4 * known, known), (known // 2, known // 2)):
+        _load_frugal(make_config(tiny, tmp_path, mode="frugal", token_budget=budget), str(tiny))
+        assert asked["max_seq_length"] == length

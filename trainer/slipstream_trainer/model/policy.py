@@ -396,7 +396,9 @@ def _load_frugal(config: Config, path: str) -> tuple[PeftModel, PreTrainedTokeni
     t = config.trainer
     model, tokenizer = FastLanguageModel.from_pretrained(
         path,
-        max_seq_length=t.token_budget,
+        max_seq_length=min(
+            t.token_budget, context_of(path)
+        ),  # beyond it Unsloth stretches the positions: another model
         dtype=dtype_of(config),
         load_in_4bit=t.quantize == "4bit",
         local_files_only=Path(path).is_dir(),
@@ -415,6 +417,14 @@ def _load_frugal(config: Config, path: str) -> tuple[PeftModel, PreTrainedTokeni
         random_state=t.seed,
     )
     return model, tokenizer
+
+
+def context_of(path: str) -> int:
+    """Positions of a row that the model knows."""
+    from transformers import AutoConfig
+
+    text = AutoConfig.from_pretrained(path).get_text_config()
+    return getattr(text, "max_position_embeddings", None) or sys.maxsize
 
 
 def is_frugal(base: PreTrainedModel) -> bool:
