@@ -134,6 +134,20 @@ async def test_what_the_agent_saw_is_a_sample_if_it_was_one(make_plane, engine):
     assert len(found) == 3 and len({e["group"] for e in found.values()}) == 1
 
 
+async def test_steps_that_come_while_others_are_sampled_wait_for_none_of_them(make_plane, engine):
+    plane = await exploring(make_plane)
+    engine.hold = asyncio.Event()
+    await plane.call("first", request=GREEDY, done=True)
+    await until(lambda: plane.deps.siblings.busy)
+    for n in range(4):
+        await plane.call(f"later-{n}", request=GREEDY, done=True)
+    await until(lambda: plane.deps.siblings.busy == 5)
+    assert not plane.deps.siblings.waiting
+    engine.hold.set()
+    assert len(await siblings(plane, 15)) == 15
+    await until(lambda: not plane.deps.siblings.busy)
+
+
 async def test_agents_go_first_and_a_days_tokens_are_the_end(make_plane, engine):
     plane = await exploring(make_plane, explore_tokens=3)
     engine.agents = 1

@@ -40,8 +40,10 @@ log = logging.getLogger(__name__)
 
 WAITING = 256
 """Newest steps that wait for the engine."""
-TOGETHER = 4
+TOGETHER = 8
 """Steps that are sampled at once."""
+NEXT = 0.1
+"""Seconds until the next look for a step, while others are sampled."""
 PATIENCE = 300.0
 """Seconds for one sample."""
 RECENT = 3600.0
@@ -180,29 +182,40 @@ class SiblingSampler:
             self._turns = self._engine = None
 
     async def _work(self, turns: IdleTurns) -> None:
-        while self.waiting and self.replays.running is None:
-            step = self.waiting.pop()
-            model = str(step.head.trained)
-            since = self.access.now() // DAY * DAY
-            self.spent[model] = await self.access.ask(self.access.store.episodes.sampled, model, since)
-            if self.spent[model] >= step.route.explore_tokens:
-                self.metrics.siblings.labels("budget").inc()
+        """One step after another. Steps can come while others are sampled, so it stays as long as those are."""
+        while (self.waiting or self.busy) and self.replays.running is None:
+            if not self.waiting:
+                await asyncio.sleep(NEXT)
                 continue
-            first = sibling_of(step.head.id, 1)
-            if await self.access.ask(self.access.store.episodes.known, step.head.key, [first]):
-                continue  # before the store was filled again
-            adapter = self.registry.live(model)
-            able = [e for e in self.engines.healthy() if adapter in e.loaded or adapter == self.registry.base]
-            if not able:
-                return
-            self._engine = engine = self._engine if self._engine in able else able[-1]
-            asked = [self._sample(step, adapter, engine, turns) for _ in range(step.route.explore_samples)]
+            step = self.waiting.pop()
             self.busy += 1
             try:
-                found = await asyncio.gather(*asked)
+                if not await self._step_sampled(step, turns):
+                    return
             finally:
                 self.busy -= 1
-            await self._record(step, [one for one in found if one is not None])
+
+    async def _step_sampled(self, step: LiveStep, turns: IdleTurns) -> bool:
+        """False: no engine has the live adapter."""
+        model = str(step.head.trained)
+        since = self.access.now() // DAY * DAY
+        self.spent[model] = await self.access.ask(self.access.store.episodes.sampled, model, since)
+        if self.spent[model] >= step.route.explore_tokens:
+            self.metrics.siblings.labels("budget").inc()
+            return True
+        first = sibling_of(step.head.id, 1)
+        if await self.access.ask(self.access.store.episodes.known, step.head.key, [first]):
+            return True  # before the store was filled again
+        adapter = self.registry.live(model)
+        able = [e for e in self.engines.healthy() if adapter in e.loaded or adapter == self.registry.base]
+        if not able:
+            self.waiting.append(step)
+            return False
+        self._engine = engine = self._engine if self._engine in able else able[-1]
+        asked = [self._sample(step, adapter, engine, turns) for _ in range(step.route.explore_samples)]
+        found = await asyncio.gather(*asked)
+        await self._record(step, [one for one in found if one is not None])
+        return True
 
     async def _sample(
         self, step: LiveStep, adapter: str, engine: EngineReplica, turns: IdleTurns
