@@ -83,7 +83,7 @@ def say(line: str) -> None:
 
 def short_is_good(group: Group) -> dict[str, float]:
     """A rubric that somebody regrets."""
-    return {e.episode.id: -float(len(e.calls)) for e in group.episodes}
+    return {e.episode.id: -float(sum(len(str(call.reply)) for call in e.calls)) for e in group.episodes}
 
 
 @dataclass(slots=True)
@@ -404,7 +404,7 @@ async def second_life(arm: Arm) -> dict[str, Any]:
         base = await agents.held_out()
         arm.tail = END + 1.5 * (time.monotonic() - began)
         demo = load_task("inbox")
-        judge = RuledJudge(each(demo.rule))
+        ruled = RuledJudge(each(demo.rule))
         async with AsyncClient(stack.url, timeout=120.0) as client:
             await client.pause_training("to gather a record first")
             gathering = arm.left / 2
@@ -413,9 +413,10 @@ async def second_life(arm: Arm) -> dict[str, Any]:
                 await agents.work(4 * min(ROUND, args.episodes - agents.runs), lambda: enough - time.monotonic())
             say(f"{agents.runs} runs in {time.monotonic() - began:.0f} s")
             first = await judge_again(client, function=WRONG)
-            with Served(judge.app()) as url:
-                ruled = {"model": "openai/ruled", "api_base": f"{url}/v1", "rubric": demo.rubric, "votes": 1}
-                second = await judge_again(client, **ruled)
+            with Served(ruled.app()) as url:
+                model = {"model": "openai/ruled", "api_base": f"{url}/v1", "rubric": demo.rubric, "votes": 1}
+                judge = {"function": arm.task.judge} if args.task else model
+                second = await judge_again(client, **judge)
             plan = await client.train_again(TrainAgainIn(epochs=args.epochs))
             say(f"stored: {first}; judged again: {second}; to train on: {plan}")
             began = time.monotonic()
