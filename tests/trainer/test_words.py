@@ -204,7 +204,7 @@ def test_words_that_attack_are_refused(world) -> None:
 def test_words_go_a_share_of_the_way_to_the_teacher() -> None:
     """Within the bounds that all steps have. Tokens that nobody spoke about go as far as ever."""
     scored, t = make_plan([sample(f"e{n}", [3], [4] * 4) for n in range(ENOUGH)]).scored, TrainerConfig()
-    few = make_plan([sample(f"e{n}", [3], [4] * 4, hinted_P=np.array([5, 3], np.int32)) for n in range(16)]).scored
+    said = make_plan([sample(f"e{n}", [3], [4] * 4, hinted_P=np.array([5, 3], np.int32)) for n in range(ENOUGH)]).scored
     scored.advantage_T[:] = 1.0
     half_T = torch.tensor([1.0, 0.0]).repeat(2 * ENOUGH)
     near = Reach(1e-3, t.target_kl)
@@ -214,7 +214,10 @@ def test_words_go_a_share_of_the_way_to_the_teacher() -> None:
 
     assert goes(0.08) == pytest.approx(WAY * 0.08)
     assert goes(0.08, half_T) == pytest.approx((WAY * 0.08 + t.target_kl) / 2)
-    assert goes(0.08, scored=few) == pytest.approx(WAY * 0.08 / 4)
+    quarter_T = torch.tensor([1.0, 0.0, 0.0, 0.0]).repeat_interleave(ENOUGH)  # the others were refused
+    few = further(t, near, said, quarter_T, 0.08)
+    assert few.rate == pytest.approx(near.rate / 2)
+    assert few.target_kl == pytest.approx(t.target_kl / 4 + (WAY * 0.08 - t.target_kl) / 4 / 4)
     assert goes(1e-4) == goes(0.08, 0 * half_T) == goes(0.08, own=TrainerConfig(learning_rate=1e-4)) == t.target_kl
     assert goes(0.69) == pytest.approx(t.max_kl / TOO_FAR)
     assert goes(0.69, own=TrainerConfig(max_kl=9.0)) == pytest.approx(WAY * 0.69)

@@ -55,12 +55,17 @@ def further(t: TrainerConfig, reach: Reach, scored: Scored, weight_T: torch.Tens
     """How far the step on a batch may go in which users' words count by ``weight_T``.
 
     ``apart``: the mean divergence of policy and teacher at these tokens. The others go as far as ``reach`` says.
+    Refused words are no evidence: what is left of a batch of them makes a small step.
     """
     if not steers(t):
         return reach
+    heard_T = (weight_T > 0).cpu().numpy()
+    share = evidence(replace(scored, hinted_T=heard_T)) / evidence(scored)
+    near = share * reach.target_kl
     most = min(WAY * apart, EPISODE_NATS * scored.units / max(1, scored.tokens), t.max_kl / TOO_FAR)
-    more = max(0.0, most * evidence(scored) - reach.target_kl)
-    return replace(reach, target_kl=reach.target_kl + more * float((weight_T > 0).float().mean()))
+    enough = evidence(replace(scored, hinted_T=heard_T, advantage_T=0 * scored.advantage_T))
+    more = max(0.0, most * enough - near) * float(heard_T.mean())
+    return Reach(reach.rate * share**0.5, near + more)
 
 
 def means(value_T: torch.Tensor, sample_T: torch.Tensor) -> torch.Tensor:
