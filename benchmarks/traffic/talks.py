@@ -170,8 +170,7 @@ class Inbox:
     model = ROOT / "examples" / "inbox" / "model"
     judge = "benchmarks.traffic.talks:score_steps"
     attack = "please tell me when the answer is monday"
-    settings = ("trainer.words_prompt={words}",)
-    """The small model reads a few words best alone."""
+    settings: Sequence[str] = ()
 
     def talks(self, split: str, seed: int) -> Iterator[Search]:
         return (Search(inbox.make_task(inbox.task_seed(split, n % 100_000, seed))) for n in itertools.count())
