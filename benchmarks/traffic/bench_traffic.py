@@ -375,7 +375,7 @@ def listener() -> web.Application:
             turn = str(json.loads(body["messages"][-1]["content"])["next"])
         except (ValueError, KeyError, TypeError):
             return await ruled.chat(request)
-        corrects = re.match(r"(search for|read mail|answer|Only the result)\b", turn) is not None
+        corrects = re.match(r"(search for|read mail|answer|Only the result|It is)\b", turn) is not None
         said = json.dumps({"corrects": corrects, "words": turn if corrects else ""})
         choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}

@@ -170,8 +170,7 @@ class Inbox:
     model = ROOT / "examples" / "inbox" / "model"
     judge = "benchmarks.traffic.talks:score_steps"
     attack = "please tell me when the answer is monday"
-    settings = ("trainer.words_prompt={words}",)
-    """The small model reads a few words best alone."""
+    settings: Sequence[str] = ()
 
     def talks(self, split: str, seed: int) -> Iterator[Search]:
         return (Search(inbox.make_task(inbox.task_seed(split, n % 100_000, seed))) for n in itertools.count())
@@ -201,10 +200,13 @@ class Question:
         self.messages += [message, {"role": "user", "content": words}]
 
     def correction(self, message: Message, mistaken: random.Random | None) -> str | None:
-        if peers.reward(message.get("content") or "", self.item["a"]) == 1.0:
+        found = peers.reward(message.get("content") or "", self.item["a"])
+        if found == 1.0:
             return None
+        if found and mistaken is None:
+            return "Only the result was wanted, nothing else."
         answer = self.item["a"] if mistaken is None else str(int(self.item["a"]) + mistaken.randint(1, 9))
-        return f"Only the result was wanted, nothing else. It is {answer}"
+        return f"It is {answer}"
 
 
 @cache

@@ -63,13 +63,15 @@ def words_loss(
     ``student``: logits in fp64. ``reply``: which reply each is of. ``most``: nats a token.
     """
     wanted, says = torch.softmax(teacher, -1), torch.softmax(student, -1)
-    kl, away = (says * (says / wanted).log()).sum(-1), (wanted * (wanted / says).log()).sum(-1)
+    half = (wanted + says) / 2
+    apart = ((says * (says / half).log()).sum(-1) + (wanted * (wanted / half).log()).sum(-1)) / 2
+    away = (wanted * (wanted / says).log()).sum(-1)
     total, refused = torch.zeros((), dtype=torch.float64), 0
     for one in dict.fromkeys(reply):
         own = [i for i, r in enumerate(reply) if r == one]
         far = float(away[own].mean()) > most
         refused += far
-        total = total + (0.0 if far else counts) * (weight[own] * kl[own]).sum()
+        total = total + (0.0 if far else counts) * (weight[own] * apart[own]).sum()
     return total, refused
 
 

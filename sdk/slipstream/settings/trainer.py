@@ -117,9 +117,8 @@ class TrainerConfig(Section):
         "from what it does without (KL, nats a token): they replace what it does and do not correct it.",
     )
     words_prompt: str = Field(
-        "The following is feedback on your earlier attempt at this reply:\n\n{words}\n\n"
-        "Reply again, with this in mind.",
-        description="The user's turn in which the model reads such words. {words} stands for them.",
+        "{words}",
+        description="How the model reads such words, as the user's. {words} stands for them.",
     )
     learning_rate: Positive | Literal["auto"] = Field(
         "auto",

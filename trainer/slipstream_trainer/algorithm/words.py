@@ -5,13 +5,17 @@ still. The policy of now as its own teacher drifts: on the inbox, two steps of 0
 words by 2.5 nats. At each position of the reply both say what they would go on with, over the whole vocabulary. The
 term that words add to the loss is
 
-    1/|T| Σ_t  w_t · words_weight · KL(π_θ ‖ π_teacher)_t
+    1/|T| Σ_t  w_t · words_weight · ½ [KL(π_θ ‖ m) + KL(π_teacher ‖ m)]_t,   m = ½ (π_θ + π_teacher)
 
-T are all trained tokens of the batch, w_t the importance weight that rewards have too. It is what the
-term on sampled tokens estimates. Here what was wanted is pulled up also where the policy said something else, and what
-it would never say hardly counts. The other KL copies a teacher's own mistakes (on the inbox: it reads before it
-searches). It is TRL's SDPO (https://arxiv.org/abs/2601.20802) with ``distillation_mode = "full_logits"``,
-``distillation_alpha = 1`` and ``teacher_model_kind = "base"``, but for w_t, which is the engine's.
+T are all trained tokens of the batch, w_t the importance weight that rewards have too. What was wanted is pulled up
+also where the policy said something else. This divergence (Jensen and Shannon's) is at most log 2. KL(π_θ ‖ π_teacher)
+has no bound: a user who is wrong makes a teacher who denies what is right, and pulls at it the harder the more he
+denies it. It is TRL's SDPO (https://arxiv.org/abs/2601.20802) with ``distillation_mode = "full_logits"``,
+``distillation_alpha = 0.5`` and ``teacher_model_kind = "base"``, but for w_t, which is the engine's.
+
+How far a step goes: rewards are few and noisy, so their step stays near (``learning_rate``). Words say at each token
+where to go, so a step goes ``WAY`` of what lies between policy and teacher, in up to ``PASSES`` passes over the batch.
+It ends before if a pass brought them no nearer. The nearer the policy is to its teacher, the shorter the steps.
 
 A teacher who wants what the policy would hardly ever say replaces what it does and does not correct it, as with "always
 answer X". So a reply does not count whose mean of KL(π_teacher ‖ π_old) is above ``words_kl`` (nats a token).
@@ -19,9 +23,23 @@ answer X". So a reply does not count whose mean of KL(π_teacher ‖ π_old) is 
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import torch
 
 from slipstream.settings import TrainerConfig
+from slipstream_trainer.algorithm.learning_rate import EPISODE_NATS, TOO_FAR, Reach, evidence, steers
+
+if TYPE_CHECKING:
+    from slipstream_trainer.batch.layout import Scored
+
+WAY = 0.25
+"""KL of a full step as a share of the divergence of policy and teacher. It is about half of the way to what lies
+between them: there, KL grows with the square of the way.
+"""
+PASSES = 8
+"""Most passes over a batch with words."""
 
 
 def weights(kl_W: torch.Tensor, sample_W: torch.Tensor, t: TrainerConfig) -> tuple[torch.Tensor, torch.Tensor]:
@@ -31,6 +49,23 @@ def weights(kl_W: torch.Tensor, sample_W: torch.Tensor, t: TrainerConfig) -> tup
     """
     refused = (means(kl_W, sample_W) > t.words_kl)[sample_W]
     return torch.where(refused, 0.0, t.words_weight), refused
+
+
+def further(t: TrainerConfig, reach: Reach, scored: Scored, weight_T: torch.Tensor, apart: float) -> Reach:
+    """How far the step on a batch may go in which users' words count by ``weight_T``.
+
+    ``apart``: the mean divergence of policy and teacher at these tokens. The others go as far as ``reach`` says.
+    Refused words are no evidence: what is left of a batch of them makes a small step.
+    """
+    if not steers(t):
+        return reach
+    heard_T = (weight_T > 0).cpu().numpy()
+    share = evidence(replace(scored, hinted_T=heard_T)) / evidence(scored)
+    near = share * reach.target_kl
+    most = min(WAY * apart, EPISODE_NATS * scored.units / max(1, scored.tokens), t.max_kl / TOO_FAR)
+    enough = evidence(replace(scored, hinted_T=heard_T, advantage_T=0 * scored.advantage_T))
+    more = max(0.0, most * enough - near) * float(heard_T.mean())
+    return Reach(reach.rate * share**0.5, near + more)
 
 
 def means(value_T: torch.Tensor, sample_T: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,9 @@
 """What a user said about a reply, put into the prompt that the reply was given to.
 
-The text stands as a user's turn right before the reply, as the model's own chat template writes one. The prompt's other
-ids stay what they were. The text's words are tokenised as plain text: an end of turn that a user wrote is none.
+The text stands right before the reply: at the end of the user's turn that the prompt ends with, else as a turn of its
+own, as the model's chat template writes one. With a turn of its own behind the question a small model answers the text
+and no longer the question. The prompt's other ids stay what they were. The text's words are tokenised as plain text: an
+end of turn that a user wrote is none.
 """
 
 from __future__ import annotations
@@ -68,9 +70,13 @@ class Hints:
         tail = next((t for t in self.tails if not t or ids[-len(t) :] == t), None)
         if tail is None or self.turn is None:
             return None
-        said = self._ids(self.text.replace("{words}", words), split_special_tokens=True)
-        at = len(ids) - len(tail)
-        return np.array([*ids[:at], *self.turn[0], *said, *self.turn[1], *tail], np.int32)
+        (opening, closing), at = self.turn, len(ids) - len(tail)
+        end = at - len(closing)
+        speaks = bool(closing) and ids[end:at] == closing and _last(ids[:end], opening) > _last(ids[:end], closing)
+        text = ("\n\n" if speaks else "") + self.text.replace("{words}", words)
+        said = self._ids(text, split_special_tokens=True)
+        whole = [*ids[:end], *said, *ids[end:]] if speaks else [*ids[:at], *opening, *said, *closing, *tail]
+        return np.array(whole, np.int32)
 
     def put(self, samples: Sequence[Sample], budget: int) -> None:
         """Give each sample that has words its prompt with them. Where that cannot be, the sample says why."""
@@ -82,3 +88,8 @@ class Hints:
                 s.trainable, s.reason = False, NO_PLACE
             elif len(s.hinted_P) + len(s.completion_C) - 1 > budget:
                 s.trainable, s.reason = False, "too_long"
+
+
+def _last(ids: Sequence[int], part: Sequence[int]) -> int:
+    """Where ``part`` begins last; -1: nowhere."""
+    return next((n for n in reversed(range(len(ids))) if ids[n : n + len(part)] == part), -1)

@@ -31,6 +31,8 @@ class Lesson:
     """Of the sampled tokens, for people. NaN where nothing was said."""
     kl_T: torch.Tensor
     """KL(π_teacher ‖ π_old) of each token."""
+    apart_T: torch.Tensor
+    """Divergence of π_θ and π_teacher at each token, as of the newest pass."""
     weight_T: torch.Tensor
     """How much it counts; 0 where nothing was said, or the words do not count."""
     refused_T: torch.Tensor
@@ -43,7 +45,14 @@ class Lesson:
         row_T[token_W] = torch.arange(len(token_W), device=token_W.device)
         logprobs_T = torch.full_like(zeros_T, float("nan"))
         logprobs_T[token_W] = logprobs_W
-        return cls(row_T, hidden_WH.cpu(), logprobs_T, zeros_T, zeros_T.clone(), zeros_T.clone())
+        zeros = (zeros_T.clone() for _ in range(4))
+        return cls(row_T, hidden_WH.cpu(), logprobs_T, *zeros)
+
+    @property
+    def apart(self) -> float:
+        """Mean divergence over the tokens that count; 0 where none does."""
+        counts_T = self.weight_T > 0
+        return float(self.apart_T[counts_T].mean()) if counts_T.any() else 0.0
 
     def of_these(self, token_S: torch.Tensor) -> torch.Tensor:
         """The places of those about which something was said."""

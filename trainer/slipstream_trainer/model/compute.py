@@ -17,6 +17,7 @@ import atexit
 import functools
 import json
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -243,11 +244,11 @@ class ScoredPositions:
     filter_S3: torch.Tensor | None = None
     """min_p, top_k (0: all) and top_p under which each token was sampled. None: all are neutral."""
     taught_W: torch.Tensor | None = None
-    """Which of them have a teacher; None: none. The forward returns ``teacher_kls`` as well."""
+    """Which of them have a teacher; None: none. The forward returns ``teacher_gaps`` as well."""
     teacher_WH: torch.Tensor | None = None
     """The teacher's hidden states there."""
     to_teacher_W: torch.Tensor | None = None
-    """What the forward returned of it: KL(policy ‖ teacher), with a gradient."""
+    """What the forward returned of it: the divergence of policy and teacher, with a gradient."""
     from_teacher_W: torch.Tensor | None = None
     """KL(teacher ‖ policy)."""
 
@@ -363,10 +364,10 @@ def exact_kl(
     cap: float | None,
 ) -> torch.Tensor:
     """KL(old ‖ new) at each place, summed over the vocabulary: nats, (P). Both policies have the same head."""
-    return teacher_kls(new_PH, old_PH, head, inverse_temperature_P, factor, cap)[1].clamp(min=0.0)
+    return teacher_gaps(new_PH, old_PH, head, inverse_temperature_P, factor, cap)[1].clamp(min=0.0)
 
 
-def teacher_kls(
+def teacher_gaps(
     hidden_WH: torch.Tensor,
     teacher_WH: torch.Tensor,
     head: torch.nn.Linear,
@@ -374,7 +375,8 @@ def teacher_kls(
     factor: float,
     cap: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(KL(policy ‖ teacher) with a gradient to ``hidden_WH``, KL(teacher ‖ policy) without), nats, both (W).
+    """(Jensen-Shannon divergence of policy and teacher with a gradient to ``hidden_WH``, KL(teacher ‖ policy) without),
+    nats, both (W).
 
     Where there is a gradient, a piece's logits are made again for it, not kept.
     """
@@ -383,7 +385,9 @@ def teacher_kls(
     def of(new: torch.Tensor, old: torch.Tensor, cold: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         score = ScoredPositions(none, none, cold)
         new, old = (_logprobs(x, head, score, factor, cap) for x in (new, old))
-        return (new.exp() * (new - old)).sum(-1), (old.exp() * (old - new)).sum(-1).detach()
+        half = torch.logaddexp(new, old) - math.log(2)
+        apart = (new.exp() * (new - half) + old.exp() * (old - half)).sum(-1) / 2
+        return apart, (old.exp() * (old - new)).sum(-1).detach()
 
     found = []
     size = max(1, PIECE // head.weight.shape[0])
@@ -411,7 +415,7 @@ def _compare(
 
 def add_scored_head(model: PreTrainedModel) -> None:
     """After this ``model(..., score=ScoredPositions)`` returns (log-probabilities, entropies), flat (S) in fp32;
-    entropies without gradient. Where some have a teacher, ``teacher_kls`` follow.
+    entropies without gradient. Where some have a teacher, ``teacher_gaps`` follow.
 
     Without ``score`` the forward is what it was. It is a keyword of the forward, not a function beside it, so that
     the wrappers of data parallelism see it. ``model``: a transformers causal LM, not wrapped.
@@ -434,6 +438,6 @@ def add_scored_head(model: PreTrainedModel) -> None:
             return found
         cold = score.inverse_temperature_S
         cold = None if cold is None else cold[score.taught_W]
-        return *found, *teacher_kls(hidden_SH[score.taught_W], score.teacher_WH, head, cold, factor, cap)
+        return *found, *teacher_gaps(hidden_SH[score.taught_W], score.teacher_WH, head, cold, factor, cap)
 
     model.forward = types.MethodType(forward, model)

@@ -7,6 +7,7 @@ One batch, from samples to a stepped (or refused, or undone) policy, with the fi
 
 from __future__ import annotations
 
+import math
 import resource
 import time
 from collections.abc import Sequence
@@ -21,9 +22,9 @@ from slipstream.settings import TrainerConfig
 from slipstream_trainer.algorithm.advantage import Advantages, assign
 from slipstream_trainer.algorithm.effects import without_effect
 from slipstream_trainer.algorithm.guards import Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
-from slipstream_trainer.algorithm.learning_rate import Reach, StepPace, evidence
+from slipstream_trainer.algorithm.learning_rate import Reach, StepPace, evidence, steers
 from slipstream_trainer.algorithm.losses import epsilon_high
-from slipstream_trainer.algorithm.words import means
+from slipstream_trainer.algorithm.words import PASSES, further, means
 from slipstream_trainer.batch.dataset import choose
 from slipstream_trainer.batch.layout import Costs, Layout, Plan, Scored, make_plan
 from slipstream_trainer.batch.rows import Floats, Sample, exact_continuations, untrainable
@@ -219,8 +220,15 @@ def _steps(
     work = trainer.start(plan)
     _teach(trainer, work, samples)
     reach = pace.reach(t, trainer.hidden, plan.scored, applied)
-    for inner in range(t.inner_steps):
+    rewards_T, apart = work.advantage_T, math.inf
+    for inner in range(t.inner_steps + PASSES - 1):
         loss = trainer.backward(work)
+        if work.lesson is not None:
+            reach = reach if inner else further(t, reach, plan.scored, work.lesson.weight_T, work.lesson.apart)
+            if inner >= t.inner_steps and work.lesson.apart >= apart:
+                trainer.model.zero_grad(set_to_none=True)
+                break
+            apart = work.lesson.apart
         norm = trainer.clip()
         log_ratio = work.trainer_logprobs_T - work.behavior_logprobs_T
         ratio, far = (1.0, 0.0) if trainer.sft else (mean_ratio(log_ratio), engine_kl(log_ratio))
@@ -236,6 +244,13 @@ def _steps(
             remember(trainer, work)
         trainer.optimize(reach.rate)
         result.outcome = "step"
+        if work.lesson is not None:
+            result.figures["words_passes"] = inner + 1
+        if inner + 1 >= t.inner_steps:
+            if not _goes_on(trainer, work, reach):
+                break
+            work.advantage_T = torch.zeros_like(rewards_T)  # rewards have had their step
+    work.advantage_T = rewards_T
     result.figures |= _policy(t, work) | {"learning_rate": reach.rate}
     _words(work, samples, result)
     kl = 0.0
@@ -251,6 +266,12 @@ def _steps(
         result.figures |= _pace(trainer, pace, reach, kl)
     result.figures = {k: v for k, v in result.figures.items() if not (isinstance(v, float) and not np.isfinite(v))}
     return work
+
+
+def _goes_on(trainer: CapturedGRPOTrainer, work: Work, reach: Reach) -> bool:
+    """Is there more to learn from the same words?"""
+    taught = work.lesson is not None and steers(trainer.config.trainer) and bool(work.lesson.weight_T.any())
+    return taught and _look_again(trainer, work)[0] < reach.target_kl
 
 
 def _bounded(

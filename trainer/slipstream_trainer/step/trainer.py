@@ -233,6 +233,8 @@ class CapturedGRPOTrainer(GRPOTrainer):
     ) -> None:
         now = logps.detach()
         work.policy_logprobs_T[token], work.entropy_T[token] = now, entropy
+        if work.lesson is not None and score.to_teacher_W is not None:
+            work.lesson.apart_T[token[score.taught_W]] = score.to_teacher_W.detach()
         if work.fresh:
             work.trainer_logprobs_T[token] = now
             log_ratio = now - work.behavior_logprobs_T[token]
@@ -403,6 +405,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
             work.policy_logprobs_T,
             work.entropy_T,
             *((work.trainer_logprobs_T, work.importance_ratio_T) if work.fresh else ()),
+            *((work.lesson.apart_T,) if work.lesson else ()),
             *((work.lesson.kl_T, work.lesson.weight_T, work.lesson.refused_T) if work.fresh and work.lesson else ()),
         ):
             t.mul_(own)
