@@ -44,12 +44,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
 """transformers' model type → what its config needs beyond ``SHAPE``."""
 
 
-def make_family(family: str, folder: Path) -> Path:
+def make_family(family: str, folder: Path, **changes: Any) -> Path:
     import torch
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     torch.manual_seed(7)
-    described = CONFIG_MAPPING[family](**(SHAPE | FAMILIES[family]))
+    described = CONFIG_MAPPING[family](**(SHAPE | FAMILIES[family] | changes))
     model = AutoModelForCausalLM.from_config(described, dtype=torch.float32)
     model.save_pretrained(folder)
     add_tokenizer(folder)
