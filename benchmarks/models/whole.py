@@ -273,7 +273,7 @@ def continued(sweep: Sweep) -> str:
 
 
 def trained(sweep: Sweep) -> str:
-    end = time.monotonic() + sweep.left(240)
+    end = time.monotonic() + sweep.left(600)
     events: list[Any] = []
     while time.monotonic() < end:
         with Client(sweep.url) as client, contextlib.suppress(Exception):
