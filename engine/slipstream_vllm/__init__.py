@@ -8,7 +8,7 @@ does this:
 - ``token_logprobs``: on a GPU, they are computed by kernels that use all of it.
 - ``adapters``: several API-server processes share the adapters that are loaded at run time.
 - ``prefetch``: an adapter is read while the engine goes on with its streams.
-- ``cpu_lora``: on a CPU, calls to the base model get no adapter's weights.
+- ``cpu``: on a CPU, calls to the base model get no adapter's weights, and heads are turned by their own positions.
 - ``whole_adapters``: an adapter of which vLLM would ignore a part is refused.
 - ``inspection``: vLLM starts sooner, because it does not import itself once more to look at the model's class.
 
@@ -80,12 +80,12 @@ def _change_worker() -> None:
 
 def _change_lora() -> None:
     try:
-        from slipstream_vllm import cpu_lora
+        from slipstream_vllm import cpu
 
-        if cpu_lora.install():
+        if cpu.install():
             log.info("slipstream plugin keeps adapters out of the base model's calls")
     except (ImportError, AttributeError, TypeError) as e:
-        log.warning("slipstream plugin knows no CPU adapters of this vLLM; base calls may get an adapter: %s", e)
+        log.warning("slipstream plugin cannot mend this vLLM on a CPU; base calls may get an adapter: %s", e)
     try:
         from slipstream_vllm import whole_adapters
 

@@ -39,12 +39,14 @@ def test_rows_of_the_whole_product_are_merged_and_say_why_not(tmp_path: Path) ->
     yes = Whole("llama")
     for cell in CELLS:
         setattr(yes, cell, "yes")
+    yes.agrees, yes.dtype = "yes (mean 9.3e-04, largest 1.1e-01 nats over 643 tokens)", "bfloat16"
     no = Whole("qwen3", starts="yes", chat="not equal")
     write([Row("llama", "yes", "yes", "yes", "yes")], tmp_path / "models.json", [no])
     found = write([], tmp_path / "models.json", [yes])
     assert [row["family"] for row in found["product"]] == ["llama", "qwen3"]
     assert (found["families"], found["through_the_product"], found["whole_through_the_product"]) == (1, 2, 1)
     made = whole_table([yes, no])
+    assert "| yes, 9.3e-04 | yes |" in made, "the gap, where the engine rounds"
     assert "| qwen3 | yes | no | – |" in made
     assert "- **qwen3**, chat: not equal" in made
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 pytest.importorskip("vllm")
+from tests.support import process, slipstream, vllm, wait_for
 from tests.support.adapters import break_adapter
 from tests.support.families import make_family
+from tests.support.running import Running, run_proxy
 from tests.support.tiny import make_config, make_trainer
 
+from slipstream.client import Client
+from slipstream.contract import RewardIn
 from slipstream.engines.vllm.command import _cpu_env
 from slipstream_trainer.versions.adapter_folder import write_adapter
 from slipstream_vllm.whole_adapters import without_place
@@ -54,25 +61,61 @@ def made(families: Sequence[str], tmp_path: Path) -> list[Path]:
     return paths
 
 
-def spoilt(tmp_path: Path) -> list[Path]:
-    return [break_adapter(tmp_path / "glm4@1", tmp_path / f"glm4@{kind}", kind) for kind in ("prefix", "layers")]
+def spoilt(good: Path) -> list[Path]:
+    return [break_adapter(good, good.parent / f"glm4@{kind}", kind) for kind in ("prefix", "layers")]
+
+
+def answered(proxy: Running, run: int) -> str:
+    """A run of one call. → The adapter that answered it."""
+    tags = {"x-slipstream-episode": f"r{run}", "x-slipstream-task": f"t{run % 2}"}
+    said = {"model": "inbox", "messages": [{"role": "user", "content": "w5 w9 w31"}], "max_tokens": 8}
+    reply = httpx.post(f"{proxy.url}/v1/chat/completions", json=said, headers=tags, timeout=60, trust_env=False)
+    return str(reply.raise_for_status().headers["x-slipstream-adapter"])
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("families", [FAMILIES[-2:], pytest.param(FAMILIES[:-2], marks=pytest.mark.slow)], ids=len)
-def test_vllm_takes_what_is_trained(tmp_path: Path, families: Sequence[str]) -> None:
-    paths = made(families, tmp_path)
-    broken = spoilt(tmp_path) if "glm4" in families else []
-    found = answers([*paths, *broken], None)
-    assert [found[f"{family}@1"] for family in families] == [None] * len(families)
-    for path in broken:
-        assert "no layer for 10 of the adapter's 10" in str(found[path.name])
+def test_a_family_of_which_vllm_takes_a_part_goes_through_the_whole_product(tmp_path: Path) -> None:
+    """GLM-4: engine, proxy, trainer and swap. Calls, a step, a version that answers; what the plugin refuses."""
+    heads = {
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+    }  # vLLM's CPU build takes no smaller ones
+    model = make_family("glm4", tmp_path / "glm4", **heads)
+    own = {"model": str(model), "threads": 1, "min_groups": 2, "max_kl": 1.0}
+    with contextlib.ExitStack() as stack:
+        url = stack.enter_context(vllm(tmp_path / "engine.log", model=model))
+        sections: dict[str, Any] = {"engine": {"model": str(model)}, "groups": {"size": 4}, "trainer": own}
+        proxy = stack.enter_context(run_proxy(tmp_path / "proxy", url, **sections))
+        client = stack.enter_context(Client(proxy.url))
+        argv, log = slipstream("trainer", "--config", str(proxy.config), "--url", proxy.url), tmp_path / "trainer.log"
+        stack.enter_context(process(argv, log, {"OMP_NUM_THREADS": "1"}))
+        assert [answered(proxy, run) for run in range(8)] == ["inbox"] * 8
+        for run in range(8):
+            client.add_reward(f"r{run}", RewardIn(value=run / 8))
+        wait_for(
+            lambda: client.adapters().live["inbox"] == "inbox@1", 240, 0.2, f"a version; {log.read_text()[-2000:]}"
+        )
+        assert answered(proxy, 8) == "inbox@1"
+        good = proxy.data_dir / "adapters" / "inbox@1"
+        assert "gate_up_proj" not in (good / "adapter_config.json").read_text()
+        for broken in spoilt(good):
+            asked = {"lora_name": broken.name, "lora_path": str(broken)}
+            reply = httpx.post(f"{url}/v1/load_lora_adapter", json=asked, timeout=60, trust_env=False)
+            assert reply.status_code >= 400 and "no layer for 10 of the adapter's 10" in reply.text
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_vllm_takes_what_is_trained(tmp_path: Path) -> None:
+    found = answers(made(FAMILIES, tmp_path), None)
+    assert [found[f"{family}@1"] for family in FAMILIES] == [None] * len(FAMILIES)
 
 
 @pytest.mark.engine
 @pytest.mark.slow
 def test_vllm_alone_ignores_what_has_no_place(tmp_path: Path) -> None:
     paths = made(["glm4"], tmp_path)
-    alone = answers([*paths, *(broken := spoilt(tmp_path))], "")
+    alone = answers([*paths, *(broken := spoilt(tmp_path / "glm4@1"))], "")
     assert alone["glm4@1"] is None
     assert all(str(alone[b.name]).startswith("ignored:") for b in broken), "vLLM refuses it: the plugin's part can go"

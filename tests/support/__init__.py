@@ -75,9 +75,15 @@ def slipstream(*args: str) -> list[str]:
 
 @contextlib.contextmanager
 def vllm(
-    log: Path, *more: str, plugin: bool = True, api_servers: int = 1, port: int = 0, routes: bool = True
+    log: Path,
+    *more: str,
+    model: Path = MODEL,
+    plugin: bool = True,
+    api_servers: int = 1,
+    port: int = 0,
+    routes: bool = True,
 ) -> Iterator[str]:
-    """A vLLM of its own with the inbox example's model; ``more`` are flags. Yields its URL without /v1.
+    """A vLLM of its own, which calls the model inbox; ``more`` are flags. Yields its URL without /v1.
 
     ``plugin`` False: without Slipstream's, as of somebody who has not installed it. ``routes`` False: without the
     variable that gives vLLM its routes for adapters.
@@ -88,7 +94,7 @@ def vllm(
     from slipstream.engines.vllm.command import engine_command
 
     engine = {
-        "model": str(MODEL),
+        "model": str(model),
         "name": "inbox",
         "max_model_len": 512,
         "tool_parser": "hermes",

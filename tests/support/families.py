@@ -30,7 +30,7 @@ SCALED = {"initializer_range": 0.05}
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {}, "mistral": {}, "qwen2": {}, "qwen3": {}, "phi3": {}, "granite": {}, "olmo2": {}, "smollm3": {}, "cohere2": SLIDING,
-    "glm4": {}, "olmo3": SLIDING, "gemma2": SCALED, "gemma3_text": SLIDING | SCALED,
+    "glm4": {}, "seed_oss": {}, "olmo3": SLIDING, "gemma2": SCALED, "gemma3_text": SLIDING | SCALED,
     "qwen3_moe": EXPERTS, "qwen2_moe": EXPERTS | {"shared_expert_intermediate_size": 64}, "mixtral": MIXTRAL,
     "deepseek_v2": ROUTED | LATENT, "deepseek_v3": ROUTED | LATENT, "glm4_moe": ROUTED, "granitemoe": MIXTRAL,
     "qwen3_next": EXPERTS | LINEAR | {"shared_expert_intermediate_size": 64}, "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
@@ -44,12 +44,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
 """transformers' model type → what its config needs beyond ``SHAPE``."""
 
 
-def make_family(family: str, folder: Path) -> Path:
+def make_family(family: str, folder: Path, **changes: Any) -> Path:
     import torch
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     torch.manual_seed(7)
-    described = CONFIG_MAPPING[family](**(SHAPE | FAMILIES[family]))
+    described = CONFIG_MAPPING[family](**(SHAPE | FAMILIES[family] | changes))
     model = AutoModelForCausalLM.from_config(described, dtype=torch.float32)
     model.save_pretrained(folder)
     add_tokenizer(folder)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.support.families import make_family
 
 from slipstream.errors import StartError
 from slipstream_trainer.model.policy import attention_of, auto_class, skeleton
@@ -34,8 +35,12 @@ def test_a_model_that_writes_no_text_is_refused_in_words(tmp_path) -> None:
         skeleton(str(tmp_path))
 
 
-def test_attention_is_what_the_class_has() -> None:
+def test_attention_is_what_the_class_has(tmp_path) -> None:
     from transformers import GptOssForCausalLM, Qwen3ForCausalLM
+
+    capped, plain = (skeleton(str(make_family(name, tmp_path / name))) for name in ("gemma2", "gemma3_text"))
+    assert attention_of(capped, tree=False) == "eager", "SDPA has no cap for its scores"
+    assert attention_of(plain, tree=False) == "sdpa"
 
     assert attention_of(GptOssForCausalLM, tree=False) == "eager"
     assert attention_of(Qwen3ForCausalLM, tree=False) == "sdpa"

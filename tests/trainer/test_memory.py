@@ -5,7 +5,18 @@ from tests.support.tiny import apart, conversation, gradients, make_config, make
 
 from slipstream_trainer.algorithm.advantage import assign
 from slipstream_trainer.batch.layout import make_plan
-from slipstream_trainer.model.memory import activation_bytes, layers_to_checkpoint
+from slipstream_trainer.model.memory import activation_bytes, largest, layers_to_checkpoint
+
+
+def test_the_largest_size_counts_where_each_kind_of_layer_has_its_own() -> None:
+    """Gemma 4: transformers refuses to give one head size for all layers."""
+    from transformers import AutoConfig, Qwen3Config
+
+    kinds = ["sliding_attention", "full_attention"]
+    mixed = AutoConfig.for_model("gemma4_text", num_hidden_layers=2, layer_types=kinds, head_dim=32, global_head_dim=64)
+    assert largest(mixed, "head_dim") == 64
+    assert largest(Qwen3Config(head_dim=24), "head_dim") == 24
+    assert largest(Qwen3Config(), "no_such_size") is None
 
 
 def test_checkpointing_as_asked_and_off_on_a_cpu(tiny, tmp_path) -> None:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from tests.support.families import make_family
 from tests.support.tiny import adapter_state, make_config, make_model, make_trainer
 
 from slipstream.errors import ConfigError, StartError
@@ -101,6 +102,14 @@ def test_the_seed_makes_the_start(tiny, tmp_path) -> None:
     a, b, c = start(1), start(1), start(2)
     assert all(torch.equal(a[n], b[n]) for n in a)
     assert any(not torch.equal(a[n], c[n]) for n in a)
+
+
+def test_what_a_config_leaves_to_chance_is_off(tmp_path) -> None:
+    """Seed-OSS ships a dropout of 0.1, in attention and behind it."""
+    trainer = make_trainer(make_config(make_family("seed_oss", tmp_path / "m"), tmp_path / "d"))
+    trainer.model.train()
+    ids = torch.arange(3, 60)[None]
+    assert torch.equal(trainer.model(input_ids=ids).logits, trainer.model(input_ids=ids).logits)
 
 
 def test_sliding_windows_take_no_trees(tmp_path) -> None:

@@ -30,8 +30,14 @@ SHARE = 0.85
 def activation_bytes(config: PretrainedConfig, tokens: int, bytes_each: int) -> int:
     """Estimate for one layer and one micro-batch, without checkpointing."""
     text = config.get_text_config()
-    middle = getattr(text, "intermediate_size", 4 * text.hidden_size)
+    middle = largest(text, "intermediate_size") or 4 * text.hidden_size
     return int(tokens * (PER_TOKEN_LAYER * text.hidden_size + PER_TOKEN_MIDDLE * middle) * bytes_each)
+
+
+def largest(text: PretrainedConfig, name: str) -> int | None:
+    """A size in a model's config. Gemma 4 has one for each kind of layer, and transformers then gives none for all."""
+    layers = getattr(text, "per_layer_config", None) or [text]
+    return max((size for layer in layers if (size := getattr(layer, name, None))), default=None)
 
 
 def layers_to_checkpoint(layers: int, whole: int, entry: int, room: int) -> int:

@@ -78,8 +78,11 @@ def skeleton(path: str, layers: int | None = None) -> PreTrainedModel:
 
 def attention_of(model: type[PreTrainedModel] | PreTrainedModel, *, tree: bool) -> str:
     """``attn_implementation`` for this class. ``tree``: rows of branches are wanted, for which a GPU has
-    FlexAttention.
+    FlexAttention. SDPA leaves out what caps a model's attention scores (Gemma 2), and the engine does not.
     """
+    described = getattr(model, "config", None)
+    if described is not None and getattr(described.get_text_config(), "attn_logit_softcapping", None):
+        return "eager"
     if tree and torch.cuda.is_available() and getattr(model, "_supports_flex_attn", False):
         return "flex_attention"
     return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
@@ -481,9 +484,21 @@ def load_policy(config: Config, *, layers: int | None = None) -> tuple[PeftModel
                 model = get_peft_model(base, _lora(config, targets.names))
     except (OSError, ValueError, KeyError, ImportError, AttributeError, RuntimeError) as e:
         raise StartError(f"the model {path} can't be loaded: {type(e).__name__}: {e}") from e
+    without_chance(model)
     if config.trainer.init_adapter:
         load_adapter(model, Path(config.trainer.init_adapter))
     return model, tokenizer
+
+
+def without_chance(model: torch.nn.Module) -> None:
+    """No dropout and no jitter: the engine has none, and the policy that is trained has to be the one that sampled. TRL
+    switches off the modules for it, and not what a layer does by a number of its own (Seed-OSS, Phi, StarCoder2).
+    """
+    for module in model.modules():
+        for holder in (module, getattr(module, "config", None)):
+            for name, value in vars(holder).items() if holder is not None else ():
+                if isinstance(value, float) and any(part in name for part in ("dropout", "pdrop", "jitter")):
+                    setattr(holder, name, 0.0)
 
 
 def load_adapter(model: PeftModel, folder: Path) -> None:

@@ -29,6 +29,7 @@ from slipstream_trainer.batch.dataset import choose
 from slipstream_trainer.batch.layout import Costs, Layout, Plan, Scored, make_plan
 from slipstream_trainer.batch.rows import Floats, Sample, exact_continuations, untrainable
 from slipstream_trainer.batch.work import Work, places_of
+from slipstream_trainer.model.memory import largest
 from slipstream_trainer.model.shards import even, reshard
 from slipstream_trainer.step.trainer import CPU_MICRO, CapturedGRPOTrainer
 
@@ -92,7 +93,7 @@ class Result:
 def costs_of(trainer: CapturedGRPOTrainer) -> Costs:
     """By the base model's shape."""
     c = trainer.base.config.get_text_config()
-    size = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+    size = largest(c, "head_dim") or c.hidden_size // c.num_attention_heads
     weights = sum(p.numel() for n, p in trainer.model.named_parameters() if p.dim() == 2 and "embed_tokens" not in n)
     return Costs.of_shape(
         weights=weights,

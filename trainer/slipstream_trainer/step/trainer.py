@@ -196,7 +196,8 @@ class CapturedGRPOTrainer(GRPOTrainer):
         if micro.ends_RN is not None and micro.positions_RN is not None:
             inputs["position_ids"] = torch.from_numpy(micro.positions_RN).to(d)
             if not self.frugal:  # Unsloth reads from the positions where a sequence begins
-                added = None if d.type == "cpu" else torch.bfloat16 if self.args.bf16 else self.base.dtype
+                boolean = d.type == "cpu" and attention == "sdpa"  # eager attention adds its mask to the scores
+                added = None if boolean else torch.bfloat16 if self.args.bf16 else self.base.dtype
                 inputs["attention_mask"] = tree_mask(torch.from_numpy(micro.ends_RN).to(d), attention, added)
         source, target, token = (
             torch.from_numpy(x).to(d) for x in (micro.slots.source_S, micro.slots.target_S, micro.slots.token_S)

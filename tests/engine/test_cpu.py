@@ -1,4 +1,4 @@
-"""On a CPU, calls to the base model get no adapter's weights, whatever else is in the batch."""
+"""On a CPU, calls to the base model get no adapter's weights, and heads are turned by their own positions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.adapters import make_adapter
 torch = pytest.importorskip("torch")
 lora_ops = pytest.importorskip("vllm.lora.ops.torch_ops.lora_ops")
 
-from slipstream_vllm import cpu_lora, parts_of
+from slipstream_vllm import cpu, parts_of
 
 SLOTS, RANK, SIZE = 3, 2, 5
 
@@ -21,10 +21,10 @@ SLOTS, RANK, SIZE = 3, 2, 5
 def changed() -> ModuleType:
     """vLLM's own functions in a module of our own, masked."""
     module = ModuleType("changed")
-    for name in cpu_lora.FUNCTIONS:
+    for name in cpu.FUNCTIONS:
         known = getattr(lora_ops, name)
         setattr(module, name, getattr(known, "__wrapped__", known))
-    cpu_lora.change((module,), module)
+    cpu.change((module,), module)
     return module
 
 
@@ -63,10 +63,31 @@ def test_rows_with_an_adapter_are_bit_for_bit_as_before() -> None:
 
 def test_other_parameters_are_refused() -> None:
     module = ModuleType("other")
-    for name in cpu_lora.FUNCTIONS:
+    for name in cpu.FUNCTIONS:
         setattr(module, name, lambda x, weights: None)
     with pytest.raises(TypeError, match="takes"):
-        cpu_lora.change((module,), module)
+        cpu.change((module,), module)
+
+
+def test_each_head_is_turned_by_its_tokens_position() -> None:
+    """Once the kernel alone is right, vLLM has mended it, and the change can go."""
+    ops = pytest.importorskip("vllm._custom_ops")
+    tokens, heads, size = 5, 2, 32
+    angles = torch.arange(tokens)[:, None] / 10.0 ** torch.arange(size // 2)
+    table = torch.cat([angles.cos(), angles.sin()], -1)
+
+    def kernel(_, positions, query, key):
+        ops.rotary_embedding(positions, query, key, size, table, True)
+        return query, key
+
+    query, key = torch.randn(tokens, heads, size), torch.randn(tokens, 1, size)
+    low, high = query.chunk(2, -1)
+    cos, sin = (t[:, None] for t in table.chunk(2, -1))
+    expected = torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
+    found, turned_key = cpu.without_heads(kernel)(None, torch.arange(tokens), query.clone(), key.clone())
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert turned_key.shape == key.shape and not torch.equal(turned_key[1:], key[1:])
+    assert not torch.allclose(kernel(None, torch.arange(tokens), query.clone(), key.clone())[0], expected, atol=1e-2)
 
 
 @pytest.mark.parametrize("process", ["MainProcess", "EngineCore_DP0", "VllmWorker-0"])

@@ -1,9 +1,13 @@
-"""On a CPU: a call to the base model gets no adapter's weights.
+"""What vLLM computes wrongly on a CPU.
 
-In a batch that mixes adapters, vLLM marks the base model's tokens with the index -1. Its GPU kernels skip them. Its CPU
+**A call to the base model gets an adapter's weights.** In a batch that mixes adapters, vLLM marks the base model's tokens with the index -1. Its GPU kernels skip them. Its CPU
 functions look up row -1, which is the last adapter slot, so that base calls are answered with that adapter
 (vllm-project/vllm#48421). The gate compares versions with the base model, so it would compare an adapter with itself.
 Here the tokens marked -1 go through these functions as zeros: the adapter adds nothing to them.
+
+**Positions.** Models such as LFM2 give the rotary embedding a tensor with a dimension for the heads. The GPU kernel reads
+it so. The CPU kernel takes the heads for tokens, and turns them by the wrong angles: the engine then serves another model
+than the one that is trained. Here the kernel gets the same memory without that dimension.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 FUNCTIONS = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
 """What all of vLLM's CPU paths for adapters end in."""
 Operation = Callable[..., None]
+Rotation = Callable[..., "tuple[torch.Tensor, torch.Tensor | None]"]
 
 
 def without_base_rows(operation: Operation) -> Operation:
@@ -54,9 +59,32 @@ def install() -> bool:
     from vllm.lora.ops import torch_ops
     from vllm.lora.ops.torch_ops import lora_ops
     from vllm.lora.punica_wrapper import punica_cpu
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
     change((lora_ops, torch_ops, punica_cpu), lora_ops)
+    if not getattr(RotaryEmbedding.forward_cpu, "flattens_heads", False):
+        RotaryEmbedding.forward_cpu = without_heads(RotaryEmbedding.forward_cpu)
     return True
+
+
+def without_heads(forward: Rotation) -> Rotation:
+    """``forward(self, positions, query, key)``, which turns query and key in place, for tensors with any dimensions."""
+
+    @functools.wraps(forward)
+    def flat(
+        self: object, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        given = (query, key)
+        shaped = [t if t is None or t.dim() < positions.dim() + 2 else t.flatten(-2) for t in given]
+        turned = forward(self, positions, *shaped)
+        query_to, key_to = (
+            t if t is None or g is None else t.view(g.shape) for t, g in zip(turned, given, strict=True)
+        )
+        assert query_to is not None
+        return query_to, key_to
+
+    flat.flattens_heads = True  # type: ignore[attr-defined]
+    return flat
 
 
 def change(users: tuple[ModuleType, ...], source: ModuleType) -> None:
