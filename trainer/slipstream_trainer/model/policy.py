@@ -80,11 +80,11 @@ def attention_of(model: type[PreTrainedModel] | PreTrainedModel, *, tree: bool) 
     """``attn_implementation`` for this class. ``tree``: rows of branches are wanted, for which a GPU has
     FlexAttention. SDPA leaves out what caps a model's attention scores (Gemma 2), and the engine does not.
     """
+    if tree and torch.cuda.is_available() and getattr(model, "_supports_flex_attn", False):
+        return "flex_attention"
     described = getattr(model, "config", None)
     if described is not None and getattr(described.get_text_config(), "attn_logit_softcapping", None):
         return "eager"
-    if tree and torch.cuda.is_available() and getattr(model, "_supports_flex_attn", False):
-        return "flex_attention"
     return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
 
 
