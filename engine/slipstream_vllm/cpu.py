@@ -1,13 +1,14 @@
 """What vLLM computes wrongly on a CPU.
 
-**A call to the base model gets an adapter's weights.** In a batch that mixes adapters, vLLM marks the base model's tokens with the index -1. Its GPU kernels skip them. Its CPU
-functions look up row -1, which is the last adapter slot, so that base calls are answered with that adapter
-(vllm-project/vllm#48421). The gate compares versions with the base model, so it would compare an adapter with itself.
-Here the tokens marked -1 go through these functions as zeros: the adapter adds nothing to them.
+**A call to the base model gets an adapter's weights.** In a batch that mixes adapters, vLLM marks the base model's
+tokens with the index -1. Its GPU kernels skip them. Its CPU functions look up row -1, which is the last adapter slot,
+so that base calls are answered with that adapter (vllm-project/vllm#48421). The gate compares versions with the base
+model, so it would compare an adapter with itself. Here the tokens marked -1 go through these functions as zeros: the
+adapter adds nothing to them.
 
-**Positions.** Models such as LFM2 give the rotary embedding a tensor with a dimension for the heads. The GPU kernel reads
-it so. The CPU kernel takes the heads for tokens, and turns them by the wrong angles: the engine then serves another model
-than the one that is trained. Here the kernel gets the same memory without that dimension.
+**Positions.** Models such as LFM2 give the rotary embedding a tensor with a dimension for the heads. The GPU kernel
+reads it so. The CPU kernel takes the heads for tokens, and turns them by the wrong angles: the engine then serves
+another model than the one that is trained. Here the kernel gets the same memory without that dimension.
 """
 
 from __future__ import annotations

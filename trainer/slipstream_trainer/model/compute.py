@@ -62,6 +62,12 @@ def compile_layers(layers: Sequence[torch.nn.Module]) -> None:
         layer.compile(dynamic=False)
 
 
+def capped(model: type[PreTrainedModel] | PreTrainedModel) -> bool:
+    """Whether it caps its attention scores (Gemma 2). SDPA leaves the cap out, and the engine does not."""
+    described = getattr(model, "config", None)
+    return described is not None and bool(getattr(described.get_text_config(), "attn_logit_softcapping", None))
+
+
 class LayerCompiler:
     """Computes a micro-batch by compiled layers or by the layers as they are.
 
@@ -74,7 +80,8 @@ class LayerCompiler:
         self.base, self.layers, self.config, self.folder = base, layers, config, folder
         self.attention = str(base.config._attn_implementation)
         """Of compiled layers."""
-        self.late = late and self._takes(UNCOMPILED)
+        self.uncompiled = "eager" if capped(base) else UNCOMPILED
+        self.late = late and self._takes(self.uncompiled)
         self.ready: set[int] = set()
         self.spent: dict[int, float] = defaultdict(float)
         """Length → seconds that its rows have taken uncompiled."""
@@ -118,9 +125,9 @@ class LayerCompiler:
         if on != self._on:
             for layer, call in zip(self.layers, self._calls, strict=True):
                 layer._compiled_call_impl = call if on else None
-            self.base.set_attn_implementation(self.attention if on else UNCOMPILED)
+            self.base.set_attn_implementation(self.attention if on else self.uncompiled)
             self._on = on
-        return self.attention if on else UNCOMPILED
+        return self.attention if on else self.uncompiled
 
     def note(self, micro: Sequence[MicroBatch], seconds: float) -> None:
         """After passes over ``micro`` that took so long together: is it time to compile?"""

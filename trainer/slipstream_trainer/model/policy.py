@@ -26,6 +26,7 @@ import torch
 from slipstream.config import Config
 from slipstream.contract import check_lora_rank
 from slipstream.errors import ConfigError, StartError
+from slipstream_trainer.model.compute import capped
 from slipstream_trainer.model.memory import SHARE, activation_bytes
 
 if TYPE_CHECKING:
@@ -78,12 +79,11 @@ def skeleton(path: str, layers: int | None = None) -> PreTrainedModel:
 
 def attention_of(model: type[PreTrainedModel] | PreTrainedModel, *, tree: bool) -> str:
     """``attn_implementation`` for this class. ``tree``: rows of branches are wanted, for which a GPU has
-    FlexAttention. SDPA leaves out what caps a model's attention scores (Gemma 2), and the engine does not.
+    FlexAttention.
     """
     if tree and torch.cuda.is_available() and getattr(model, "_supports_flex_attn", False):
         return "flex_attention"
-    described = getattr(model, "config", None)
-    if described is not None and getattr(described.get_text_config(), "attn_logit_softcapping", None):
+    if capped(model):
         return "eager"
     return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
 
