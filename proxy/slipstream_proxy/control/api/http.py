@@ -32,6 +32,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from slipstream.contract import API, Error
+from slipstream.shared.functions import load_function
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.json_types import JsonObject
 
@@ -341,6 +342,22 @@ def check_source(caller: Caller, source: str, field: str) -> None:
     if needed is None and caller.only(JUDGE):
         fix = 'use the source "judge", or a key with the scope reward'
         raise Problem(403, f"a judge's key may not write rewards with the source {source!r}", field=field, fix=fix)
+
+
+def redacted(spec: str, record: dict[str, str]) -> dict[str, str]:
+    """What ``proxy.redact`` leaves of these texts: ``request``, ``reply``, ``tag.NAME``, ``feedback.NAME``. What it does
+    not give back stays as it was.
+
+    Raises ``Problem`` 422 where it fails: what is not redacted is not stored.
+    """
+    whole = {"request": "{}", "reply": "{}"} | record
+    try:
+        after = load_function("proxy.redact", spec)(dict(whole))
+        return {name: str(after.get(name, text)) for name, text in record.items()}
+    except Exception as e:
+        text = f"proxy.redact raised {type(e).__name__}, so nothing of this is stored"
+        fix = f"mend the function: it gets {', '.join(sorted(whole))}"
+        raise Problem(422, text, field="body", fix=fix) from e
 
 
 def check_reward(caller: Caller, name: str, source: str, judge_names: Collection[str], *, field: str = "body") -> None:

@@ -48,6 +48,33 @@ async def test_a_set_moves_to_another_store_and_is_trained_on_by_nobody(plane):
     assert {e["id"] for e in (await plane.ask("GET", "/episodes"))[1]["episodes"]} == {"e0", "e1"}
 
 
+def without_names(record: dict[str, str]) -> dict[str, str]:
+    return {name: text.replace("Zoë", "someone").replace("zoe", "someone") for name, text in record.items()}
+
+
+@pytest.mark.parametrize("path", ["/cases/moved/import", "/import/episodes"])
+async def test_what_is_brought_is_redacted_before_it_is_stored(plane, path):
+    plane.deps.config.proxy.redact = f"{__name__}:without_names"
+    await filled(plane, 1)
+    await plane.ask("POST", "/cases/s", {"episodes": ["e0"]})
+    _, page = await plane.ask("GET", "/cases/s", params={"whole": "1"})
+    lines = []
+    for name, says, by in (("one", "hello", "ann"), ("two", "Zoë asks", "zoe")):
+        line = page["cases"][0]["detail"] | {"id": name, "tags": {"by": by}}
+        call = line["call_list"][0] | {"id": f"call-{name}", "episode": name}
+        lines.append(line | {"call_list": [call | {"messages": [{"role": "user", "content": says}]}]})
+    status, body = await plane.ask("POST", path, {"episodes": lines})
+    assert status == 200, body
+    if path.startswith("/cases"):
+        found = {x["detail"]["id"]: x["detail"] for x in (await plane.ask("GET", "/cases/moved?whole=1"))[1]["cases"]}
+    else:
+        found = {n: (await plane.ask("GET", f"/episodes/{n}?tokens=true"))[1] for n in ("one", "two")}
+    said = {n: (d["tags"]["by"], d["call_list"][0]["messages"][0]["content"]) for n, d in found.items()}
+    assert said == {"one": ("ann", "hello"), "two": ("someone", "someone asks")}
+    assert [found[n]["call_list"][0]["prompt_ids"] or None for n in ("one", "two")] == [[1, 2, 3], None]
+    assert found["two"]["call_list"][0]["untrainable_reason"] == "redacted"
+
+
 async def test_forgetting_reaches_every_copy(plane):
     await filled(plane, 3)
     await plane.ask("POST", "/cases/s", {"episodes": ["e0", "e1"]})

@@ -48,6 +48,25 @@ async def test_each_assistant_message_is_a_call(plane):
     assert {r["name"]: (r["value"], r["source"]) for r in e["rewards"]} == {"reward": (0.5, "import"), "steps": (2.0, "import")}  # fmt: skip
 
 
+def without_names(record: dict[str, str]) -> dict[str, str]:
+    return {name: text.replace("Zoë", "someone") for name, text in record.items()}
+
+
+async def test_a_log_is_redacted_before_it_is_stored(plane):
+    plane.deps.config.proxy.redact = f"{__name__}:without_names"
+    messages = [{"role": "user", "content": "Zoë \ud83d"}, {"role": "assistant", "content": "hello Zoë"}]
+    status, body = await plane.ask("POST", "/import", {"id": "log", "messages": messages, "tags": {"by": "Zoë"}})
+    assert status == 200
+    found = (await plane.ask("GET", "/episodes/log"))[1]
+    (call,) = found["call_list"]
+    assert (found["tags"], call["reply"][0]["content"]) == ({"by": "someone"}, "hello someone")
+    assert call["messages"][0]["content"].startswith("someone ")
+    assert (await plane.ask("POST", "/import", {"id": "log", "messages": messages}))[1]["calls"] == 0
+    plane.deps.config.proxy.redact = "json:loads"
+    status, body = await plane.ask("POST", "/import", {"id": "other", "messages": messages})
+    assert (status, body["error"]["field"]) == (422, "body")
+
+
 async def test_what_is_known_of_a_reply(plane):
     """Only the named messages are calls; each has its own time, duration and tokens."""
     told = {

@@ -8,7 +8,7 @@ from pydantic import Field
 from slipstream import contract as c
 from slipstream_proxy.control.api.http import ADMIN, JSON, VIEWER, Ctx, Query, Routes, json_of, reply
 from slipstream_proxy.control.api.routes.episodes import FilterQuery, KeyId, wanted
-from slipstream_proxy.control.api.routes.imports import EpisodesIn
+from slipstream_proxy.control.api.routes.imports import EpisodesIn, as_stored
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.storage.access import case_change, sample
@@ -85,7 +85,8 @@ async def import_cases(ctx: Ctx) -> web.StreamResponse:
     for n, one in enumerate(body.episodes):
         if standing[one.key, one.id] == "gone":
             raise Problem(409, f"episode {one.id} is forgotten", field=f"body.episodes.{n}.id", fix="leave it out")
-    return reply(await deps.cases.write(ctx.path("set"), [case_change(e) for e in body.episodes]))
+    episodes = await as_stored(ctx, body.episodes)
+    return reply(await deps.cases.write(ctx.path("set"), [case_change(e) for e in episodes]))
 
 
 @ROUTES.add(

@@ -17,14 +17,15 @@ import hashlib
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
 from slipstream import contract as c
-from slipstream_proxy.control.api.http import ADMIN, REWARD, Ctx, Routes, check_reward, json_of, reply
+from slipstream.shared.prefixes import whole_calls
+from slipstream_proxy.control.api.http import ADMIN, REWARD, Ctx, Routes, check_reward, json_of, redacted, reply
 from slipstream_proxy.control.api.routes.episodes import KeyQuery
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.problem import Problem
@@ -232,8 +233,32 @@ async def _prepare(ctx: Ctx, bodies: Sequence[ImportIn], fields: Sequence[str]) 
                 409, "none of its messages is an assistant's reply with a weight", field=f"{field}.messages", fix=fix
             )
         new = {call[0].id: call for call in calls if call[0].id not in (known or ())}
+        if spec := deps.config.proxy.redact:
+            new = await in_thread(_redacted_calls, spec, new)
         rewards = [r for r in _rewards(ctx, body) if known is None or await _is_new(ctx, key, episode, r.key)]
         found.append(_Conversation(key, episode, list(new.values()), rewards))
+    return found
+
+
+def _redacted(spec: str, request: Any, answer: Any, tags: dict[str, str]) -> tuple[Any, Any, dict[str, str]]:
+    """What ``proxy.redact`` leaves of a call. As in a request, letters stand in the text as they are."""
+    texts = {n: json.dumps(x, ensure_ascii=False) for n, x in (("request", request), ("reply", answer))}
+    after = redacted(spec, texts | {f"tag.{tag}": value for tag, value in tags.items()})
+    try:
+        request, answer = json.loads(after["request"]), json.loads(after["reply"])
+    except ValueError as e:
+        fix = "mend proxy.redact: request and reply are JSON, and stay JSON"
+        raise Problem(422, "what proxy.redact returned is no JSON", field="body", fix=fix) from e
+    return request, answer, {tag: after[f"tag.{tag}"] for tag in tags}
+
+
+def _redacted_calls(
+    spec: str, calls: dict[str, tuple[CallHead, bytes, bytes]]
+) -> dict[str, tuple[CallHead, bytes, bytes]]:
+    found = {}
+    for name, (head, asked, given) in calls.items():
+        request, answer, tags = _redacted(spec, json.loads(asked), json.loads(given), head.tags)
+        found[name] = replace(head, tags=tags), json.dumps(request).encode(), json.dumps(answer).encode()
     return found
 
 
@@ -370,6 +395,30 @@ async def check(ctx: Ctx, bodies: Sequence[EpisodeIn], fields: Sequence[str]) ->
     return [body for body in bodies if standing[body.key, body.id] == "new"]
 
 
+async def as_stored(ctx: Ctx, bodies: Sequence[EpisodeIn]) -> Sequence[EpisodeIn]:
+    """What ``proxy.redact`` leaves of them."""
+    spec = ctx.deps.config.proxy.redact
+    return [await in_thread(_redacted_episode, spec, body) for body in bodies] if spec else bodies
+
+
+def _redacted_episode(spec: str, body: EpisodeIn) -> EpisodeIn:
+    """A call that was changed loses its tokens, which say the same in other signs. So do the others, which may share
+    its words.
+    """
+    tags, calls, changed = body.tags, list[c.CallRecord](), False
+    for call in whole_calls(body.call_list):
+        before = {"messages": call.messages, "tools": call.tools}
+        said, answer, tags = _redacted(spec, before, call.reply, tags)
+        if (said, answer) != (before, call.reply):
+            changed, marks = True, {"trainable": False, "untrainable_reason": "redacted"}
+            call = call.model_copy(update={k: said[k] for k in before} | {"reply": answer} | marks)
+        calls.append(call)
+    if changed:
+        bare = {"prompt_ids": None, "completion_ids": None, "logprobs": None}
+        calls = [call.model_copy(update=bare) for call in calls]
+    return body.model_copy(update={"call_list": calls, "tags": tags})
+
+
 def change_of(body: EpisodeIn) -> JsonObject:
     # as text: a transcript may hold numbers and letters that the spool's own JSON has no way to write
     text = json_of(body).decode()
@@ -381,9 +430,9 @@ def change_of(body: EpisodeIn) -> JsonObject:
 async def post_episode(ctx: Ctx) -> web.StreamResponse:
     """Restore an exported episode. A repeat changes nothing."""
     body: EpisodeIn = ctx.body
-    if not await check(ctx, [body], ["body"]):
+    if not (new := await as_stored(ctx, await check(ctx, [body], ["body"]))):
         return reply(Imported(episode=body.id, calls=0))
-    await ctx.deps.mutate("episode", change_of(body))
+    await ctx.deps.mutate("episode", change_of(new[0]))
     return reply(Imported(episode=body.id, calls=len(body.call_list)))
 
 
@@ -397,7 +446,9 @@ async def post_episodes(ctx: Ctx) -> web.StreamResponse:
     body: EpisodesIn = ctx.body
     if len({(e.key, e.id) for e in body.episodes}) != len(body.episodes):
         raise Problem(409, "the list has an episode twice", field="body.episodes", fix="send each once")
-    new = await check(ctx, body.episodes, [f"body.episodes.{n}" for n in range(len(body.episodes))])
+    new = await as_stored(
+        ctx, await check(ctx, body.episodes, [f"body.episodes.{n}" for n in range(len(body.episodes))])
+    )
     mutate = ctx.deps.mutate
     await asyncio.gather(*(mutate("episode", change_of(e), wait=10.0 if e is new[-1] else 0) for e in new))
     fresh = {(e.key, e.id) for e in new}

@@ -18,7 +18,6 @@ from pydantic import Field
 
 from slipstream import contract as c
 from slipstream.shared.backoff import rest
-from slipstream.shared.functions import load_function
 from slipstream_proxy.control.adapters.gatekeeper import REWARDS_CHANGED
 from slipstream_proxy.control.api.http import (
     ADMIN,
@@ -34,6 +33,7 @@ from slipstream_proxy.control.api.http import (
     Routes,
     check_reward,
     paged,
+    redacted,
     reply,
 )
 from slipstream_proxy.control.api.routes.episodes import (
@@ -90,16 +90,9 @@ async def post_feedback(ctx: Ctx) -> web.StreamResponse:
 
 
 def _redacted(spec: str, body: c.FeedbackIn) -> c.FeedbackIn:
-    """Raises ``Problem`` 422 where the function fails: words that are not redacted are not stored."""
     said = {name: value for name in ("text", "reply") if (value := getattr(body, name)) is not None}
-    record = {"request": "{}", "reply": "{}", **{f"feedback.{name}": value for name, value in said.items()}}
-    try:
-        after = load_function("proxy.redact", spec)(record)
-        return body.model_copy(update={name: str(after.get(f"feedback.{name}", said[name])) for name in said})
-    except Exception as e:
-        fix = "mend the function: it gets feedback.text and feedback.reply beside request and reply"
-        text = f"proxy.redact raised {type(e).__name__}, so nothing of this is stored"
-        raise Problem(422, text, field="body", fix=fix) from e
+    after = redacted(spec, {f"feedback.{name}": value for name, value in said.items()})
+    return body.model_copy(update={name: after[f"feedback.{name}"] for name in said})
 
 
 async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
