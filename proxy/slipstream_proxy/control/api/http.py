@@ -345,8 +345,8 @@ def check_source(caller: Caller, source: str, field: str) -> None:
 
 
 def redacted(spec: str, record: dict[str, str]) -> dict[str, str]:
-    """What ``proxy.redact`` leaves of these texts: ``request``, ``reply``, ``tag.NAME``, ``feedback.NAME``. What it does
-    not give back stays as it was.
+    """What ``proxy.redact`` leaves of these texts: ``request``, ``reply``, ``tag.NAME``, ``feedback.NAME``. What it
+    does not give back stays as it was.
 
     Raises ``Problem`` 422 where it fails: what is not redacted is not stored.
     """

@@ -240,7 +240,9 @@ async def _prepare(ctx: Ctx, bodies: Sequence[ImportIn], fields: Sequence[str]) 
     return found
 
 
-def _redacted(spec: str, request: Any, answer: Any, tags: dict[str, str]) -> tuple[Any, Any, dict[str, str]]:
+def _redacted(
+    spec: str, request: JsonObject, answer: object, tags: dict[str, str]
+) -> tuple[JsonObject, object, dict[str, str]]:
     """What ``proxy.redact`` leaves of a call. As in a request, letters stand in the text as they are."""
     texts = {n: json.dumps(x, ensure_ascii=False) for n, x in (("request", request), ("reply", answer))}
     after = redacted(spec, texts | {f"tag.{tag}": value for tag, value in tags.items()})
@@ -407,7 +409,7 @@ def _redacted_episode(spec: str, body: EpisodeIn) -> EpisodeIn:
     """
     tags, calls, changed = body.tags, list[c.CallRecord](), False
     for call in whole_calls(body.call_list):
-        before = {"messages": call.messages, "tools": call.tools}
+        before: JsonObject = {"messages": call.messages, "tools": call.tools}
         said, answer, tags = _redacted(spec, before, call.reply, tags)
         if (said, answer) != (before, call.reply):
             changed, marks = True, {"trainable": False, "untrainable_reason": "redacted"}
