@@ -56,7 +56,7 @@ test-fast: setup services | $(NODE_AGENT)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile -m "not engine and not slow and not learning and not chaos" $(ARGS)
 
 test-engine: setup services
-	$(BIN)/python -m pytest -q -m "engine and not slow and not learning and not chaos" $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "engine and not slow and not learning and not chaos" $(ARGS)
 
 # What is seldom needed: before a release, and by whoever changes it
 test-slow: setup services
