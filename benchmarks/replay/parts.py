@@ -21,7 +21,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from slipstream.config import Config, load_config
 from slipstream.contract import CallRecord, EpisodeDetail
 from slipstream.operate.run.stack import start_engine
 from slipstream.replay.comparison import JUDGE, Questions, groups_of
-from slipstream.replay.steps import ReplayBudget, ReplayCase, Replayer, ReplayStep, Side, case_of
+from slipstream.replay.steps import ReplayBudget, ReplayCase, Replayer, Side, case_of
 from slipstream.shared.machine import has_gpu
 from slipstream.shared.processes.supervisor import Supervisor
 from slipstream_judge.model.llm import Answer, Llm, Usage
@@ -275,7 +275,7 @@ async def replay(engine: Served, version: str, cases: list[ReplayCase], judge: R
         for at in range(0, len(cases), TOGETHER):
             by_judge = judge.case if "ruler" not in found.cases else None
             replayer = Replayer(*sides, samples=SAMPLES, concurrency=TOGETHER, budget=budget, after=by_judge)
-            some = [replace(c, steps=[ReplayStep(s.call) for s in c.steps]) for c in cases[at : at + TOGETHER]]
+            some = [c.unasked() for c in cases[at : at + TOGETHER]]
             before, first = budget.spent, seen
             for case in await replayer.run(some):
                 seen += 1

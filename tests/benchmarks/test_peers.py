@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
-import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from tests.support import modules_of
 from tests.support.served import Served
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "peers"
@@ -23,14 +22,8 @@ ITEM = {"q": "3 + 4 =", "a": "7", "check": "Wrong. The number only."}
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch):
     """``bench("tasks")``: a module of the bench."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    for file in FOLDER.glob("*.py"):  # another bench has a module of that name
-        monkeypatch.delitem(sys.modules, file.stem, raising=False)
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(FOLDER)):
-            del sys.modules[name]
+    with modules_of(FOLDER, monkeypatch) as imported:
+        yield imported
 
 
 class Agents:

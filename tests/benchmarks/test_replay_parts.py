@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import random
 import statistics
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.support import modules_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "replay"
 
@@ -18,14 +17,8 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "replay"
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch):
     """``bench("parts")``: a module of the bench."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    for file in FOLDER.glob("*.py"):  # another bench has a module of that name
-        monkeypatch.delitem(sys.modules, file.stem, raising=False)
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if (file := getattr(sys.modules[name], "__file__", None)) and Path(file).parent == FOLDER:
-            del sys.modules[name]
+    with modules_of(FOLDER, monkeypatch) as imported:
+        yield imported
 
 
 @pytest.mark.parametrize("name", ["inbox", "retail"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import socket
@@ -11,7 +12,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import pytest
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +27,19 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
+
+
+@contextlib.contextmanager
+def modules_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """What imports a bench's module by its name, which another bench's may have, too. Afterwards none is there."""
+    monkeypatch.syspath_prepend(str(folder))
+    for file in folder.glob("*.py"):
+        monkeypatch.delitem(sys.modules, file.stem, raising=False)
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if (made := getattr(sys.modules[name], "__file__", None)) and Path(made).parent == folder:
+            del sys.modules[name]
 
 
 def wait_for(what: Callable[[], T], timeout: float = 60.0, pause: float = 0.05, said: str = "") -> T:

@@ -170,6 +170,10 @@ class ReplayCase:
     error: str | None = None
     """Why it is not compared."""
 
+    def unasked(self) -> ReplayCase:
+        """The same case without answers, to be asked once more."""
+        return replace(self, steps=[ReplayStep(step.call) for step in self.steps])
+
 
 def case_of(episode: EpisodeDetail, most: int | None = None) -> ReplayCase:
     """``most``: calls that are asked again, evenly chosen from the first to the last; None: all."""

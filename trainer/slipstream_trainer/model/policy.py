@@ -399,9 +399,8 @@ def _load_frugal(config: Config, path: str) -> tuple[PeftModel, PreTrainedTokeni
     t = config.trainer
     model, tokenizer = FastLanguageModel.from_pretrained(
         path,
-        max_seq_length=min(
-            t.token_budget, context_of(path)
-        ),  # beyond it Unsloth stretches the positions: another model
+        # beyond the context Unsloth stretches the positions, which makes another model
+        max_seq_length=min(t.token_budget, context_of(path)),
         dtype=dtype_of(config),
         load_in_4bit=t.quantize == "4bit",
         local_files_only=Path(path).is_dir(),

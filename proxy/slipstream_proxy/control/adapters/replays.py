@@ -357,13 +357,13 @@ class ReplayProgress:
 
     def load(self, kept: JsonObject) -> None:
         """Go on after what was kept of the same sets."""
-        for number in range(kept["round"] + 1):
-            for name, question, of, case, candidate, control, step, steps in kept["pairs"]:
-                if of == number:
-                    pair = CasePair(case.rpartition("/")[2], candidate, control, step, None, steps, case)
-                    self.questions[name].tests[question].see(pair)
-            if number < kept["round"]:
+        for name, question, number, case, candidate, control, step, steps in kept["pairs"]:
+            if number > self.round:
                 self._again()
+            pair = CasePair(case.rpartition("/")[2], candidate, control, step, None, steps, case)
+            self.questions[name].tests[question].see(pair)
+        while kept["round"] > self.round:  # it has begun, and nothing was compared
+            self._again()
         self.pairs = [tuple(p) for p in kept["pairs"]]
         self.seen, self.exact, self.budget.spent = kept["seen"], kept["exact"], kept["tokens"]
         self.missing.update(kept["missing"])

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from slipstream.cli.common import add_client, connect, proxy_url, read_config
@@ -33,7 +32,6 @@ from slipstream.replay.steps import (
     ReplayBudget,
     ReplayCase,
     Replayer,
-    ReplayStep,
     Side,
     case_of,
     knowing,
@@ -103,16 +101,8 @@ def run(args: argparse.Namespace) -> int:
     rewards = [c.episode.reward for c in usable if c.episode.reward is not None]
     groups = [groups_of(c.episode.tags, c.episode.task) for c in usable]
     questions = Questions(detect, alpha, args.by, score, rewards, groups, alike=not sides[1].recorded)
-    replayer, begun = asyncio.run(_replayed(args, config, sides, usable, budget, key))
+    replayer, begun = asyncio.run(_replayed(args, config, sides, usable, questions, budget, key))
     good = [c for c in begun if c.error is None]
-    for case in good:
-        questions.see(case)
-    while questions.leans and not budget.over():
-        questions.again()
-        fresh = [replace(c, steps=[ReplayStep(s.call) for s in c.steps]) for c in good]
-        for case in asyncio.run(_replayed(args, config, sides, fresh, budget, key))[1]:
-            if case.error is None:
-                questions.see(case)
     notes = [note] if good and (note := questions.note()) else []
     if without := len(cases) - len(usable):
         notes.append(f"{without} cases have no chat call that can be asked again.")
@@ -168,9 +158,10 @@ def _runs(
 
 
 async def _replayed(
-    args: argparse.Namespace, config: Config, sides: list[Side], cases: list[ReplayCase], budget: ReplayBudget,
-    key: str | None,
+    args: argparse.Namespace, config: Config, sides: list[Side], cases: list[ReplayCase], questions: Questions,
+    budget: ReplayBudget, key: str | None,
 ) -> tuple[Replayer, list[ReplayCase]]:  # fmt: skip
+    """Ask all cases, and again while ``questions`` lean. → What the first round began."""
     judge = None
     if args.by == JUDGE:
         judge = need("slipstream_judge.standalone", "judge").SideBySide(config.judge).case
@@ -178,7 +169,17 @@ async def _replayed(
     replayer = Replayer(
         candidate, control, samples=args.samples, concurrency=args.concurrency, budget=budget, key=key, after=judge
     )
-    return replayer, await replayer.run(cases)
+    begun = await replayer.run(cases)
+    stopped, good = replayer.stopped, [c for c in begun if c.error is None]
+    for case in good:
+        questions.see(case)
+    while questions.leans and not budget.over():
+        questions.again()
+        for case in await replayer.run([c.unasked() for c in good]):
+            if case.error is None:
+                questions.see(case)
+    replayer.stopped = stopped
+    return replayer, begun
 
 
 def _cases(args: argparse.Namespace) -> list[ReplayCase]:

@@ -375,7 +375,7 @@ class BroughtIn(c.Model):
 
 
 async def check(ctx: Ctx, bodies: Sequence[EpisodeIn], fields: Sequence[str]) -> list[EpisodeIn]:
-    """Those that are new here. ``fields``: where each stands in the request. Raises ``Problem`` for a wrong one."""
+    """Those that are new here, as they are stored. ``fields``: where each stands in the request. Raises ``Problem`` for a wrong one."""
     deps = ctx.deps
     standing = await deps.ask(deps.store.rewards.standing, [(e.key, e.id) for e in bodies], deps.now())
     for body, field in zip(bodies, fields, strict=True):
@@ -394,10 +394,10 @@ async def check(ctx: Ctx, bodies: Sequence[EpisodeIn], fields: Sequence[str]) ->
         ):
             text = f"episode {body.id} is there with other calls"
             raise Problem(409, text, field=f"{field}.id", fix="import into a fresh store")
-    return [body for body in bodies if standing[body.key, body.id] == "new"]
+    return await as_stored(ctx, [body for body in bodies if standing[body.key, body.id] == "new"])
 
 
-async def as_stored(ctx: Ctx, bodies: Sequence[EpisodeIn]) -> Sequence[EpisodeIn]:
+async def as_stored(ctx: Ctx, bodies: list[EpisodeIn]) -> list[EpisodeIn]:
     """What ``proxy.redact`` leaves of them."""
     spec = ctx.deps.config.proxy.redact
     return [await in_thread(_redacted_episode, spec, body) for body in bodies] if spec else bodies
@@ -432,7 +432,7 @@ def change_of(body: EpisodeIn) -> JsonObject:
 async def post_episode(ctx: Ctx) -> web.StreamResponse:
     """Restore an exported episode. A repeat changes nothing."""
     body: EpisodeIn = ctx.body
-    if not (new := await as_stored(ctx, await check(ctx, [body], ["body"]))):
+    if not (new := await check(ctx, [body], ["body"])):
         return reply(Imported(episode=body.id, calls=0))
     await ctx.deps.mutate("episode", change_of(new[0]))
     return reply(Imported(episode=body.id, calls=len(body.call_list)))
@@ -448,9 +448,7 @@ async def post_episodes(ctx: Ctx) -> web.StreamResponse:
     body: EpisodesIn = ctx.body
     if len({(e.key, e.id) for e in body.episodes}) != len(body.episodes):
         raise Problem(409, "the list has an episode twice", field="body.episodes", fix="send each once")
-    new = await as_stored(
-        ctx, await check(ctx, body.episodes, [f"body.episodes.{n}" for n in range(len(body.episodes))])
-    )
+    new = await check(ctx, body.episodes, [f"body.episodes.{n}" for n in range(len(body.episodes))])
     mutate = ctx.deps.mutate
     await asyncio.gather(*(mutate("episode", change_of(e), wait=10.0 if e is new[-1] else 0) for e in new))
     fresh = {(e.key, e.id) for e in new}
