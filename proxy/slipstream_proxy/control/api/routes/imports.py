@@ -375,7 +375,10 @@ class BroughtIn(c.Model):
 
 
 async def check(ctx: Ctx, bodies: Sequence[EpisodeIn], fields: Sequence[str]) -> list[EpisodeIn]:
-    """Those that are new here, as they are stored. ``fields``: where each stands in the request. Raises ``Problem`` for a wrong one."""
+    """Those that are new here, as they are stored. ``fields``: where each stands in the request.
+
+    Raises ``Problem`` for a wrong one.
+    """
     deps = ctx.deps
     standing = await deps.ask(deps.store.rewards.standing, [(e.key, e.id) for e in bodies], deps.now())
     for body, field in zip(bodies, fields, strict=True):
