@@ -175,3 +175,21 @@ def test_how_many_api_servers(
     assert ("VLLM_ALLOW_RUNTIME_LORA_UPDATING" in command.env) is not several
     assert command.env.get("SLIPSTREAM_ENGINE_ADAPTERS") == ("1" if several else None)
     assert (after(command.argv, "--api-server-count") if several else "1") == str(expected)
+
+
+@pytest.mark.parametrize(
+    ("described", "flags", "compiles"),
+    [
+        ({"hidden_size": 576}, (), False),
+        ({"text_config": {"hidden_size": 1024}}, (), False),
+        ({"hidden_size": 2048}, (), True),
+        ({}, (), True),
+        ({"hidden_size": 576}, ('engine.args=["-O2"]',), True),
+    ],
+)
+def test_a_small_model_starts_without_vllms_compiler(
+    tmp_path: Path, described: dict[str, object], flags: tuple[str, ...], compiles: bool
+) -> None:
+    model = folder(tmp_path, "m", described | {"model_type": "llama"})
+    argv = engine_command(config(f"engine.model={model}", *flags), gpu=True).argv
+    assert ("--compilation-config" not in argv) == compiles

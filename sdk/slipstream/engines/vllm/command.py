@@ -94,6 +94,24 @@ def api_servers(config: Config, *, gpu: bool) -> int:
     return max(1, min(MOST_API_SERVERS, (os.cpu_count() or 1) // CORES_AN_API_SERVER))
 
 
+SMALL = 1024
+"""Hidden size of models that vLLM's compiler does not make faster: a core that launches their kernels is what they wait
+for, and graphs of whole decode steps launch them at once.
+"""
+UNCOMPILED = '{"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}'
+"""Starts half a minute sooner on an H100. A model of 7B answers 3 to 7 % fewer tokens a second with it."""
+COMPILES = ("--compilation-config", "-cc", "-O", "--enforce-eager")
+
+
+def compiled(config: Config, described: Mapping[str, object]) -> bool:
+    """Whether vLLM compiles the model of this ``config.json``, or as ``engine.args`` say."""
+    nested = described.get("text_config")
+    text = nested if isinstance(nested, dict) else described
+    hidden = text.get("hidden_size")
+    said = any(arg.startswith(COMPILES) for arg in config.engine.args)
+    return said or not isinstance(hidden, int) or hidden > SMALL
+
+
 def dtype_for(config: Config, *, gpu: bool) -> str:
     """The ``--dtype`` of vLLM. On a CPU the trainer computes in float32, and so does the engine: in bf16 it would have
     another policy than the one that is trained.
@@ -166,6 +184,9 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
         memory = engine.gpu_memory or (0.45 if config.trainer.enabled and not engine.share else 0.9)
         argv += ["--gpu-memory-utilization", str(memory)]
         says.append(f"GPU memory for vLLM: {memory:.0%}" + ("" if memory > 0.5 else ", the rest for the trainer"))
+        if not compiled(config, described):
+            argv += ["--compilation-config", UNCOMPILED]
+            says.append("small model: vLLM does not compile it, so that it starts sooner")
         # vLLM starts its engine's process anew by default, which imports it a second time: 20 s on an H100's host
         env["VLLM_WORKER_MULTIPROC_METHOD"] = os.environ.get("VLLM_WORKER_MULTIPROC_METHOD", "fork")
         if engine.share:

@@ -28,7 +28,7 @@ from slipstream.shared.functions import need
 from slipstream.shared.machine import has_gpu
 from slipstream.shared.processes.health import answers
 from slipstream.shared.processes.proxy_file import FILE, running_proxy
-from slipstream.shared.processes.remedies import remedy
+from slipstream.shared.processes.remedies import ERROR, remedy
 from slipstream.shared.processes.supervisor import NO_PROGRAM, Child, ChildState, Supervisor
 
 CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
@@ -70,7 +70,7 @@ async def start_engine(config: Config, supervisor: Supervisor, say: Callable[[st
         if supervisor.stopping.is_set():
             return child, command.url
         words = child.last_words()
-        fix = remedy(words) or remedy("\n".join(child.tail))
+        fix = remedy(words) or remedy("\n".join(line for line in child.tail if ERROR.search(line)))
         raise StartError(f"the engine did not start: {words}" + (f"\n{fix}" if fix else ""))
     child.restart = True
     supervisor.answered(child)
