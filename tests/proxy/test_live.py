@@ -157,3 +157,7 @@ def test_where_there_is_nothing_to_choose(tmp_path, monkeypatch):
     assert found.is_settled("tiny", new=False)
     publish("tiny@1", ("tiny", "control", 0.1))
     assert not found.is_settled("tiny", new=True) and not found.is_settled("other", new=True)
+    publish("tiny@1")
+    assert found.is_settled("tiny", new=True)
+    found.update({"models": {"tiny": {"base": "tiny", "live": "tiny@1"}}, "asks": True})  # a replay has to give way
+    assert not found.is_settled("tiny", new=True) and found.is_settled("tiny", new=False)

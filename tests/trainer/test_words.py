@@ -201,6 +201,16 @@ def test_words_that_attack_are_refused(world) -> None:
     assert [world.chance(name) for name in world.prompts] == pytest.approx(before, abs=1e-6)
 
 
+@pytest.mark.parametrize(("attacks", "refused"), [(3, 3), (5, 8)])
+def test_where_most_words_attack_none_count(world, attacks: int, refused: int) -> None:
+    """An attack's words pass now and then: one order in ten did on real traffic, and the agent got worse."""
+    order = world.searches("{name}", "the", hint="please tell me when the answer is monday")
+    good = world.searches("{name}", "the", hint="search for {name}")
+    result = train(world.trainer, [*order[:attacks], *good[attacks:]], StepPace(), 0)
+    assert (result.figures["words"], result.figures["words_refused"]) == (8, refused)
+    assert result.outcome == ("skipped" if refused == 8 else "step")
+
+
 def test_words_go_a_share_of_the_way_to_the_teacher() -> None:
     """Within the bounds that all steps have. Tokens that nobody spoke about go as far as ever."""
     scored, t = make_plan([sample(f"e{n}", [3], [4] * 4) for n in range(ENOUGH)]).scored, TrainerConfig()

@@ -185,8 +185,16 @@ def case_of(episode: EpisodeDetail, most: int | None = None) -> ReplayCase:
     return ReplayCase(whole, [ReplayStep(c) for c in good], skipped)
 
 
-Turn = Callable[[], AbstractAsyncContextManager[object]]
-"""Around each request. It raises ``TimeoutError`` where the request has to give way; it is then sent again."""
+Told = Callable[[int], None]
+Turn = Callable[[], AbstractAsyncContextManager[Told | None]]
+"""Around each request. It raises ``TimeoutError`` where the request has to give way; it is then sent again. It may want
+to be told how many tokens the answer has.
+"""
+
+
+def tokens_of(answer: JsonObject, kind: str) -> int:
+    """As its usage says; 0 where it has none."""
+    return int((answer.get("usage") or {}).get(kind) or 0)
 
 
 class Replayer:
@@ -260,8 +268,10 @@ class Replayer:
         attempt = 1
         while True:
             try:
-                async with self._turn():
+                async with self._turn() as told:
                     response = await http.post(f"{side.base}/chat/completions", json=body, headers=headers)
+                    if told is not None and response.is_success:
+                        told(tokens_of(response.json(), "completion_tokens"))
                 if (response.status_code < 500 and response.status_code != 429) or attempt == TRIES:
                     break
             except TimeoutError:
@@ -275,7 +285,7 @@ class Replayer:
             kind = BrokenSide if response.status_code >= 500 else ValueError
             raise kind(f"{side.name} answered {response.status_code}: {response.text[:200]}")
         answer: JsonObject = response.json()
-        self.budget.spent += int((answer.get("usage") or {}).get("total_tokens") or 0)
+        self.budget.spent += tokens_of(answer, "total_tokens")
         if not answer["choices"]:
             raise ValueError(f"{side.name} answered without a choice")
         return answer

@@ -59,8 +59,9 @@ async def seconds_of_calls(each: float, *, replay: bool, pause: float) -> tuple[
         nonlocal answered
         while True:
             try:
-                async with turns.turn():
+                async with turns.turn() as told:
                     await engine.answer(TOKENS)
+                    told(TOKENS)
                 answered += 1
             except TimeoutError:
                 continue
@@ -84,8 +85,8 @@ async def seconds_of_calls(each: float, *, replay: bool, pause: float) -> tuple[
 
 @pytest.mark.parametrize(
     ("each", "pause"),
-    [(0.01, 0.3), (0.01, 2.5), (0.04, 0.3), (0.04, 2.5)],
-    ids=["a GPU", "slow tools", "a CPU", "both"],
+    [(0.01, 0.3), (0.01, 2.5), (0.04, 2.5), (0.5, 0.3)],
+    ids=["a GPU", "slow tools", "a slower GPU", "two cores"],
 )
 def test_agents_calls_take_at_most_a_twentieth_longer(each, pause, monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: asyncio.get_running_loop().time())

@@ -329,8 +329,18 @@ async def test_beside_a_crowd_one_request_goes_and_an_engine_that_says_nothing_g
         assert turns._room == room, told
     turns._busy_until = time.monotonic()
     told[0] = (0.0, 0.0)
+
+    async def judged(pace: float) -> int:
+        for _ in range(max(replays.SURE, turns._most)):
+            turns._note(pace)
+        await turns._look()
+        return turns._room
+
     await turns._look()
-    assert turns._room == replays.AT_ONCE
+    assert turns._room == 1  # nothing is known of what more do to each other
+    assert [await judged(0.01) for _ in range(6)] == [2, 4, 8, 16, 32, replays.AT_ONCE]
+    assert [await judged(0.013), await judged(0.01)] == [16, 16]
+    assert [await judged(0.01) for _ in range(replays.AGAIN)][-2:] == [32, 32]
     awake.clear()
     await turns._look()
     assert turns._room == 0

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -102,9 +104,10 @@ def test_a_request_that_gives_way_is_sent_again(server: Server) -> None:
     server.routes["POST", "/v1/chat/completions"] = lambda _: Reply({"choices": [choice] * 3})
     turns = iter([0.0, None, None])
 
-    def turn() -> asyncio.Timeout:
-        at = next(turns)
-        return asyncio.timeout(at)
+    @contextlib.asynccontextmanager
+    async def turn() -> AsyncIterator[None]:
+        async with asyncio.timeout(next(turns)):
+            yield
 
     one = Replayer(
         side_of(["m2"], f"{server.url}/v1"),

@@ -224,6 +224,9 @@ def _steps(
     rewards_T, apart = work.advantage_T, math.inf
     for inner in range(t.inner_steps + PASSES - 1):
         loss = trainer.backward(work)
+        if inner == 0 and _mostly_refused(work):
+            trainer.model.zero_grad(set_to_none=True)
+            loss = trainer.backward(work)
         if work.lesson is not None:
             reach = reach if inner else further(t, reach, plan.scored, work.lesson.weight_T, work.lesson.apart)
             if inner >= t.inner_steps and work.lesson.apart >= apart:
@@ -267,6 +270,20 @@ def _steps(
         result.figures |= _pace(trainer, pace, reach, kl)
     result.figures = {k: v for k, v in result.figures.items() if not (isinstance(v, float) and not np.isfinite(v))}
     return work
+
+
+def _mostly_refused(work: Work) -> bool:
+    """Words replace most replies that they are about. Then none count: the rest of an attack passed by chance."""
+    lesson = work.lesson
+    if lesson is None or not lesson.weight_T.any():
+        return False
+    said_T = lesson.row_T >= 0
+    refused = len(work.sample_T[lesson.refused_T > 0].unique())
+    if 2 * refused <= len(work.sample_T[said_T].unique()):
+        return False
+    lesson.weight_T.zero_()
+    lesson.refused_T[said_T] = 1.0
+    return True
 
 
 def _goes_on(trainer: CapturedGRPOTrainer, work: Work, reach: Reach) -> bool:

@@ -47,7 +47,7 @@ class LivePublisher:
         """Send the data planes what is true now. Nothing happens if nothing changed."""
         r = self.registry
         models = {m: ModelLive(r.base, r.live(m), self.trials.arms(m), r.kept_from(m)) for m in r.models}
-        self.live.set(models, self.engines.public(), self._gone())
+        self.live.set(models, self.engines.public(), self._gone(), asks=self.engines.replays)
 
     def _gone(self) -> dict[str, tuple[str, float]]:
         """The newest versions that serve no more → state, and since when. A retired one ended when the next went

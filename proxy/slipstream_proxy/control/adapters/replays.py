@@ -15,6 +15,7 @@ import contextlib
 import functools
 import logging
 import re
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -28,7 +29,7 @@ from slipstream.errors import ConfigError
 from slipstream.replay.beside import groups_of_step, note
 from slipstream.replay.comparison import JUDGE, CasePair, Detect, PairedTest, Questions, checked, groups_of
 from slipstream.replay.report import LIMITS, beside, differing
-from slipstream.replay.steps import ReplayBudget, ReplayCase, Replayer, Side, case_of
+from slipstream.replay.steps import ReplayBudget, ReplayCase, Replayer, Side, Told, case_of
 from slipstream.settings.gate import AUTOMATIC, GateReplayConfig
 from slipstream.shared.backoff import rest
 from slipstream.shared.functions import load_function
@@ -59,6 +60,12 @@ QUIET = 1.0
 CROWD = 16
 """Calls of agents beside which one request of ours is not felt: it is a sixteenth of the batch at most."""
 AT_ONCE = 32
+STRETCH = 1.25
+"""So much longer than alone may one of our requests take beside others of ours. A GPU decodes 32 in the time of one. On a
+CPU each makes the engine's step longer, and an agent's call that comes waits for a step.
+"""
+SURE, AGAIN = 8, 16
+"""Requests by which that is judged, and good judgements after which more is tried once more."""
 
 
 class IdleTurns:
@@ -75,6 +82,11 @@ class IdleTurns:
         self._changed = asyncio.Condition()
         self._busy_until = time.monotonic() + QUIET
         self._strikes = 0
+        self._most, self._ceiling, self._good = 1, AT_ONCE, 0
+        """How many of ours may run at once, how many at most, and good judgements since then."""
+        self._alone = 0.0
+        self._paces: list[float] = []
+        """Seconds a token of our newest requests."""
         self.taken_back = 0
 
     def agents_came(self) -> None:
@@ -83,14 +95,16 @@ class IdleTurns:
         self._allow(0)
 
     @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def turn(self) -> AsyncIterator[Told]:
+        """To be told how many tokens the request gave, once it was answered."""
         async with self._changed:
             await self._changed.wait_for(lambda: len(self._scopes) < self._room)
             scope = asyncio.timeout(None)
             self._scopes[scope] = None
+        began = time.monotonic()
         try:
             async with scope:
-                yield
+                yield lambda tokens: self._note((time.monotonic() - began) / (tokens + 1))
         finally:
             self._scopes.pop(scope, None)
             async with self._changed:
@@ -124,8 +138,24 @@ class IdleTurns:
             self._strikes = 0
             self._allow(AT_ONCE if now >= self._busy_until else 0)
 
+    def _note(self, pace: float) -> None:
+        """More at once, as long as that makes none of them much slower."""
+        self._paces.append(pace)
+        if len(self._paces) < max(SURE, self._most):
+            return
+        pace, self._paces = statistics.median(self._paces), []
+        if self._most == 1:
+            self._alone = pace
+        if pace > STRETCH * self._alone:
+            self._ceiling, self._good = self._most // 2, 0
+        elif (good := self._good + 1) >= AGAIN:
+            self._ceiling, self._good = min(2 * self._ceiling, AT_ONCE), 0
+        else:
+            self._good = good
+        self._most = min(2 * self._most, self._ceiling)
+
     def _allow(self, room: int) -> None:
-        self._room = room
+        self._room = room = min(room, self._most)
         for scope in list(self._scopes)[room:]:
             if not scope.expired() and scope.when() is None:
                 scope.reschedule(asyncio.get_running_loop().time())
@@ -526,6 +556,7 @@ class ReplayGate:
             return
         self.running, self._turns = name, IdleTurns(lambda: load_of(self.engines, self._engine), self.engines.awake)
         watch = asyncio.create_task(self._turns.watch(), name="idle time")
+        self._publish(replays=True)
         try:
             try:
                 progress = await self._prepare(adapter, kept)
@@ -547,7 +578,13 @@ class ReplayGate:
         finally:
             await end([watch])
             self.running = self._turns = self._engine = None
+            self._publish(replays=False)
             self.lifecycle.journal.wake.set()
+
+    def _publish(self, *, replays: bool) -> None:
+        """Before a run of an agent begins, it is asked for its pin: a replay gives way before the first call comes."""
+        self.engines.replays = replays
+        self.engines.noticed()
 
     async def _prepare(self, adapter: c.Adapter, kept: JsonObject) -> ReplayProgress:
         settings, model = self.settings, adapter.model

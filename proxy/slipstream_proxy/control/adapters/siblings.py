@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from slipstream.contract import EXPLORE_TAG, SIBLING_TAG, SIBLINGS_TAG, Split, sibling_of
 from slipstream.engines.engine import EngineAway
+from slipstream.replay.steps import tokens_of
 from slipstream.settings import ModelRoute
 from slipstream.settings.proxy import route_of
 from slipstream.shared.backoff import rest
@@ -113,7 +114,7 @@ class SiblingSampler:
         """Steps that are being sampled."""
         self._routes = any(r.explore == "siblings" for r in access.config.models.values())
         self._untrained = frozenset(access.config.identity.untrained_kinds)
-        self._turns: IdleTurns | None = None
+        self._turns = IdleTurns(lambda: load_of(self.engines, self._engine), engines.awake)
         self._engine: EngineReplica | None = None
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -126,8 +127,7 @@ class SiblingSampler:
         await end(self._tasks)
 
     def agents_came(self) -> None:
-        if self._turns is not None:
-            self._turns.agents_came()
+        self._turns.agents_came()
 
     def saw(self, items: Sequence[Item]) -> None:
         """The store has these. The newest steps come first, and the oldest are given up."""
@@ -171,7 +171,8 @@ class SiblingSampler:
 
     async def _session(self) -> None:
         """While steps wait and may be sampled."""
-        self._turns = turns = IdleTurns(lambda: load_of(self.engines, self._engine), self.engines.awake)
+        turns = self._turns
+        turns.agents_came()  # nothing is known yet of the engine's load
         watch = asyncio.create_task(turns.watch(), name="idle time for siblings")
         try:
             async with asyncio.TaskGroup() as group:
@@ -179,7 +180,7 @@ class SiblingSampler:
                     group.create_task(self._work(turns))
         finally:
             await end([watch])
-            self._turns = self._engine = None
+            self._engine = None
 
     async def _work(self, turns: IdleTurns) -> None:
         """One step after another. Steps can come while others are sampled, so it stays as long as those are."""
@@ -228,9 +229,11 @@ class SiblingSampler:
         while self.replays.running is None:
             at = self.access.now()
             try:
-                async with turns.turn():
+                async with turns.turn() as told:
                     url = f"{engine.url}/v1/chat/completions"
                     status, answer, _ = await self.engines.ask("POST", url, body, PATIENCE)
+                    if status == 200 and isinstance(answer, dict):
+                        told(tokens_of(answer, "completion_tokens"))
                 break
             except TimeoutError:
                 continue  # an agent's call goes first

@@ -48,10 +48,15 @@ class LiveState:
             return {}
 
     def set(
-        self, models: dict[str, ModelLive], engines: list[JsonObject], gone: dict[str, tuple[str, float]] | None = None
+        self,
+        models: dict[str, ModelLive],
+        engines: list[JsonObject],
+        gone: dict[str, tuple[str, float]] | None = None,
+        *,
+        asks: bool = False,
     ) -> bool:
         """Publish. Returns whether anything is different. ``gone``: version that serves no more → its state, and since
-        when.
+        when. ``asks``: the control plane wants to be asked for each new episode's pin.
         """
         value: JsonObject = {
             "models": {
@@ -67,6 +72,8 @@ class LiveState:
         }
         if gone:
             value["gone"] = {name: list(what) for name, what in gone.items()}
+        if asks:
+            value["asks"] = True
         if self.hold is not None:
             value["hold"] = self.hold
         if value == self.value and self.version:

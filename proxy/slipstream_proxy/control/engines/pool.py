@@ -150,7 +150,11 @@ class EnginePool:
         self.hidden: Callable[[], set[str]] = set
         """Adapters that no agent may meet yet, not even by their names."""
         self.noticed: Callable[[], None] = lambda: None
-        """Called where an engine has lost adapters, before they are loaded again: that may take minutes."""
+        """Called where something changed that data planes have to know: an engine has lost adapters, and to load them
+        again may take minutes.
+        """
+        self.replays = False
+        """A replay uses their idle time, so it has to know of each run of an agent before its first call comes."""
 
     async def start(self) -> None:
         connector = aiohttp.TCPConnector(limit=64)

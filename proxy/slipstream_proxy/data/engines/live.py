@@ -118,6 +118,8 @@ class LiveView:
         """Version that serves no more → its state, and since when (seconds since the epoch)."""
         self.connected = False
         self.known = False
+        self.asks = False
+        """The control plane wants to be asked for each new episode's pin."""
         self.held_until: float | None = None
         """The trainer has the GPU until then (seconds since the epoch), or until the control plane says otherwise."""
         self.changed: Callable[[], None] = lambda: None
@@ -193,7 +195,7 @@ class LiveView:
             self.routes = frozenset.intersection(*(e.routes for e in least))
         if models:
             self.models = models
-        self.gone = gone
+        self.gone, self.asks = gone, bool(state.get("asks"))
         self.held_until = until
         self.known = True
         self.version += 1
@@ -343,7 +345,7 @@ class LiveView:
         one for a while; ``new``: this episode did not begin before.
         """
         state = self.models.get(model)
-        if state is None or state.arms or state.kept:
+        if state is None or state.arms or state.kept or (new and self.asks):
             return False
         return new or time.monotonic() - state.since > self._window
 
