@@ -8,12 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
-
-from tests.support.store_writes import pin
 
 from slipstream.contract import BatchLeaseIn, RewardIn
 from slipstream_proxy.log.records import CallHead, Choice, Mutation, Parsed
@@ -22,6 +21,9 @@ from slipstream_proxy.store.conversation import calls
 from slipstream_proxy.store.conversation import fingerprint as delta
 from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.values import Position, RecordedCall, Rules
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.support.store_writes import pin
 
 NOW = 1_800_000_000.0
 WORDS = [

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 from slipstream.contract import CallRecord
 from slipstream.errors import ConfigError
-from slipstream.replay.steps import ReplayCase, ReplayStep, Reply
+from slipstream.replay.steps import BROKEN, ReplayCase, ReplayStep, Reply
 from slipstream.shared.refusals import refuses
 
 Score = Callable[[CallRecord, Reply], float]
@@ -130,7 +130,8 @@ class PairedTest:
 
     Where one step of five decides, a case's mean moves little, and such bets win little. ``alike``: both sides are
     sampled alike, so an equal candidate is above zero as often as below. Differences are then measured by the largest
-    one before them, which leaves that so.
+    one before them, which leaves that so. The promise is then one to equal candidates: one that loses a little in most
+    cases and gains much in a few is judged by those that came.
 
     A round of all cases can be followed by another one (``again``), with a part of ``alpha`` of its own. It tests each
     case's mean over the rounds: new samples of a case say nothing of other cases.
@@ -224,6 +225,10 @@ def _scores(step: ReplayStep, score: Callable[[CallRecord, Reply], float]) -> tu
     return [score(step.call, r) for r in step.candidate], [score(step.call, r) for r in step.control]
 
 
+def _called(step: ReplayStep) -> bool:
+    return bool(calls_of(step.call.reply[0]))
+
+
 def _at_least(reward: float | None, middle: float) -> bool:
     return reward is not None and reward >= middle
 
@@ -257,7 +262,8 @@ class Questions:
     """What is asked about a candidate over one set of cases, and what is known so far. Two questions share ``alpha``.
 
     ``by``: ``judge`` (its scores stand in the steps), or the name of ``score``; None: tool calls are compared with
-    those of the cases whose reward is at least ``middle``, the mean. Each question is also asked of groups of cases,
+    those of the cases whose reward is at least ``middle``, the mean. With a recorded control they are not: it would
+    always be like the record. Each question is also asked of groups of cases,
     of which there are ``GROUP_CASES`` at least: a loss for one customer of five hides behind gains elsewhere.
     """
 
@@ -269,7 +275,11 @@ class Questions:
         both sides are sampled alike, which a recorded control is not.
         """
         self.by, self._score = by, score
-        self.middle = fmean(rewards) if rewards else math.inf
+        # the mean of equal rewards may be above them all by a rounding
+        self.middle = min(fmean(rewards), max(rewards)) if rewards else math.inf
+        self._alike = alike
+        self._broken = 0
+        """Cases that the control broke at."""
         of_cases = [set(one) for one in groups]
         counts = Counter(name for one in of_cases for name in one)
         several = [(-n, name) for name, n in counts.items() if GROUP_CASES <= n < len(of_cases)]
@@ -290,13 +300,14 @@ class Questions:
 
     def see(self, case: ReplayCase) -> dict[str, CasePair]:
         """The next case, which was answered. → What it says to each question that it is about."""
+        self._broken += any(step.control == [BROKEN] for step in case.steps)
         found = {GUARDS: pair_of(case, lambda s: _scores(s, lambda _, r: float(guard(r) is None)))}
         if self.by == JUDGE:
             found[JUDGE] = pair_of(case, _won)
         elif self._score is not None:
             score = self._score
             found[str(self.by)] = pair_of(case, lambda s: _scores(s, lambda c, r: score(c, r["message"])))
-        elif _at_least(case.episode.reward, self.middle) and any(calls_of(s.call.reply[0]) for s in case.steps):
+        elif self._alike and _at_least(case.episode.reward, self.middle) and any(map(_called, case.steps)):
             found[TOOLS] = pair_of(case, lambda s: _scores(s, lambda c, r: by_tools(c, r["message"])))
         held = set(groups_of(case.episode.tags, case.episode.task))
         found |= {_in(q, name): pair for q, pair in found.items() for name in self.groups if name in held}
@@ -329,13 +340,14 @@ class Questions:
             return None
         if count := len(self.tests[TOOLS].pairs):
             return f"Tool calls are compared with those of the {count} cases whose reward is at least the mean."
-        return "Only guards are compared: no case has a reward and a tool call. Score replies by a function or a judge."
+        why = "no case has a reward and a tool call" if self._alike else "the control is the recorded calls themselves"
+        return f"Only guards are compared: {why}. Score replies by a function or a judge."
 
     def short(self, missing: int) -> str | None:
         """Why the cases are too few for a verdict. ``missing``: those without an answer."""
-        answered = len(self.tests[GUARDS].pairs)
-        if missing > MISSING * (missing + answered):
-            return f"{missing} of {missing + answered} cases have no answer"
+        total = missing + len(self.tests[GUARDS].pairs)
+        if (lacking := missing + self._broken) > MISSING * total:
+            return f"{lacking} of {total} cases have no answer" + (" of the control" if self._broken else "")
         asked = [t for t in self.asked if not t.margin] or [self.tests[GUARDS]]
         few = next((t for t in asked if len(t.pairs) < t.needs), None)
         if few is None:

@@ -236,16 +236,20 @@ class RunReplayer:
         await asyncio.gather(*(self._played(server, run) for side in runs for run in side))
         values: list[tuple[float, float]] = []
         for candidate, control in zip(*runs, strict=True):
-            bad = candidate.stopped or control.stopped or control.failed
-            if bad is not None or control.value is None:
+            bad = candidate.stopped or control.stopped or (candidate.failed and control.failed)
+            if bad:
                 case.error = case.error or bad
                 continue
-            # a run that only the candidate breaks is its failure
-            values.append((candidate.value or 0.0, control.value))
-        if not values:
+            # a run that one side alone breaks is its failure, whichever side
+            values.append((candidate.value or 0.0, control.value or 0.0))
+        # where the control hardly ever ran there is nothing to compare with
+        failed = [run.failed for run in runs[1] if run.failed]
+        if not values or 2 * len(failed) > self.samples:
+            case.error = case.error or failed[0]
             return None
         case.error = None
-        return CasePair(case.episode.id, fmean(a for a, _ in values), fmean(b for _, b in values), 0)
+        e, (candidate_mean, control_mean) = case.episode, (fmean(side) for side in zip(*values, strict=True))
+        return CasePair(e.id, candidate_mean, control_mean, 0, place=f"{e.key}/{e.id}")
 
     def _run_of(self, side: Side, case: ReplayCase, mark: str) -> PlayedRun:
         name = f"replay-{self._run}-{mark}-{uuid.uuid4().hex[:12]}"

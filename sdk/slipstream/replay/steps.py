@@ -233,8 +233,11 @@ class Replayer:
             for step in case.steps:
                 sides = (self._ask(http, self.candidate, step), self._ask(http, self.control, step))
                 candidate, control = await asyncio.gather(*sides, return_exceptions=True)
+                # where one side alone breaks, that is an answer, too: a bad one
                 if isinstance(candidate, BrokenSide) and not isinstance(control, BaseException):
-                    candidate = [{"message": {}, "finish_reason": "error"}]  # that is an answer, too: a bad one
+                    candidate = [BROKEN]
+                elif isinstance(control, BrokenSide) and not isinstance(candidate, BaseException):
+                    control = [BROKEN]
                 for found in (candidate, control):
                     if isinstance(found, BaseException):
                         raise found
@@ -293,3 +296,6 @@ class Replayer:
 
 class BrokenSide(ValueError):
     """It answers 5xx to this prompt, however often it is asked."""
+
+
+BROKEN: Reply = {"message": {}, "finish_reason": "error"}

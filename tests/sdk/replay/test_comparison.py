@@ -91,6 +91,19 @@ def test_more_samples_of_the_same_cases_are_no_more_cases() -> None:
     assert rounds(0.0, replays=300, own=0.3)[1] <= 6  # 3 expected at most
 
 
+def test_tool_calls_are_compared_whatever_the_rewards_but_never_of_the_record_with_itself() -> None:
+    """The mean of equal rewards may lie above them all by a rounding."""
+    for alike, expected in ((True, ["worse"]), (False, [])):
+        questions = Questions(detect, 0.01, None, None, [0.1] * 24, alike=alike)
+        for n in range(24):
+            case = case_of(recorded(f"e{n}").model_copy(update={"reward": 0.1}))
+            case.steps[0].candidate = [{"message": tool_message("drop"), "finish_reason": "stop"}]
+            case.steps[0].control = [{"message": tool_message("find", name=f"e{n}"), "finish_reason": "stop"}]
+            questions.see(case)
+        assert [t.verdict for t in questions.asked if t.question == "tool calls"] == expected
+        assert ("recorded calls themselves" in str(questions.note())) is not alike
+
+
 def test_how_many_cases_are_needed_at_least() -> None:
     need = least(detect, 0.005)
     total_loss = [verdicts(-5.0, 5.0, replays=1, cases=n)[0] for n in (need - 1, need)]

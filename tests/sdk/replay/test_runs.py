@@ -104,6 +104,17 @@ def play(episode, base_url, tools):
     assert (
         main([*argv, "--run", "run_agent:play", "--against", "Guess.txt"]) == 1
     )  # what breaks it alone is its failure
+    Path("run_flaky.py").write_text(
+        """import hashlib
+def play(episode, base_url):
+    if hashlib.sha256(base_url.encode()).digest()[0] < 26:
+        raise RuntimeError("one run in ten")
+    return float(int(episode.id[1:]) % 3 > 0)
+"""
+    )
+    Path("cases.jsonl").write_text("".join(json_line(run_of(f"e{n}")) + "\n" for n in range(100)))
+    told = [*argv[:5], "4", "--json", "--run", "run_flaky:play", "--against", "m"]
+    assert main(told) == 0  # it breaks both sides alike
     capsys.readouterr()
     Path("run_bad.py").write_text("def play(episode, base_url):\n    return 'good'\n")
     assert main([*argv, "--run", "run_bad:play", "--against", "Find.txt"]) == 2

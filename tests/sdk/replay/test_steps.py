@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from tests.support.server import Reply, Seen, Server
 
 from slipstream.errors import ConfigError
 from slipstream.replay import steps
-from slipstream.replay.comparison import guard
+from slipstream.replay.comparison import Questions, guard
 from slipstream.replay.steps import ReplayBudget, Replayer, case_of, knowing, side_of
+from slipstream_proxy.control.gate.detector import BettingDetector
 
 
 def test_a_side_by_words() -> None:
@@ -97,6 +99,23 @@ def test_a_side_that_breaks_has_answered_badly(server: Server, monkeypatch: pyte
     server.routes["POST", "/v1/chat/completions"] = lambda _: Reply({"error": "NaN"}, 500)
     (case,) = asyncio.run(replayer(server, ReplayBudget()).run([case_of(recorded("e1"))]))
     assert case.error is None and guard(case.steps[0].candidate[0]) == "error"
+
+
+def test_a_control_that_breaks_is_no_reason_to_pass(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "TRIES", 1)
+    said = {"choices": [{"message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}]}
+    server.routes["POST", "/v1/chat/completions"] = lambda seen: (
+        Reply({"error": "NaN"}, 500) if seen.json["model"] == "m" else Reply(said)
+    )
+    url = f"{server.url}/v1"
+    one = Replayer(side_of(["m2"], url), side_of([], url), samples=1, concurrency=1, budget=ReplayBudget())
+    cases = asyncio.run(one.run([case_of(recorded(f"e{n}")) for n in range(30)]))
+    questions = Questions(
+        functools.partial(BettingDetector, lump=1.0, rate=0.0, shifts=False), 0.01, "f", lambda *_: 1.0
+    )
+    for case in cases:
+        questions.see(case)
+    assert not questions.worse and questions.short(0) == "30 of 30 cases have no answer of the control"
 
 
 def test_a_request_that_gives_way_is_sent_again(server: Server) -> None:
