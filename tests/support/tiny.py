@@ -138,7 +138,7 @@ def table(samples: list[Sample]) -> Any:
         "logprobs": ("logprobs_C", pa.float32()),
     }
     columns = {n: pa.array([getattr(s, a).tolist() for s in samples], pa.list_(t)) for n, (a, t) in lists.items()}
-    columns |= {n: column(n, pa.string()) for n in ("group", "kind", "episode", "call", "adapter", "key")}
+    columns |= {n: column(n, pa.string()) for n in ("group", "kind", "episode", "call", "adapter", "key", "tags")}
     columns |= {n: column(n, pa.int32()) for n in ("number", "choice", "staleness")}
     columns |= {"task": pa.array([s.group for s in samples]), "temperature": column("temperature", pa.float32())}
     columns |= {"trainable": column("trainable", pa.bool_()), "untrainable_reason": column("reason", pa.string())}

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import torch
 from tests.support.tiny import make_config, make_trainer
 
 from slipstream.shared.files import bytes_of
 from slipstream_trainer.algorithm.guards import Snapshot
 from slipstream_trainer.algorithm.learning_rate import StepPace
+from slipstream_trainer.algorithm.traffic import Traffic
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
 
 
@@ -23,6 +27,7 @@ def test_everything_comes_back(tiny, tmp_path) -> None:
         lease="lease",
         event={"kind": "step", "data": {"loss": 1.0}},
         advantages={"e": 0.5},
+        traffic=Traffic({"7f": [3.5, 0.25]}, [9.0, 2.0]),
     )
     torch.manual_seed(4)
     path = found.save(trainer.model, Snapshot.take(trainer.model, trainer.optimizer), state)
@@ -35,6 +40,10 @@ def test_everything_comes_back(tiny, tmp_path) -> None:
     assert torch.equal(torch.rand(3), expected)
     assert all(torch.equal(p, weights[n]) for n, p in trainer.model.named_parameters() if p.requires_grad)
     assert (path / "adapter" / "adapter_model.safetensors").is_file()
+    older = json.loads((path / "state.json").read_text())
+    del older["traffic"]
+    (path / "state.json").write_text(json.dumps(older))
+    assert found.read(path) == replace(state, traffic=Traffic())
 
 
 def test_the_newest_and_the_live_one_are_kept(tiny, tmp_path) -> None:

@@ -19,8 +19,10 @@ def test_a_leased_table_comes_back_as_samples() -> None:
         assert (a.group, a.episode, a.call, a.number, a.reward) == (b.group, b.episode, b.call, b.number, b.reward)
         assert b.trainable
         assert b.temperature == pytest.approx(a.temperature) and b.filter is None
-    (cut,) = read_samples(table([sample("a", [3], [4], filter=(0.5, 3.0, 0.25))]), VOCAB)
+    packed = table([sample("a", [3], [4], filter=(0.5, 3.0, 0.25), tags='{"customer":"acme"}')])
+    (cut,), (older,) = read_samples(packed, VOCAB), read_samples(packed.drop_columns("tags"), VOCAB)
     assert cut.filter == (0.5, 3.0, 0.25)
+    assert (cut.tags, older.tags) == ('{"customer":"acme"}', "")
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,30 @@ def test_steps_without_a_version_outlive_a_restart_and_fall_with_their_parent(ti
         assert control.of_kind("restored")[0]["cause"] == "tiny@1 was rolled back, and tiny@1+2 was made from it"
 
 
+def test_what_was_learned_of_kinds_of_traffic_outlives_a_restart_and_a_rollback(tiny, tmp_path) -> None:
+    with serve(FakeControl()) as control:
+        worker = make_worker(tiny, tmp_path, control)
+        worker.current.recover()
+        for n in range(2):
+            control.room = n == 1  # the first step waits for room
+            samples = conversation(n)
+            for s in samples:
+                s.kind, s.tags = "like", s.group
+            control.add(f"b{n}", table(samples))
+            worker.current.looked = 0.0
+            assert worker.once()
+        worker.publisher.finish()
+        traffic = worker.current.state.traffic
+        assert sorted(control.adapters) == ["tiny@1", "tiny@2"]
+        assert len(traffic.kinds) == 3 and traffic.level[0] == pytest.approx(6 * 0.5 ** (6 / 64) + 6)
+        again = make_worker(tiny, tmp_path, control)
+        again.current.recover()
+        assert again.current.state.traffic == traffic
+        control.roll_back("tiny@2", "tiny@1")
+        again.current.look()
+        assert (again.current.state.weights, again.current.state.traffic) == ("tiny@1", traffic)
+
+
 def test_what_is_not_published_at_the_end_is(tiny, tmp_path) -> None:
     with serve(FakeControl()) as control:
         control.room = False

@@ -107,6 +107,7 @@ BATCH_COLUMNS = (
     "prefix_row",  # int32 | null: an earlier row that the prompt begins with; prompt_ids holds what comes after
     "prefix_tokens",  # int32: how much of that row's prompt and completion; 0 without a prefix_row
     "hint",  # str | null: what a user said about it; its group has the kind words then
+    "tags",  # str | null: the run's tags as JSON, by name, without Slipstream's own
 )
 
 

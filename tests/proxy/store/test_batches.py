@@ -21,6 +21,14 @@ def test_a_batch_says_what_filters_left(store):
     assert {r["episode"]: (r["temperature"], r["filter"]) for r in got} == {"a": (0.5, [0, 0, 0.75]), "b": (1.0, None)}
 
 
+def test_a_batch_has_the_runs_tags_without_our_own(store):
+    told, ours = {"b": "2", "a": 'x"'}, {"explore": "temperature"}
+    store.ingest([call("a", done=True, tags=told | ours), call("b", done=True, tags=ours)], {})
+    store.ingest([reward("a", 1), reward("b", 0)], {})
+    got = store.batches.lease(want(), {"m": 0}, 0, NOW + 9).table.to_pylist()
+    assert {r["episode"]: r["tags"] for r in got} == {"a": '{"a":"x\\"","b":"2"}', "b": None}
+
+
 def test_a_batch_has_the_sampled_tokens_of_each_choice(store):
     two = [
         ({"role": "assistant", "content": "a"}, [4], [-0.5]),

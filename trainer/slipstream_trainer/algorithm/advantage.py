@@ -12,6 +12,7 @@ from slipstream.contract import is_sibling
 from slipstream.errors import ConfigError
 from slipstream.settings.trainer import ADVANTAGES
 from slipstream.shared.functions import load_function
+from slipstream_trainer.algorithm.traffic import Traffic
 from slipstream_trainer.batch.rows import Sample
 
 EPSILON = 1e-4
@@ -83,18 +84,22 @@ class Advantages:
     dropped: int = 0
     baselines: dict[str, int] = field(default_factory=dict)
     """What runs were compared with → how many: ``group`` (runs of their task), ``step`` (samples of one step),
-    ``batch`` (all untagged runs of the batch), ``call`` (their group's runs, by rewards of single calls)."""
+    ``batch`` (all ungrouped runs of the batch), ``ema`` (the same, by how far each is from its kind of traffic's fading
+    mean), ``call`` (their group's runs, by rewards of single calls)."""
     reward_mean: float = 0.0
     reward_std: float = 0.0
     """Mean and spread count kept and dropped runs of agents."""
 
 
-def assign(samples: Sequence[Sample], kind: str, discount: float | None = None) -> Advantages:
+def assign(
+    samples: Sequence[Sample], kind: str, discount: float | None = None, traffic: Traffic | None = None
+) -> Advantages:
     """Set each sample's ``advantage``; samples of dropped groups become untrainable (``zero_variance``).
 
     Groups of kind ``task`` are their own baseline. Ungrouped traffic (``like``, ``window``) shares one over the
-    batch. A sample whose call has its own reward (``call_reward``) is compared with the rewards of its group's
-    episodes by that. ``discount``: by what comes after the call, too (``reward.discount``).
+    batch. ``traffic`` evens out how its kinds differ, and learns from this batch. A sample whose call has its own
+    reward (``call_reward``) is compared with the rewards of its group's episodes by that. ``discount``: by what comes
+    after the call, too (``reward.discount``).
 
     What cannot be trained on (stale, forced, too long) is in the baseline all the same: its reward is as good as
     the others'. What a user said something about is not compared: its run's reward counts in the run's own group.
@@ -112,16 +117,22 @@ def assign(samples: Sequence[Sample], kind: str, discount: float | None = None) 
             everything |= rewards
         values = np.array(list(rewards.values()))
         by_call = any(s.call_reward is not None for s in members)
+        even, evened = values, 0
+        if traffic is not None and members[0].kind != "task":
+            found = traffic.even_out(list({s.run: s for s in members}.values()), values)
+            even, evened = (values, 0) if by_call else found
         if (len(values) < 2 or np.ptp(values) < SAME) and not by_call:
             out.dropped += 1
             for s in members:
                 _drop(s)
             out.episodes |= dict.fromkeys(rewards, 0.0)
             continue
-        advantages = dict(zip(rewards, centered(values, kind).tolist(), strict=True))
+        advantages = dict(zip(rewards, centered(even, kind).tolist(), strict=True))
         out.episodes |= advantages
         name = "call" if by_call else "step" if step else "group" if members[0].kind == "task" else "batch"
-        out.baselines[name] = out.baselines.get(name, 0) + len(rewards)
+        for baseline, count in ((name, len(rewards) - evened), ("ema", evened)):
+            if count:
+                out.baselines[baseline] = out.baselines.get(baseline, 0) + count
         for s in members:
             s.advantage = advantages[s.run]
         if by_call and discount is not None:
@@ -129,8 +140,8 @@ def assign(samples: Sequence[Sample], kind: str, discount: float | None = None) 
         elif by_call:
             _by_call(members, kind)
     if everything:
-        found = np.array(list(everything.values()))
-        out.reward_mean, out.reward_std = float(found.mean()), float(found.std())
+        runs = np.array(list(everything.values()))
+        out.reward_mean, out.reward_std = float(runs.mean()), float(runs.std())
     return out
 
 

@@ -28,7 +28,25 @@ Floats = NDArray[np.float32]
 MISSING_LOGPROB = -9000.0
 """vLLM says -9999 for a log-probability that it does not have."""
 
-
+PLAIN = (
+    "group",
+    "kind",
+    "episode",
+    "call",
+    "number",
+    "choice",
+    "adapter",
+    "staleness",
+    "temperature",
+    "trainable",
+    "untrainable_reason",
+    "reward",
+    "call_reward",
+    "key",
+    "filter",
+)
+LATE = ("hint", "tags")
+"""Columns that an older proxy does not send."""
 NO_FILTER = (0.0, 0.0, 1.0)
 """min_p, top_k and top_p that cut nothing off."""
 
@@ -67,6 +85,8 @@ class Sample:
     """What a user said about it. It is trained on towards what the model would have said with that in its prompt."""
     hinted_P: Ints | None = None
     """That prompt."""
+    tags: str = ""
+    """The run's tags, as one text."""
 
     @property
     def run(self) -> str:
@@ -121,27 +141,8 @@ def read_samples(table: pa.Table, vocab: int | None = None) -> list[Sample]:
     """
     prompts, completions = prompts_of(table), lists_of(table, "completion_ids", np.int32)
     logprobs = lists_of(table, "logprobs", np.float32)
-    plain = {
-        n: table.column(n).to_pylist()
-        for n in (
-            "group",
-            "kind",
-            "episode",
-            "call",
-            "number",
-            "choice",
-            "adapter",
-            "staleness",
-            "temperature",
-            "trainable",
-            "untrainable_reason",
-            "reward",
-            "call_reward",
-            "key",
-            "filter",
-        )
-    }
-    hints = table.column("hint").to_pylist() if "hint" in table.column_names else [None] * table.num_rows
+    late = [n for n in LATE if n in table.column_names]
+    plain = {n: table.column(n).to_pylist() for n in (*PLAIN, *late)}
     samples = []
     for i in range(table.num_rows):
         p = {n: column[i] for n, column in plain.items()}
@@ -165,7 +166,8 @@ def read_samples(table: pa.Table, vocab: int | None = None) -> list[Sample]:
             p["untrainable_reason"],
             key=p["key"] or "",
             filter=tuple(p["filter"]) if p["filter"] else None,
-            hint=hints[i],
+            hint=p.get("hint"),
+            tags=p.get("tags") or "",
         )
         if s.trainable and (why := fault(s, vocab)):
             s.trainable, s.reason = False, why

@@ -63,7 +63,8 @@ class Leader(Worker):
     def train(self, samples: list[Sample]) -> Result:
         self._interruptible = False  # the others are in the middle of it: it is finished first
         weights = Snapshot.take(self.trainer.model, self.trainer.optimizer)
-        _send(("train", (samples, self.current.state.pace, self.current.state.step, weights)))
+        state = self.current.state
+        _send(("train", (samples, state.pace, state.step, state.traffic, weights)))
         return super().train(samples)
 
 
@@ -84,9 +85,9 @@ def follow(trainer: CapturedGRPOTrainer) -> int:
         if order == "stop":
             return 0
         if order == "train":
-            samples, pace, step, weights = what
+            samples, pace, step, traffic, weights = what
             weights.restore(trainer.model, trainer.optimizer)
-            train(trainer, samples, pace, step)
+            train(trainer, samples, pace, step, traffic)
 
 
 def main(config: Config, url: str | None = None, key: str | None = None) -> int:

@@ -229,7 +229,8 @@ class Worker:
         """Overridden where other processes take part."""
         from slipstream_trainer.step.step import train
 
-        return train(self.trainer, samples, self.current.state.pace, self.current.state.step)
+        state = self.current.state
+        return train(self.trainer, samples, state.pace, state.step, state.traffic)
 
     def _commit(self, leased: LeasedBatch, result: Result) -> None:
         known, before = self.publisher.adapters(), self.current.state
@@ -252,6 +253,7 @@ class Worker:
         state = CheckpointState(
             step=before.step + trained,
             pace=before.pace,
+            traffic=before.traffic,
             base=before.published,
             weights=adapter or (f"{before.published}+{ahead}" if ahead else before.weights),
             ahead=ahead,

@@ -24,6 +24,7 @@ from slipstream_trainer.algorithm.effects import without_effect
 from slipstream_trainer.algorithm.guards import Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
 from slipstream_trainer.algorithm.learning_rate import Reach, StepPace, evidence, steers
 from slipstream_trainer.algorithm.losses import epsilon_high
+from slipstream_trainer.algorithm.traffic import Traffic
 from slipstream_trainer.algorithm.words import PASSES, further, means
 from slipstream_trainer.batch.dataset import choose
 from slipstream_trainer.batch.layout import Costs, Layout, Plan, Scored, make_plan
@@ -125,13 +126,19 @@ def plan_batch(trainer: CapturedGRPOTrainer, samples: Sequence[Sample]) -> Plan:
     return even(plan, trainer.world) if trainer.sharded else plan
 
 
-def train(trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: StepPace, applied: int) -> Result:
+def train(
+    trainer: CapturedGRPOTrainer,
+    samples: Sequence[Sample],
+    pace: StepPace,
+    applied: int,
+    traffic: Traffic | None = None,
+) -> Result:
     """A GRPO step (``inner_steps`` of them) on leased samples. ``applied``: steps taken so far, for the warm-up."""
     t, began = trainer.config.trainer, time.perf_counter()
     advantages = (
         Advantages(groups=len({s.group for s in samples}))
         if trainer.sft
-        else assign(samples, t.advantage, trainer.config.reward.discount)
+        else assign(samples, t.advantage, trainer.config.reward.discount, traffic)
     )
     if trainer.sft:
         choose(samples)

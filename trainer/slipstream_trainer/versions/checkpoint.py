@@ -4,7 +4,7 @@
         adapter/            PEFT's files: what is published, copied by the publisher
         state.pt            trainable weights, optimiser, random number generators
         compact             not in the newest: its adapter is gone, and the optimiser's moments are in bf16
-        state.json          step, pace, the batch and what is still to be told about it
+        state.json          step, pace, kinds of traffic, the batch and what is still to be told about it
 
 The rename of that folder is the moment at which a batch counts as trained.
 """
@@ -33,6 +33,7 @@ from slipstream.errors import SlipstreamError, StartError
 from slipstream.shared.files import check_format
 from slipstream_trainer.algorithm.guards import Snapshot
 from slipstream_trainer.algorithm.learning_rate import StepPace
+from slipstream_trainer.algorithm.traffic import Traffic
 from slipstream_trainer.versions.adapter_folder import rename_whole, sweep
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class CheckpointState:
     advantages: dict[str, float] = field(default_factory=dict)
     words: dict[str, dict[str, float]] = field(default_factory=dict)
     """What users' words changed, as the ack sends it."""
+    traffic: Traffic = field(default_factory=Traffic)
 
     @property
     def published(self) -> str:
@@ -160,7 +162,8 @@ class Checkpoints:
         """Raises ``BadCheckpoint``."""
         try:
             raw = json.loads((path / "state.json").read_text())
-            return CheckpointState(**(raw | {"pace": StepPace(**raw["pace"])}))
+            made = {"pace": StepPace(**raw["pace"]), "traffic": Traffic(**raw.get("traffic", {}))}
+            return CheckpointState(**(raw | made))
         except UNREADABLE as e:
             raise BadCheckpoint(f"{path.name}/state.json cannot be read: {e!r}") from e
 

@@ -112,6 +112,7 @@ class CurrentPolicy:
         state = CheckpointState(
             step=self.state.step,
             pace=self.state.pace,
+            traffic=self.state.traffic,
             base=self.state.published,
             weights=name,
             adapter=name,
@@ -141,7 +142,10 @@ class CurrentPolicy:
         found = self.recovery.version(name)
         base = found.state.base if found.state else ""
         weights = name if found.source != "start" else self.config.model_name
-        self._save_published(CheckpointState(step=self.state.step, pace=self.state.pace, base=base, weights=weights))
+        before = self.state
+        self._save_published(
+            CheckpointState(step=before.step, pace=before.pace, traffic=before.traffic, base=base, weights=weights)
+        )
         self._hold()
         kept = {"checkpoint": "its weights and optimiser", "adapter": "its weights, with a fresh optimiser"}
         what = kept.get(found.source, "the weights that training began with, with a fresh optimiser")

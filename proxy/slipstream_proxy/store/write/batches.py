@@ -18,7 +18,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from slipstream.contract import BATCH_COLUMNS, BatchAck, BatchLeaseIn, Form, GroupKind, TrainAgain, filter_of
+from slipstream.contract import (
+    BATCH_COLUMNS,
+    EXPLORE_TAG,
+    SIBLING_TAG,
+    SIBLINGS_TAG,
+    BatchAck,
+    BatchLeaseIn,
+    Form,
+    GroupKind,
+    TrainAgain,
+    filter_of,
+)
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.conversation.call_rows import CallList, choices_of, is_whole
 from slipstream_proxy.store.conversation.calls import TOKEN_COLUMNS, CallTable
@@ -73,6 +84,7 @@ SCHEMA = pa.schema(
         "prefix_row": pa.int32(),
         "prefix_tokens": pa.int32(),
         "hint": pa.string(),
+        "tags": pa.dictionary(pa.int32(), pa.string()),
     }
 )
 assert tuple(SCHEMA.names) == BATCH_COLUMNS
@@ -147,6 +159,7 @@ def _choices(
     """``first``: the number of the table's row that comes next."""
     rows: list[tuple[object, ...]] = []
     run = CallList(calls)
+    tags = _tags_of(member.ep)
     placed: dict[str, int] = {}
     """Call → the row of its first choice."""
     for call in calls:
@@ -182,6 +195,7 @@ def _choices(
                     before,
                     keep,
                     member.said.words if member.said else None,
+                    tags,
                 )
             )
             if not whole and not choice:
@@ -193,7 +207,13 @@ def _choices(
 def _reward_alone(member: BatchEpisode, reason: str) -> tuple[object, ...]:
     ep, ids, logprobs = member.ep, np.empty(0, np.int32), np.empty(0, np.float32)
     plain = (member.group, member.kind, ep.id, member.task, "", 0, 0, None, 0, None, False, reason)
-    return (*plain, ids, ids, logprobs, ep.reward, None, ep.key, None, None, 0, None)
+    return (*plain, ids, ids, logprobs, ep.reward, None, ep.key, None, None, 0, None, _tags_of(ep))
+
+
+def _tags_of(ep: EpisodeRow) -> str | None:
+    found: dict[str, str] = load(ep.tags, {})
+    told = {name: found[name] for name in sorted(found) if name not in (EXPLORE_TAG, SIBLING_TAG, SIBLINGS_TAG)}
+    return dump(told) if told else None
 
 
 OUTCOMES = ("trained", "skipped", "released")
