@@ -50,6 +50,7 @@ from slipstream.contract.base import (
     API,
     EXPLORE_TAG,
     ID_PATTERN,
+    REPLAY_OF_TAG,
     SIBLING_TAG,
     SIBLINGS_TAG,
     TAG,
@@ -61,6 +62,7 @@ from slipstream.contract.base import (
     Model,
     Split,
     Tag,
+    replay_of,
 )
 from slipstream.contract.batches import (
     BATCH_COLUMNS,
@@ -188,6 +190,7 @@ __all__ = [
     "ID_PATTERN",
     "IN_A_URL",
     "MAX_LORA_RANKS",
+    "REPLAY_OF_TAG",
     "SIBLINGS_TAG",
     "SIBLING_TAG",
     "TAG",
@@ -330,6 +333,7 @@ __all__ = [
     "id_of",
     "is_sibling",
     "name_of",
+    "replay_of",
     "sibling_of",
     "tag_text",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from hashlib import sha256
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -28,6 +29,15 @@ EXPLORE_TAG = "explore"
 
 SIBLINGS_TAG, SIBLING_TAG = "siblings", "sibling-of"
 """Tags of a step that was sampled once more: how many samples its group has, and the episode that it is a step of."""
+
+
+REPLAY_OF_TAG = "replay-of"
+"""The tag of a run that a replay played again (split ``eval``). Its value says of which, as ``replay_of`` makes it."""
+
+
+def replay_of(key: str, episode: str) -> str:
+    """A mark of the episode that a replay's run is a copy of. It fits into a header, and names nobody."""
+    return sha256(f"{key}/{episode}".encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 class Headers:

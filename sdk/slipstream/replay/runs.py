@@ -24,7 +24,7 @@ from statistics import fmean
 
 import httpx
 
-from slipstream.contract import CallRecord, EpisodeDetail, Headers
+from slipstream.contract import REPLAY_OF_TAG, CallRecord, EpisodeDetail, Headers, replay_of
 from slipstream.errors import ConfigError
 from slipstream.replay.comparison import CasePair
 from slipstream.replay.steps import JsonObject, ReplayBudget, ReplayCase, Reply, Side
@@ -181,6 +181,8 @@ class RunServer:
     def forward(self, client: BaseHTTPRequestHandler, run: PlayedRun, path: str, body: bytes) -> None:
         """A call of the agent, and what the side answers as it comes."""
         headers = {Headers.SPLIT: "eval", Headers.EPISODE: run.name, "x-slipstream-tag-replay": run.side.name[:100]}
+        # what is forgotten of the one is forgotten of the other
+        headers[f"x-slipstream-tag-{REPLAY_OF_TAG}"] = replay_of(run.episode.key, run.episode.id)
         headers |= {Headers.TASK: run.episode.task} if run.episode.task else {}
         headers |= {"authorization": f"Bearer {self.key}"} if self.key else {}
         sent = json.dumps(run.body(json.loads(body))).encode() if body else None

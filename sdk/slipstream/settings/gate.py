@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -139,6 +139,15 @@ class GateConfig(Section):
         if value != sorted(set(value)):
             raise ValueError("shares that grow, as [0.01, 0.1, 0.5]")
         return value
+
+    @model_validator(mode="after")
+    def _of_a_canary(self) -> Self:
+        if self.plan and self.trial != "canary":
+            how = 'gate.replay.then = "canary"' if self.mode == "replay" else 'gate.mode = "canary"'
+            raise ValueError(f"gate.plan is a canary's: set {how}, or leave it out")
+        if self.first and not self.plan:
+            raise ValueError("gate.first says who goes first in gate.plan: set that too, as [0.01, 0.1, 0.5]")
+        return self
 
     @field_validator("reward_range")
     @classmethod

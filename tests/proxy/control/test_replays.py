@@ -171,7 +171,7 @@ async def test_no_cases_are_no_evidence(make_plane, engine):
     assert "3 cases cannot show even a total loss" in found["replay"]["reason"]
     plane.deps.config.gate.replay.sets.append("must-pass")
     await register(plane, 2)
-    assert "no cases in must-pass" in (await decided(plane, 2))["replay"]["reason"]
+    assert "must-pass had no cases when it began" in (await decided(plane, 2))["replay"]["reason"]
     plane.deps.config.gate.replay.by = "nowhere:score"
     await register(plane, 3)
     assert "gate.replay.by = 'nowhere:score'" in (await decided(plane, 3))["replay"]["reason"]
@@ -344,6 +344,24 @@ async def test_beside_a_crowd_one_request_goes_and_an_engine_that_says_nothing_g
     awake.clear()
     await turns._look()
     assert turns._room == 0
+
+
+async def test_agents_who_never_rest_get_one_request_beside_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, awake = [1000.0], asyncio.Event()
+    awake.set()
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    waiting = [0.0]
+
+    async def load() -> tuple[float, float] | None:
+        return 8.0, waiting[0]
+
+    turns = IdleTurns(load, awake, replays.PATIENCE)
+    for after, queued, room in ((1.0, 0.0, 0), (replays.PATIENCE, 0.0, 1), (1.0, 1.0, 0), (1.0, 0.0, 1)):
+        clock[0] += after
+        waiting[0] = queued
+        turns.agents_came()
+        await turns._look()
+        assert turns._room == room, (after, queued)
 
 
 def test_every_value_of_every_tag_has_its_part() -> None:

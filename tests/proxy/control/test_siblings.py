@@ -11,7 +11,15 @@ from aiohttp import web
 from tests.support.fake_engine import LoraEngine, dump
 from tests.support.plane import until
 
-from slipstream.contract import BatchLeaseIn, GroupLeaseIn, Score, ScoresIn, is_sibling
+from slipstream.contract import (
+    REPLAY_OF_TAG,
+    BatchLeaseIn,
+    GroupLeaseIn,
+    Score,
+    ScoresIn,
+    is_sibling,
+    replay_of,
+)
 from slipstream_proxy.control.adapters import replays
 
 JUDGED = {"judge": {"function": "somewhere:score"}, "trainer": {"min_groups": 1}}
@@ -175,6 +183,24 @@ async def test_another_prompt_is_never_taken_for_it(make_plane, engine):
     await asyncio.sleep(0.2)
     assert len(engine.asked) == 3
     assert (await plane.ask("GET", "/episodes?split=sibling"))[1]["episodes"] == []
+
+
+async def test_who_forgets_a_run_forgets_what_a_replay_played_again(make_plane, engine):
+    plane = await exploring(make_plane)
+    await plane.call("run", request=GREEDY, done=True)
+    for name, of in (("again", "run"), ("else", "other")):
+        await plane.call(name, request=GREEDY, done=True, split="eval", tags={REPLAY_OF_TAG: replay_of("-", of)})
+
+    async def stored() -> bool:
+        return len((await plane.ask("GET", "/episodes?split=eval"))[1]["episodes"]) == 2
+
+    for _ in range(100):
+        if await stored():
+            break
+        await asyncio.sleep(0.02)
+    await plane.ask("POST", "/forget", {"episodes": ["run"]})
+    left = (await plane.ask("GET", "/episodes?split=eval"))[1]["episodes"]
+    assert [e["id"] for e in left] == ["else"]
 
 
 async def test_who_forgets_a_run_forgets_its_siblings(make_plane, engine):

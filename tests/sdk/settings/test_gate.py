@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from pydantic import ValidationError
 
@@ -56,3 +58,17 @@ def test_weights_are_bounded_too():
     load_config(flags=["reward.weights.reward=1000"])
     with pytest.raises(ConfigError, match=r"reward\.weights"):
         load_config(flags=["reward.weights.reward=1e300"])
+
+
+@pytest.mark.parametrize(
+    ("gate", "says"),
+    [
+        ({"plan": [0.1]}, 'gate.mode = "canary"'),
+        ({"mode": "replay", "plan": [0.1], "replay": {"then": "guard"}}, 'gate.replay.then = "canary"'),
+        ({"mode": "canary", "first": ["key=a"]}, "gate.plan"),
+    ],
+)
+def test_a_plan_that_nothing_follows_is_refused(gate: dict[str, object], says: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(says)):
+        GateConfig.model_validate(gate)
+    assert GateConfig.model_validate({"mode": "canary", "plan": [0.1], "first": ["key=a"]}).trial == "canary"

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 import re
 import statistics
 import time
@@ -59,6 +60,10 @@ QUIET = 1.0
 """Seconds without a call of an agent after which the engine is idle."""
 CROWD = 16
 """Calls of agents beside which one request of ours is not felt: it is a sixteenth of the batch at most."""
+PATIENCE = 120.0
+"""Seconds after which agents who never rest get one request of a replay beside their calls: a version that waits for its
+replay keeps the trainer waiting.
+"""
 AT_ONCE = 32
 STRETCH = 1.25
 """So much longer than alone may one of our requests take beside others of ours. A GPU decodes 32 in the time of one. On a
@@ -72,10 +77,17 @@ class IdleTurns:
     """Lets a replay's requests through while agents leave the engine alone, and takes them back when they do not.
 
     ``load()``: the engine's (running, waiting) requests, with ours. None: it does not say, so one goes at a time.
+    ``patience``: seconds without idle time after which one goes at a time beside agents.
     """
 
-    def __init__(self, load: Callable[[], Awaitable[tuple[float, float] | None]], awake: asyncio.Event) -> None:
-        self._load, self._awake = load, awake
+    def __init__(
+        self,
+        load: Callable[[], Awaitable[tuple[float, float] | None]],
+        awake: asyncio.Event,
+        patience: float = math.inf,
+    ) -> None:
+        self._load, self._awake, self._patience = load, awake, patience
+        self._idle_at = time.monotonic()
         self._scopes: dict[asyncio.Timeout, None] = {}
         """Of our requests that run, the oldest first."""
         self._room = 0
@@ -92,7 +104,12 @@ class IdleTurns:
     def agents_came(self) -> None:
         """A run of an agent begins: its first call is about to come."""
         self._busy_until = time.monotonic() + QUIET
-        self._allow(0)
+        self._allow(int(self.starves))
+
+    @property
+    def starves(self) -> bool:
+        """Agents have left no idle time for so long."""
+        return time.monotonic() - self._idle_at > self._patience
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[Told]:
@@ -133,10 +150,13 @@ class IdleTurns:
             self._strikes += 1
             if self._strikes > 1 or ours == 0:
                 self._busy_until = now + QUIET
-                self._allow(0)
+                self._allow(int(self.starves and load[1] == 0))
+        elif now >= self._busy_until:
+            self._strikes, self._idle_at = 0, now
+            self._allow(AT_ONCE)
         else:
             self._strikes = 0
-            self._allow(AT_ONCE if now >= self._busy_until else 0)
+            self._allow(int(self.starves))
 
     def _note(self, pace: float) -> None:
         """More at once, as long as that makes none of them much slower."""
@@ -330,6 +350,8 @@ class ReplayProgress:
     def verdict(self, total: int, *, over: bool) -> ReplayVerdict:
         """``over``: nothing more is asked."""
         outcome, reason = "running", f"replayed on {self.seen} of {total} cases"
+        if empty := ", ".join(name for name in self.lacking if _is_own(name)):
+            reason += f"; {empty} had no cases when it began, so it will give no verdict"
         if self.round:
             reason += f", round {self.round + 1}, because it leaned towards worse"
         bad = [(name, t) for name, t in self.tests() if t.verdict == "worse"]
@@ -363,7 +385,7 @@ class ReplayProgress:
         """Why there is no verdict. A regression set is to be passed as a whole; an automatic one may be small."""
         lacking = ", ".join(name for name in self.lacking if _is_own(name))
         if self.failed or lacking or not self.sets:
-            return self.failed or (f"no cases in {lacking}" if lacking else "there are no cases yet")
+            return self.failed or (f"{lacking} had no cases when it began" if lacking else "there are no cases yet")
         whys = {}
         for name, questions in self.questions.items():
             why = questions.short(self.missing[name])
@@ -554,7 +576,8 @@ class ReplayGate:
         other = kept.get("by") != self._me and time.time() - kept.get("at", 0.0) < ALIVE
         if self.access.stores.shared and kept and other:
             return
-        self.running, self._turns = name, IdleTurns(lambda: load_of(self.engines, self._engine), self.engines.awake)
+        turns = IdleTurns(lambda: load_of(self.engines, self._engine), self.engines.awake, PATIENCE)
+        self.running, self._turns = name, turns
         watch = asyncio.create_task(self._turns.watch(), name="idle time")
         self._publish(replays=True)
         try:

@@ -44,14 +44,16 @@ class SidecarActivity:
         self._last[role] = time.monotonic()
 
     def still(self, role: Role, pid: int | None) -> float:
-        """Seconds for which its process has computed next to nothing, as far as that was looked at."""
+        """Seconds for which its process has computed next to nothing, as far as that was looked at, since it last asked
+        for work.
+        """
         spent, now = cpu_seconds(pid) if pid else None, time.monotonic()
         if spent is None or pid is None:
             return 0.0
         before = self._computed.get(role)
         if before is None or before[0] != pid or spent - before[1] > 0.05 + BUSY * (now - before[2]):
             before = self._computed[role] = pid, spent, now
-        return now - before[2]
+        return min(now - before[2], self.silence(role))
 
     def ever(self, role: Role) -> bool:
         return role in self._last

@@ -750,6 +750,8 @@ def _then(counts: FunnelCounts, around: Surroundings) -> str:
         return "they wait for the trainer's schedule"
     if around.slots:
         return "the trainer takes them once the version that it made has a slot in the engine"
+    if around.replayed:
+        return f"the trainer goes a few steps on, and takes the rest once {around.replayed[0].name} is decided"
     return "they wait for the trainer" if around.trainer_away else "the trainer takes them next"
 
 

@@ -19,7 +19,17 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
-from slipstream.contract import SIBLING_TAG, CallRecord, EpisodeDetail, EpisodePage, Form, Lineage
+from slipstream.contract import (
+    REPLAY_OF_TAG,
+    SIBLING_TAG,
+    CallRecord,
+    EpisodeDetail,
+    EpisodePage,
+    Form,
+    Lineage,
+    Split,
+    replay_of,
+)
 from slipstream_proxy.store.conversation.call_rows import EVERY_CALL, CallList, CallPage, is_whole
 from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.conversation.kinds import MAIN
@@ -389,14 +399,19 @@ class EpisodeTable:
             return [(key, name) for key, name in tx.all(f"SELECT key, id FROM t_episodes WHERE {where}", params)]
 
     def siblings(self, names: Collection[Name]) -> list[Name]:
-        """Samples of these episodes' steps beside those that they saw."""
-        sql = "SELECT key, id FROM t_episodes WHERE split = 'sibling' AND state <> 'deleted' AND key = ?"
-        said = [(key, dump({SIBLING_TAG: episode})[1:-1]) for key, episode in names]
+        """Samples of these episodes' steps beside those that they saw, and runs that a replay played again."""
+        sql = "SELECT key, id FROM t_episodes WHERE state <> 'deleted' AND strpos(tags, ?) > 0 AND split ="
         with self.db.read() as tx:
-            if not tx.all("SELECT 1 FROM t_episodes WHERE split = 'sibling' LIMIT 1"):
-                return []
-            found = (tx.all(f"{sql} AND strpos(tags, ?) > 0", (key, pair)) for key, pair in said)
-            return [(key, episode) for rows in found for key, episode in rows]
+            there = {split for (split,) in tx.all("SELECT DISTINCT split FROM t_episodes")}
+            found: list[Name] = []
+            for key, episode in names:
+                if Split.SIBLING in there:
+                    pair = dump({SIBLING_TAG: episode})[1:-1]
+                    found += tx.all(f"{sql} 'sibling' AND key = ?", (pair, key))
+                if Split.EVAL in there:
+                    pair = dump({REPLAY_OF_TAG: replay_of(key, episode)})[1:-1]
+                    found += tx.all(f"{sql} 'eval'", (pair,))
+            return found
 
     def sampled(self, model: str, since: float) -> int:
         """Tokens of steps that were sampled once more since then. What the agent saw (number 0) is not among them."""
