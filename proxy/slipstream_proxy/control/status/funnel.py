@@ -678,9 +678,7 @@ def _siblings(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine
     text = f"{plural(counts.siblings, 'sibling', 'siblings')} of agents' steps so far, {spent} of {most} tokens today"
     fix: str | None = None
     if around.sibling_steps:
-        text += (
-            f"; {plural(around.sibling_steps, 'step waits', 'steps wait')} until no agent's call has run for a second"
-        )
+        text += f"; {plural(around.sibling_steps, 'step waits', 'steps wait')} for the engine's idle time"
     elif counts.calls and not counts.siblings:
         fix = "wait for calls; only chat completions with recorded token ids have siblings"
     if spent >= most:
