@@ -31,6 +31,8 @@ def test_an_override_is_for_every_task(tmp_path):
 
 
 def test_bad_rubrics_are_told_at_the_start(tmp_path):
+    with pytest.raises(ConfigError, match="judge.rubric: .*[Dd]irectory"):
+        Rubrics(JudgeConfig(rubric=str(tmp_path)))
     empty = tmp_path / "empty.txt"
     empty.write_text(" \n")
     for value in (str(empty), "  ", "not-there.md"):

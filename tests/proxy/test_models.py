@@ -92,3 +92,26 @@ async def test_what_trains_as_it_is_asked_or_never_does_is_left_alone(start, fak
         assert "x-slipstream-sampling" not in got and fake.seen[-1][0]["temperature"] == ask["temperature"]
     _, got, _ = await post(proxy.url, greedy)
     assert got["x-slipstream-sampling"] == "temperature=0.8; explore" and fake.seen[-1][0]["temperature"] == 0.8
+
+
+async def test_an_explored_call_has_no_seed_in_whatever_format_it_comes(start, fake):
+    proxy = await start(models={"tiny": {"explore": "temperature", "explore_share": 1.0}})
+    plain = {**ASK, "temperature": 0, "seed": 42, "max_tokens": 5}
+    config = {"temperature": 0, "topP": 0.5, "seed": 42}
+    google = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}], "generationConfig": config}
+    responses = {"model": "tiny", "input": "hi", "temperature": 0, "seed": 42}
+    place = "/v1beta/models/tiny:generateContent"
+    for path, ask in (
+        ("/v1/chat/completions", plain),
+        ("/v1/messages", plain),
+        ("/v1/responses", responses),
+        (place, google),
+    ):
+        _, got, _ = await post(proxy.url, ask, path)
+        seen = fake.seen[-1][0]
+        assert (got["x-slipstream-trainable"], "seed" in seen, seen["temperature"]) == ("yes", False, 1.0), path
+        assert got["x-slipstream-sampling"] == "temperature=1.0, seed=none; explore" and seen.get("top_p", 1.0) == 1.0
+    for own in ({"temperature": 0.7, "seed": 42}, {"temperature": 0, "responseMimeType": "application/json"}):
+        _, got, _ = await post(proxy.url, {**google, "generationConfig": own}, place)
+        assert "x-slipstream-sampling" not in got and fake.seen[-1][0]["temperature"] == own["temperature"]
+    assert fake.seen[-2][0]["seed"] == 42

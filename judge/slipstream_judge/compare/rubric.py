@@ -28,7 +28,7 @@ def text_of(value: str) -> str:
     path = Path(value).expanduser()
     if one_line and value.strip():
         try:
-            if _is_file(path):
+            if _is_there(path):  # a folder too: its name is no rubric
                 value = path.read_text()
             elif path.suffix in {".txt", ".md"} and " " not in value.strip():
                 raise ConfigError(f"judge.rubric: no file {value}")
@@ -39,10 +39,10 @@ def text_of(value: str) -> str:
     return value.strip()
 
 
-def _is_file(path: Path) -> bool:
+def _is_there(path: Path) -> bool:
     """False too for a text that no file can be called: a sentence of 256 characters is too long for a name."""
     try:
-        return path.is_file()
+        return path.exists()
     except OSError:
         return False
 

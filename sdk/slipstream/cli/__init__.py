@@ -11,6 +11,9 @@ import importlib
 import io
 import os
 import sys
+from collections.abc import Sequence
+
+from pydantic import ValidationError
 
 from slipstream.cli.common import hoist
 from slipstream.errors import ApiError, ConfigError, SlipstreamError, StartError
@@ -92,6 +95,17 @@ def _print_anywhere() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def _refused(error: ValidationError, argv: Sequence[str]) -> str:
+    """What a request's model refuses, by the names of the options that were given."""
+    given, said = {word.split("=")[0] for word in argv}, []
+    for found in error.errors():
+        name = str(found["loc"][0]) if found["loc"] else ""
+        option = f"--{name.replace('_', '-')}"
+        text = found["msg"].removeprefix("Value error, ")
+        said.append(f"{option if option in given else name}: {text}" if name else text)
+    return "; ".join(said)
+
+
 def main(argv: list[str] | None = None) -> int:
     complete()
     _print_anywhere()
@@ -108,6 +122,9 @@ def main(argv: list[str] | None = None) -> int:
         return code
     except (ConfigError, StartError) as e:
         print(f"slipstream {args.command}: {e}", file=sys.stderr)
+        return 2
+    except ValidationError as e:
+        print(f"slipstream {args.command}: {_refused(e, argv)}", file=sys.stderr)
         return 2
     except ApiError as e:
         fix = f" ({e.fix})" if e.fix else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -86,6 +87,16 @@ def child_env(config: Config) -> dict[str, str]:
     return {CONFIG_ENV: config.model_dump_json()}
 
 
+def finite(text: str) -> float:
+    """The type of an option that is a number: neither ``nan`` nor ``inf`` is one."""
+    try:
+        if math.isfinite(value := float(text)):
+            return value
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is no number")
+
+
 def add_json(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
     default = argparse.SUPPRESS if again else False
     parser.add_argument("--json", action="store_true", default=default, help="print JSON")
@@ -97,7 +108,7 @@ def add_since(parser: argparse.ArgumentParser, default: str | None = None) -> No
 
 def since(args: argparse.Namespace) -> float | None:
     """``--since`` in seconds since the epoch. Raises ``ConfigError``."""
-    return parse_moment(args.since) if args.since else None
+    return None if args.since is None else parse_moment(args.since)
 
 
 def add_url(parser: argparse.ArgumentParser, *, again: bool = False) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator
@@ -31,10 +31,10 @@ ADVANTAGES: Final[Mapping[str, str]] = {
 _SPAN = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 
 
-def clock(now: float, days: int, hour: int = 0, minute: int = 0) -> float:
-    """A time of the day, so many days after today, by this machine's clock: in seconds since the epoch."""
+def midnight(now: float, days: int) -> float:
+    """When the day began, or begins so many days after it, by this machine's clock: in seconds since the epoch."""
     day = time.localtime(now)
-    return time.mktime((day.tm_year, day.tm_mon, day.tm_mday + days, hour, minute, 0, 0, 0, -1))
+    return time.mktime((day.tm_year, day.tm_mon, day.tm_mday + days, 0, 0, 0, 0, 0, -1))
 
 
 class ScheduleConfig(Section):
@@ -54,8 +54,12 @@ class ScheduleConfig(Section):
     @field_validator("hours")
     @classmethod
     def _readable(cls, value: str | None) -> str | None:
-        if wrong := next((s for s in (value or "").split(",") if value and not _SPAN.fullmatch(s.strip())), None):
-            raise ValueError(f"{wrong.strip()!r}: write hours as 22:00-06:00, several with commas")
+        if value is None:
+            return value
+        if (wrong := next((s.strip() for s in value.split(",") if not _SPAN.fullmatch(s.strip())), None)) is not None:
+            raise ValueError(
+                f'{wrong!r}: write hours as "22:00-06:00", several with commas; leave it out for all hours'
+            )
         return value
 
     @property
@@ -66,15 +70,21 @@ class ScheduleConfig(Section):
         """``now``, if it lies within the hours; else when they begin next. Seconds since the epoch."""
         if self.hours is None:
             return now
-        begins = []
-        for day in (-1, 0, 1):
-            for found in _SPAN.finditer(self.hours):
-                first, last = ((int(found[i]), int(found[i + 1])) for i in (1, 3))
-                begin = clock(now, day, *first)
-                if begin <= now < clock(now, day + (last <= first), *last):
-                    return now
-                begins.append(begin)
-        return min(at for at in begins if at > now)
+        spans = [(60 * int(a) + int(b), 60 * int(c) + int(d)) for a, b, c, d in _SPAN.findall(self.hours)]
+        # minute by minute: where the clock is put forward or back, a day has times that are missing or come twice
+        times = (now - now % 60 + 60 * n if n else now for n in range(SEARCHED))
+        return next(at for at in times if _within(spans, at))
+
+
+SEARCHED = 3 * 24 * 60
+"""Minutes within which hours begin again, also where a day of changed clocks does not have them."""
+
+
+def _within(spans: Sequence[tuple[int, int]], now: float) -> bool:
+    """Whether the clock shows a time within one of these. From and to: minutes of the day."""
+    local = time.localtime(now)
+    at = 60 * local.tm_hour + local.tm_min
+    return any(a <= at < b if a < b else at >= a or at < b for a, b in spans)
 
 
 class TrainerConfig(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from datetime import UTC, datetime
@@ -18,13 +19,14 @@ def parse_moment(text: str, now: float | None = None, *, flag: str = "--since") 
     if match := _AGE.fullmatch(text):
         return (time.time() if now is None else now) - float(match[1]) * AGES[match[2]]
     try:
-        return float(text)
+        if math.isfinite(at := float(text)):
+            return at
     except ValueError:
         pass
     try:
-        at = datetime.fromisoformat(text)
+        day = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
             f"{flag} {text}: write an age (90m, 2h, 7d), a date (2026-05-01) or seconds since the epoch"
         ) from None
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    return (day if day.tzinfo else day.replace(tzinfo=UTC)).timestamp()

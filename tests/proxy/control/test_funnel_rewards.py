@@ -119,6 +119,9 @@ def test_a_reward_that_says_nothing_or_only_the_length_is_told() -> None:
     assert shaped(usual._replace(length=-0.99)) == ["length"]
     assert shaped(usual._replace(at_best=63)) == ["ceiling"]
     assert shaped(usual._replace(at_best=64)) == [], "that training has nothing left to learn is another line"
+    broken = usual._replace(same=63, newest=0.0)
+    assert shaped(broken) == ["unvaried"] and shaped(broken._replace(same=31)) == []
+    assert shaped(broken._replace(newest=1.0)) == [], "the best reward there is"
     assert shaped(usual._replace(n=31, length=-0.99)) == []
 
 

@@ -173,6 +173,31 @@ async def test_agents_go_first_and_a_days_tokens_are_the_end(make_plane, engine)
     await until(lambda: count(plane, "budget") == 1)
 
 
+async def test_steps_together_keep_to_the_days_tokens_and_status_says_them(make_plane, engine):
+    plane = await exploring(make_plane, explore_tokens=4)
+    engine.hold = asyncio.Event()
+    for n in range(8):
+        await plane.call(f"run{n}", request=GREEDY | {"max_tokens": 2})
+    await until(lambda: plane.deps.siblings.busy)
+    engine.hold.set()
+    await until(lambda: count(plane, "budget") == 6)
+    assert count(plane, "sampled") == 6, "3 after the first step, and one step more"
+    await siblings(plane, 6)
+    assert "6 of 4 tokens today" in (await line(plane, "groups"))["text"]
+    plane = await plane.again()
+    assert "6 of 4 tokens today" in (await line(plane, "groups"))["text"]
+
+
+async def test_samples_that_are_thrown_away_count(make_plane, engine):
+    plane = await exploring(make_plane, explore_tokens=3)
+    engine.exact = False
+    for n in range(3):
+        await plane.call(f"run{n}", request=GREEDY)
+    await until(lambda: count(plane, "budget") == 2)
+    assert count(plane, "other_prompt") == 3
+    assert "3 of 3 tokens today" in (await line(plane, "groups"))["text"]
+
+
 async def test_another_prompt_is_never_taken_for_it(make_plane, engine):
     plane = await exploring(make_plane)
     engine.exact = False

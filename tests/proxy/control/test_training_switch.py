@@ -68,10 +68,28 @@ def test_hours_are_those_of_the_clock(hours, now, opens):
     assert ScheduleConfig(hours=hours).opens(now) == (now if opens is None else opens)
 
 
-@pytest.mark.parametrize("hours", ["22-6", "25:00-06:00", "22:00-06:00,x"])
+@pytest.mark.parametrize("hours", ["22-6", "25:00-06:00", "22:00-06:00,x", "", " ", ",", "22:00-06:00,"])
 def test_hours_that_nobody_can_read(hours):
-    with pytest.raises(ValueError, match="write hours as 22:00-06:00"):
+    with pytest.raises(ValueError, match='write hours as "22:00-06:00"'):
         TrainerConfig.model_validate({"schedule": hours})
+
+
+def test_hours_when_the_clock_is_put_forward_or_back(monkeypatch):
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        for hours, before, opens, shuts in (
+            ("02:30-03:30", (2026, 3, 29, 1, 0), (2026, 3, 29, 3, 0), (2026, 3, 29, 3, 30)),
+            ("02:15-02:45", (2026, 3, 28, 3, 0), (2026, 3, 30, 2, 15), (2026, 3, 30, 2, 45)),
+            ("03:00-04:00", (2026, 10, 25, 1, 0), (2026, 10, 25, 3, 0), (2026, 10, 25, 4, 0)),
+        ):
+            now, first, last = (time.mktime((*t, 0, 0, 0, -1)) for t in (before, opens, shuts))
+            schedule = ScheduleConfig(hours=hours)
+            assert schedule.opens(now + 7) == first == schedule.opens(first)
+            assert schedule.opens(last - 1) == last - 1 and schedule.opens(last) > last
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 async def test_by_day_nothing_is_handed_out_and_what_waited_is_not_stale_at_night(make_plane, monkeypatch):
@@ -105,13 +123,26 @@ async def test_an_idle_engine_and_minutes_a_day(make_plane, monkeypatch):
         return busy[0]
 
     schedule.busy = is_busy
-    now = time.time()
+    now = time.time() + 100.0
     monkeypatch.setattr(plane.deps, "now", lambda: now, raising=False)
     found = await schedule.state(plane.deps)
     assert (found.open, found.at) == (False, now + 30.0) and "not idle" in found.why
     busy[0], now = False, now + 29.0
     assert not (await schedule.state(plane.deps)).open
     now += 2.0
+    assert (await schedule.state(plane.deps)).open
+    talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    assert (await plane.ask("POST", "/import", {"id": "i1", "messages": talk}))[0] in (200, 201)
+    await plane.seen("i1")
+    assert (await schedule.state(plane.deps)).open, "an imported run was never in the engine"
+    await plane.call("own", done=True, at=now - 3.0)
+    await plane.seen("own")
+    assert not (await schedule.state(plane.deps)).open
+    now += 60.0
+    for seconds in (-1000.0, 1e308, "x", True):
+        wrong = {"kind": "step", "at": now, "data": {"seconds": seconds}}
+        status, said = await plane.ask("POST", "/training/events", wrong)
+        assert (status, said["error"]["field"]) == (422, "body.data.seconds")
     assert (await schedule.state(plane.deps)).open
     event = {"kind": "step", "at": now, "data": {"seconds": 121.0}}
     assert (await plane.ask("POST", "/training/events", event))[0] in (200, 201)

@@ -68,8 +68,51 @@ def test_a_reward_that_follows_the_length_within_each_task_is_seen(store) -> Non
             records += [call(name, task=f"t{task}", done=True, choices=[said]), reward(name, worth - n)]
     store.ingest(records, {})
     with store.db.read() as tx:
-        found = _shape(tx, 99.0)
+        found = _shape(tx, 99.0, 0.0)
         assert found is not None and found.n == 48
         ((over_all,),) = tx.all("SELECT corr(reward, CAST(completion_tokens AS FLOAT8)) FROM t_episodes")
     assert found.length == pytest.approx(-1.0)
     assert abs(over_all) < 0.9
+
+
+def shape_of(store, rewards, tasks=8):
+    """Of 64 runs of other lengths, the oldest first."""
+    random, records = Random(1), []
+    lengths = [random.randrange(2, 60) for _ in range(64)]
+    for n, tokens in enumerate(lengths):
+        said = ({"role": "assistant", "content": "x"}, [4] * tokens, [-0.5] * tokens)
+        opened = call(f"r{n}", task=f"t{n % tasks}", done=True, at=NOW + n, choices=[said])
+        records += [opened, reward(f"r{n}", float(rewards(n, tokens)))]
+    store.ingest(records, {})
+    with store.db.read() as tx:
+        ((best, worst),) = tx.all("SELECT max(reward), min(reward) FROM t_episodes")
+        return _shape(tx, best, worst)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "follows"),
+    [
+        (lambda n, tokens: tokens < 30, -1.0),
+        (lambda n, tokens: 1 / tokens, -1.0),
+        (lambda n, tokens: tokens**4, 1.0),
+        (lambda n, tokens: n % 2, None),
+        (lambda n, tokens: n == 3, None),
+    ],
+)
+def test_a_reward_that_is_a_function_of_the_length(store, rewards, follows):
+    length = shape_of(store, rewards).length
+    assert length == pytest.approx(follows) if follows else abs(length or 0.0) < 0.9
+
+
+def test_the_best_reward_is_that_of_the_task(store):
+    found = shape_of(store, lambda n, _: 0 if n in (3, 30) else 10 if n % 8 == 0 else 1)
+    assert (found.at_best, found.high) == (62, 10)
+
+
+def test_tasks_that_always_fail_are_not_at_their_best(store):
+    assert shape_of(store, lambda n, _: n in (0, 8)).at_best == 2
+
+
+def test_a_reward_that_broke(store):
+    found = shape_of(store, lambda n, _: n == 0)
+    assert (found.same, found.newest, found.at_best) == (63, 0.0, 1)

@@ -22,6 +22,21 @@ def test_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean judge.votes?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "takes"),
+    [
+        ("--name", "bad name!", "1 to 128 of A-Z"),
+        ("--name", "", "1 to 128 of A-Z"),
+        ("--rubric", "/", "the rubric's text, or a file"),
+        ("--rubric", " ", "the rubric's text, or a file"),
+    ],
+)
+def test_what_a_rerun_cannot_take(option: str, value: str, takes: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["judge", "rerun", option, value, "--set", "judge.function=m:f"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"slipstream judge: {option} {value!r}: ") and takes in err and err.count("\n") == 1
+
+
 def test_show_needs_no_judge(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["judge", "show", "no group"]) == 2
     assert capsys.readouterr().err == "slipstream judge: 'no group' is no group's id\n"

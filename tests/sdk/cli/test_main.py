@@ -25,6 +25,24 @@ def test_a_terminal_that_has_no_arrows_ends_no_command(monkeypatch: pytest.Monke
     assert shown.buffer.getvalue() == b"a \\u2192 b\n"
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-1e999", "x"])
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("distill", "--min-reward"),
+        ("distill", "--epochs"),
+        ("episodes", "--reward-min"),
+        ("replay", "--alpha"),
+        ("annotate", "--at"),
+    ],
+)
+def test_a_number_is_finite(command: str, option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as e:
+        main([command, f"{option}={value}"])
+    assert e.value.code == 2
+    assert f"argument {option}: {value!r} is no number" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", [["keys", "list"], ["demo"], ["proxy"]])
 def test_a_system_without_what_it_needs(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -22,6 +22,10 @@ def test_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
         (["--epochs", "2"], "add --from-store"),
         (["--from-store", "--once"], "leave out the options"),
         (["--from-store", "--tag", "no"], "write KEY=VALUE"),
+        (["--epochs", "0"], "add --from-store"),
+        (["--from-store", "--stop", "--epochs", "2"], "leave out --epochs"),
+        (["--from-store", "--epochs", "0"], "train: --epochs: Input should be greater than or equal to 1"),
+        (["--from-store", "--epochs", "1001"], "train: --epochs: Input should be less than or equal to 1000"),
     ],
 )
 def test_options_that_do_not_go_together(args: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:

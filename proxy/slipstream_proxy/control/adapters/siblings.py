@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -52,6 +52,8 @@ RECENT = 3600.0
 AGAIN = 10.0
 """Seconds until the next look, where nothing can be sampled now."""
 DAY = 86_400.0
+OPEN = 16_384
+"""Tokens that a sample may have whose step named no limit: so many are set aside for it."""
 KEPT = ("stop", "stop_token_ids", "max_tokens", "max_completion_tokens")
 """Of the step's own settings: where a reply ends. Everything else is the policy's own."""
 
@@ -65,6 +67,12 @@ class LiveStep:
     def body(self) -> JsonObject:
         """The request of one more sample, without its model. A grammar, and what else shaped the reply, is left out."""
         return self._asked(*KEPT) | {"temperature": 1.0, "logprobs": True, "return_token_ids": True}
+
+    def most(self) -> int:
+        """Tokens that all its samples may have."""
+        asked = [self.parsed.sampling.get(name) for name in ("max_completion_tokens", "max_tokens")]
+        limit = next((n for n in asked if isinstance(n, int) and n > 0), OPEN)
+        return self.route.explore_samples * limit
 
     def live(self) -> tuple[JsonObject, JsonObject] | None:
         """The answer that the agent had, as a request and its reply. None: it is not the policy's own sample."""
@@ -108,8 +116,11 @@ class SiblingSampler:
         self.access, self.writer, self.registry, self.engines = access, writer, registry, engines
         self.replays, self.metrics = replays, metrics
         self.waiting: deque[LiveStep] = deque(maxlen=WAITING)
-        self.spent: dict[str, int] = {}
-        """Model → tokens that were sampled today, as of the last look."""
+        self._day = 0.0
+        self._spent: dict[str, int] = {}
+        """Model → tokens that were sampled since the day began. Those that were thrown away are in no store."""
+        self._reserved: Counter[str] = Counter()
+        """Model → tokens that its steps may still have which are being sampled."""
         self.busy = 0
         """Steps that are being sampled."""
         self._routes = any(r.explore == "siblings" for r in access.config.models.values())
@@ -125,6 +136,19 @@ class SiblingSampler:
 
     async def stop(self) -> None:
         await end(self._tasks)
+
+    async def today(self) -> dict[str, int]:
+        """Model → tokens that were sampled today."""
+        routes = [r for r in self.access.config.models.values() if r.explore == "siblings"]
+        return {m: await self._spent_today(m) for m in {r.trained or self.access.config.model_name for r in routes}}
+
+    async def _spent_today(self, model: str) -> int:
+        day = self.access.now() // DAY * DAY
+        stored = await self.access.ask(self.access.store.episodes.sampled, model, day)
+        if day != self._day:
+            self._day, self._spent = day, {}
+        self._spent[model] = max(self._spent.get(model, 0), stored)  # more is stored where other proxies sample, too
+        return self._spent[model]
 
     def agents_came(self) -> None:
         self._turns.agents_came()
@@ -199,11 +223,21 @@ class SiblingSampler:
     async def _step_sampled(self, step: LiveStep, turns: IdleTurns) -> bool:
         """False: no engine has the live adapter."""
         model = str(step.head.trained)
-        since = self.access.now() // DAY * DAY
-        self.spent[model] = await self.access.ask(self.access.store.episodes.sampled, model, since)
-        if self.spent[model] >= step.route.explore_tokens:
+        spent = await self._spent_today(model)
+        if spent >= step.route.explore_tokens:
             self.metrics.siblings.labels("budget").inc()
             return True
+        if spent + self._reserved[model] >= step.route.explore_tokens:
+            self.waiting.append(step)  # until it is known what the others took
+            await asyncio.sleep(NEXT)
+            return True
+        self._reserved[model] += step.most()
+        try:
+            return await self._sampled(step, model, turns)
+        finally:
+            self._reserved[model] -= step.most()
+
+    async def _sampled(self, step: LiveStep, model: str, turns: IdleTurns) -> bool:
         first = sibling_of(step.head.id, 1)
         if await self.access.ask(self.access.store.episodes.known, step.head.key, [first]):
             return True  # before the store was filled again
@@ -233,7 +267,9 @@ class SiblingSampler:
                     url = f"{engine.url}/v1/chat/completions"
                     status, answer, _ = await self.engines.ask("POST", url, body, PATIENCE)
                     if status == 200 and isinstance(answer, dict):
-                        told(tokens_of(answer, "completion_tokens"))
+                        told(tokens := _tokens(answer))
+                        model = str(step.head.trained)
+                        self._spent[model] = self._spent.get(model, 0) + tokens
                 break
             except TimeoutError:
                 continue  # an agent's call goes first
@@ -288,3 +324,9 @@ class SiblingSampler:
             await self.writer.put(Kind.CALL, record, dumps(one.request), dumps(one.reply))
         if self.access.ingester is not None:
             self.access.ingester.wake()
+
+
+def _tokens(answer: JsonObject) -> int:
+    """How many were sampled."""
+    choices = [c for c in answer.get("choices") or () if isinstance(c, dict)]
+    return tokens_of(answer, "completion_tokens") or sum(len(c.get("token_ids") or ()) for c in choices)

@@ -11,15 +11,17 @@ wait for an idle engine and have a quota a day, too.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Literal, NamedTuple
 
 from slipstream import contract as c
 from slipstream.contract import Event, Paused
-from slipstream.settings.trainer import ScheduleConfig, clock
+from slipstream.settings.trainer import ScheduleConfig, midnight
 from slipstream.shared.processes.process import cpu_seconds
 from slipstream_proxy.control.storage.access import StoreAccess
+from slipstream_proxy.control.storage.spool_reader import Item
 from slipstream_proxy.store.read.pages import LabelQueue
+from slipstream_proxy.store.values import RecordedCall
 from slipstream_proxy.store.write.judge_queue import JudgeQueue
 
 Role = Literal["judge", "trainer"]
@@ -192,8 +194,14 @@ class TrainingSchedule:
         self.settings, self.busy = settings, busy
         self._known = ScheduleState()
         self._until = 0.0
-        self._busy_at = 0.0
+        self._busy_at = time.time()
+        """As far as is known: of the time before this start nothing is."""
         self._shut = True
+
+    def saw(self, items: Sequence[Item]) -> None:
+        """The store has these calls. What went to another API, or was imported, was not in the engine."""
+        calls = [item.head for item in items if isinstance(item, RecordedCall) and not item.head.external]
+        self._busy_at = max([self._busy_at, *(head.at + head.seconds for head in calls)])
 
     async def admits(self, access: StoreAccess) -> bool:
         """Whether the trainer may have a batch. When that begins, what has waited is kept, however old it becomes."""
@@ -218,14 +226,13 @@ class TrainingSchedule:
         if (at := s.opens(now)) > now:
             return ScheduleState(False, f"its hours are {s.hours}", at)
         if s.minutes is not None:
-            events = await access.ask(access.store.events.within, TRAINED, clock(now, 0), None, 100_000)
-            spent = sum(took for e in events if isinstance(took := e.data.get("seconds"), int | float)) / 60
+            events = await access.ask(access.store.events.within, TRAINED, midnight(now, 0), None, 100_000)
+            spent = sum(max(0.0, took) for e in events if isinstance(took := e.data.get("seconds"), int | float)) / 60
             if spent >= s.minutes:
                 text = f"{spent:.0f} of {s.minutes:g} minutes of today are spent"
-                return ScheduleState(False, text, s.opens(clock(now, 1)))
+                return ScheduleState(False, text, s.opens(midnight(now, 1)))
         if s.idle is not None:
-            ended = await access.ask(access.store.episodes.last_end)
-            self._busy_at = now if await self.busy() else max(self._busy_at, min(ended, now))
+            self._busy_at = now if await self.busy() else min(self._busy_at, now)
             if now - self._busy_at < s.idle:
                 return ScheduleState(False, f"the engine is not idle for {s.idle:g} s", self._busy_at + s.idle)
         return ScheduleState()

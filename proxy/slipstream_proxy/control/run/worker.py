@@ -220,6 +220,7 @@ class ControlPlane:
         deps = self.deps
         deps.notify()
         deps.siblings.saw(items)
+        deps.schedule.saw(items)
         items = [item for item in items if not _is_sibling(item)]
         deps.feed.committed(items)
         if deps.ingester:

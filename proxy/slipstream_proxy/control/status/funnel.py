@@ -268,6 +268,10 @@ def shape_lines(counts: FunnelCounts) -> Iterator[FunnelLine]:
         text = f"all {shape.n} rewards of the newest runs are {shape.high:g}, and no run ever got another"
         fix = "try the reward or the judge on a run that you know is good and on one that is bad: both must differ"
         yield FunnelLine(stage="reward", cause="constant", count=shape.n, text=text, fix=fix, blocks=True)
+    elif shape.same >= SHAPE_LEAST and counts.best is not None and shape.newest < counts.best:
+        text = f"the reward has not varied in the last {shape.same} runs, which all have {shape.newest:g}"
+        fix = "see whether the reward, the judge or the agent broke: try the reward on a run that you know is good"
+        yield FunnelLine(stage="reward", cause="unvaried", count=shape.same, text=text, fix=fix)
     elif shape.length is not None and abs(shape.length) >= LENGTH_ALONE:
         which = "longer" if shape.length > 0 else "shorter"
         text = (
@@ -277,9 +281,7 @@ def shape_lines(counts: FunnelCounts) -> Iterator[FunnelLine]:
         fix = "let the reward or the rubric say what a good result is; a length may cost a little beside it"
         yield FunnelLine(stage="reward", cause="length", count=shape.n, text=text, fix=fix)
     elif CEILING * shape.n <= shape.at_best < shape.n:
-        text = (
-            f"{shape.at_best} of the newest {shape.n} runs have the best reward ever, {shape.high:g}: few groups teach"
-        )
+        text = f"{shape.at_best} of the newest {shape.n} runs have the best reward that their task ever had: few teach"
         fix = "give the agent harder tasks, or let the reward tell good runs from better ones"
         yield FunnelLine(stage="reward", cause="ceiling", count=shape.at_best, text=text, fix=fix)
 
@@ -678,9 +680,7 @@ def _siblings(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine
     text = f"{plural(counts.siblings, 'sibling', 'siblings')} of agents' steps so far, {spent} of {most} tokens today"
     fix: str | None = None
     if around.sibling_steps:
-        text += (
-            f"; {plural(around.sibling_steps, 'step waits', 'steps wait')} until no agent's call has run for a second"
-        )
+        text += f"; {plural(around.sibling_steps, 'step waits', 'steps wait')} for the engine's idle time"
     elif counts.calls and not counts.siblings:
         fix = "wait for calls; only chat completions with recorded token ids have siblings"
     if spent >= most:

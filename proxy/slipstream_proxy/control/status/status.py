@@ -138,7 +138,6 @@ def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
         judge_error=deps.judges.error(deps.now()),
         judge_chance=deps.judges.chance(deps.now()),
         sibling_steps=len(deps.siblings.waiting) + deps.siblings.busy,
-        sibling_tokens=deps.siblings.spent,
         sidecars=troubled,
         held=deps.lease.held is not None,
         behind=deps.fleet.behind,
@@ -168,6 +167,7 @@ async def read_funnel(deps: Deps, stack: StackReport | None = None) -> c.Funnel:
             sidecar = heard(deps, found, stack.pids.get(found.name), at_work=found.name == "trainer")
             if sidecar.name == "trainer" and sidecar.state == "silent":
                 around.sidecars = [*around.sidecars, ("trainer", "silent", f"the trainer hangs: {sidecar.reason}")]
+        around.sibling_tokens = await deps.siblings.today()
         paused = await deps.switch.state(deps)
         if paused.paused:
             who = "somebody" if paused.by in (None, "-") else paused.by

@@ -420,11 +420,6 @@ class EpisodeTable:
         with self.db.read() as tx:
             return int(tx.all(sql, (model, since))[0][0])
 
-    def last_end(self) -> float:
-        """When the latest call ended, as far as it is stored; 0: there is none."""
-        with self.db.read() as tx:
-            return float(tx.all("SELECT coalesce(max(last_end), 0) FROM t_episodes")[0][0])
-
     def owners(self, episode: str, most: int = 2) -> list[str]:
         """Keys that have an episode of this id, deleted ones apart, at most ``most`` of them."""
         with self.db.read() as tx:

@@ -11,7 +11,9 @@ What the page, the metrics and the gate compare: rewards by adapter, arm and sou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
 from math import isfinite
 from typing import NamedTuple, TypeVar
 
@@ -243,6 +245,8 @@ SAME = 1e-9
 """Rewards of a group that differ by less are equal."""
 DIFFERENT = 5
 """Values of reward and of length that must occur before one is said to follow the other."""
+PAIRS = 64
+"""Pairs of runs that differ in both, from which on their order says something."""
 LONE = 4
 """Untagged runs of one call that are told about."""
 RATE_SECONDS = 600.0
@@ -282,11 +286,15 @@ class RewardShape(NamedTuple):
     low: float
     high: float
     at_best: int
-    """Runs with the highest reward ever."""
+    """Runs with the highest reward that their task ever had."""
     length: float | None
-    """Correlation of reward and sampled tokens, over all runs or within their groups, whichever is stronger. None: one
-    of them does not vary, or hardly.
+    """Correlation of reward and sampled tokens, or of their order, over all runs or within their groups, whichever is
+    the strongest. None: one of them does not vary, or hardly.
     """
+    same: int = 1
+    """Newest runs one after the other with one reward."""
+    newest: float = 0.0
+    """That reward."""
 
 
 class DearFigures(NamedTuple):
@@ -364,26 +372,46 @@ def dear_figures(tx: Tx, rules: Rules, judge_name: str) -> DearFigures:
         *to_judge(tx, judge_name),
         best=best,
         worst=worst,
-        shape=None if best is None else _shape(tx, best),
+        shape=None if best is None else _shape(tx, best, worst),
         live=_live(tx),
         lone=_lone(tx),
     )
 
 
-def _shape(tx: Tx, best: float) -> RewardShape | None:
-    sql = f"""SELECT count(*), min(reward), max(reward), sum(CASE WHEN reward >= ? THEN 1 ELSE 0 END),
+def _shape(tx: Tx, best: float, worst: float) -> RewardShape | None:
+    newest = f"""SELECT reward, CAST(completion_tokens AS FLOAT8) AS tokens, coalesce(grp, eid) AS grp, task
+        FROM t_episodes WHERE split = 'train' AND state = 'done' AND reward IS NOT NULL
+        ORDER BY ended DESC, eid LIMIT {SHAPED}"""
+    sql = f"""SELECT count(*), min(reward), max(reward),
+        sum(CASE WHEN reward >= coalesce(top, ?) AND reward > ? THEN 1 ELSE 0 END),
         corr(reward, tokens), corr(CASE WHEN abs(above) < {SAME} THEN 0 ELSE above END, longer),
         count(DISTINCT tokens), count(DISTINCT reward)
-        FROM (SELECT reward, tokens, reward - avg(reward) OVER (PARTITION BY task) AS above,
-        tokens - avg(tokens) OVER (PARTITION BY task) AS longer
-        FROM (SELECT reward, CAST(completion_tokens AS FLOAT8) AS tokens, coalesce(grp, eid) AS task FROM t_episodes
-        WHERE split = 'train' AND state = 'done' AND reward IS NOT NULL ORDER BY ended DESC, eid LIMIT {SHAPED}) q) r"""
-    ((n, low, high, at_best, over_all, in_groups, lengths, rewards),) = tx.all(sql, (best,))
+        FROM (SELECT reward, tokens, task, reward - avg(reward) OVER (PARTITION BY grp) AS above,
+        tokens - avg(tokens) OVER (PARTITION BY grp) AS longer FROM ({newest}) q) r
+        LEFT JOIN (SELECT task, max(reward) AS top FROM t_episodes WHERE split = 'train' AND state <> 'deleted'
+        GROUP BY task HAVING count(reward) >= {DIFFERENT}) best ON best.task = r.task"""
+    ((n, low, high, at_best, over_all, in_groups, lengths, rewards),) = tx.all(sql, (best, worst))
     if not n:
         return None
-    known = [float(x) for x in (over_all, in_groups) if x is not None and isfinite(x)]
-    length = max(known, key=abs) if known and min(lengths, rewards) >= DIFFERENT else None
-    return RewardShape(int(n), low, high, int(at_best), length)
+    runs = [(float(reward), float(tokens), str(grp)) for reward, tokens, grp, _ in tx.all(newest)]
+    known = [float(x) for x in (over_all, in_groups) if rewards >= DIFFERENT and x is not None and isfinite(x)]
+    known = [*known, *_orders(runs)] if lengths >= DIFFERENT else []
+    same = next((i for i, run in enumerate(runs) if abs(run[0] - runs[0][0]) >= SAME), len(runs))
+    return RewardShape(int(n), low, high, int(at_best), max(known, key=abs, default=None), same, runs[0][0])
+
+
+def _orders(runs: Sequence[tuple[float, float, str]]) -> list[float]:
+    """How far rewards are ordered as lengths are, over all pairs of runs, and over pairs of one group: 1 where no
+    longer run has less, -1 where none has more. Nothing where too few runs differ from the rest.
+    """
+    if len(runs) - max(Counter(reward for reward, _, _ in runs).values()) < DIFFERENT:
+        return []
+    pairs = [Counter[bool](), Counter[bool]()]
+    for (reward, tokens, grp), (other, others, place) in combinations(runs, 2):
+        if tokens != others and abs(reward - other) >= SAME:
+            for kept in pairs if grp == place else pairs[:1]:
+                kept[(tokens > others) is (reward > other)] += 1
+    return [(p[True] - p[False]) / p.total() for p in pairs if p.total() >= PAIRS]
 
 
 def _lone(tx: Tx) -> int:

@@ -5,7 +5,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from slipstream.cli.common import add_client, connect, proxy_url, read_config
+from slipstream.cli.common import add_client, connect, finite, proxy_url, read_config
 from slipstream.cli.data.episodes import add_filters, filters
 from slipstream.errors import ConfigError, StartError, Unavailable
 from slipstream.shared.functions import need
@@ -27,12 +27,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--min-reward",
-        type=float,
+        type=finite,
         metavar="X",
         help="the reward from which on a run is good; default: the best runs of each task (sft), the mean (kto)",
     )
     add_filters(parser, model="as --from", reward_min="leaves others out before they are counted: see --min-reward")
-    parser.add_argument("--epochs", type=float, metavar="N", help="at most so many passes over the runs; default: 3")
+    parser.add_argument("--epochs", type=finite, metavar="N", help="at most so many passes over the runs; default: 3")
     parser.add_argument("--from-export", metavar="FILE", help="without a proxy: what `slipstream export` wrote")
     parser.add_argument("--init-adapter", metavar="DIR", help="start from this adapter")
     parser.add_argument("--dry-run", action="store_true", help="say what would be trained on, and what not, and why")

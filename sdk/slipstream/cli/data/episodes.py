@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from slipstream.cli.common import MOMENT, add_client, connect, number, table, when
+from slipstream.cli.common import MOMENT, add_client, connect, finite, number, table, when
 from slipstream.contract import WORDS, CallRecord, EpisodeDetail, Reward
 from slipstream.errors import ConfigError
 from slipstream.shared.moments import parse_moment
@@ -23,7 +23,7 @@ INDENT = 15
 def add_filters(parser: argparse.ArgumentParser, **told: str) -> None:
     """``told``: help for a filter that means something else here."""
     for name in FILTERS:
-        kind = float if name in {"reward_min", "reward_max"} else str
+        kind = finite if name in {"reward_min", "reward_max"} else str
         text = {"kind": "with such a call: main, subagent, title, summary, compaction, side, …"}.get(name)
         text = told.get(name, MOMENT if name in MOMENTS else text)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=text)

@@ -2,11 +2,8 @@ from __future__ import annotations
 
 import argparse
 
-from pydantic import ValidationError
-
 from slipstream.cli.common import add_client, connect
 from slipstream.contract import FeedbackIn
-from slipstream.errors import ConfigError
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -20,10 +17,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    try:
-        said = FeedbackIn(text=args.text, call=args.call, reply=args.reply, thumb=args.thumb)
-    except ValidationError as e:
-        raise ConfigError(e.errors()[0]["msg"].removeprefix("Value error, ")) from e
+    said = FeedbackIn(text=args.text, call=args.call, reply=args.reply, thumb=args.thumb)
     with connect(args) as client:
         ack = client.add_feedback(args.id, said, of_key=args.of_key)
     print(ack.model_dump_json() if args.json else f"kept{f'; {ack.fix}' if ack.fix else ''}")

@@ -4,8 +4,6 @@ import argparse
 import sys
 import time
 
-from pydantic import ValidationError
-
 from slipstream import contract as c
 from slipstream.cli.common import add_client, connect
 from slipstream.client import Client
@@ -45,10 +43,7 @@ def which(args: argparse.Namespace) -> list[c.ForgetIn]:
         raise ConfigError("which episodes? give ids, --of-key, --tag or --user")
     tags = dict(t.split("=", 1) for t in args.tag)
     parts = [args.id[at : at + c.FORGET_MOST] for at in range(0, len(args.id), c.FORGET_MOST)] or [[]]
-    try:
-        return [c.ForgetIn(episodes=part, key=args.of_key, tags=tags, user=args.user) for part in parts]
-    except ValidationError as e:
-        raise ConfigError("; ".join(f"{x['loc'][0]}: {x['msg']}" for x in e.errors())) from e
+    return [c.ForgetIn(episodes=part, key=args.of_key, tags=tags, user=args.user) for part in parts]
 
 
 def confirmed(args: argparse.Namespace) -> bool:

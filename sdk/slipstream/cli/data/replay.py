@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path
 
-from slipstream.cli.common import add_client, connect, proxy_url, read_config
+from slipstream.cli.common import add_client, connect, finite, proxy_url, read_config
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.errors import ApiError, ConfigError, StartError, Unavailable
@@ -73,8 +73,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, help="calls of a case that are asked at most, evenly chosen; default: all")
     parser.add_argument("--concurrency", type=int, default=8, help="cases at once (8)")
     parser.add_argument("--tokens", type=int, help="no case begins after so many tokens")
-    parser.add_argument("--seconds", type=float, help="no case begins after so many seconds")
-    parser.add_argument("--alpha", type=float, help="probability that an equal candidate fails; default: gate.alpha")
+    parser.add_argument("--seconds", type=finite, help="no case begins after so many seconds")
+    parser.add_argument("--alpha", type=finite, help="probability that an equal candidate fails; default: gate.alpha")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit XML")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as Markdown")
 

@@ -3,11 +3,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from pydantic import ValidationError
-
 from slipstream.cli.common import add_client, connect, table
 from slipstream.contract import Sql
-from slipstream.errors import ConfigError
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -17,10 +14,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    try:
-        Sql(query=args.query, limit=args.limit)
-    except ValidationError as e:
-        raise ConfigError("; ".join(f"{x['loc'][0]}: {x['msg']}" for x in e.errors())) from e
+    Sql(query=args.query, limit=args.limit)
     with connect(args) as client:
         result = client.sql(args.query, args.limit)
     if args.json:

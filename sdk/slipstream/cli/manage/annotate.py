@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import argparse
 
-from slipstream.cli.common import add_client, connect
+from slipstream.cli.common import add_client, connect, finite
 
 BEGINS = ": the gate counts only runs that begin from then on"
 
@@ -10,7 +10,7 @@ BEGINS = ": the gate counts only runs that begin from then on"
 def add(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
     parser.add_argument("text", help="what happened: the charts show this text")
-    parser.add_argument("--at", type=float, help="when, in seconds since the epoch; default: now")
+    parser.add_argument("--at", type=finite, help="when, in seconds since the epoch; default: now")
     parser.add_argument(
         "--rewards-changed",
         action="store_true",

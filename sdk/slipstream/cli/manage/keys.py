@@ -5,7 +5,7 @@ import json
 import sys
 import time
 
-from slipstream.cli.common import add_config, add_json, read_config, table, when
+from slipstream.cli.common import add_config, add_json, finite, read_config, table, when
 from slipstream.errors import ConfigError
 from slipstream.shared.functions import need
 from slipstream.shared.processes.proxy_file import running_proxy
@@ -20,13 +20,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     new = sub.add_parser("add", help="create a key; it is shown once")
     new.add_argument("name")
     new.add_argument("--scopes", default="inference,reward", help=f"of {', '.join(SCOPES)}; default inference,reward")
-    new.add_argument("--rate", type=float, help="requests a second")
+    new.add_argument("--rate", type=finite, help="requests a second")
     new.add_argument("--concurrency", type=int, help="requests at once")
     sub.add_parser("list", help="list keys with name, scopes and dates, never the secrets")
     turn = sub.add_parser("rotate", help="give a key another secret; its runs, rewards and limits stay its own")
     turn.add_argument("key", metavar="NAME", help="its name or id")
     grace = "seconds for which the secret of before is still taken; default 3600"
-    turn.add_argument("--grace", type=float, default=3600.0, help=grace)
+    turn.add_argument("--grace", type=finite, default=3600.0, help=grace)
     gone = sub.add_parser("revoke", help="revoke a key at once")
     gone.add_argument("key", metavar="NAME", help="its name or id")
     for verb in sub.choices.values():

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from slipstream.cli.common import add_config
+from slipstream.cli.common import add_config, finite
 from slipstream.shared.log import setup_logging
 
 
@@ -16,7 +16,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", action="store_true", help="keep everything running at the end")
     parser.add_argument("--data-dir", type=Path, default=Path("slipstream-data/demo"))
     add_config(parser)
-    parser.add_argument("--time-limit", type=float, help="seconds of training after the first step")
+    parser.add_argument("--time-limit", type=finite, help="seconds of training after the first step")
     parser.add_argument(
         "--steps", type=int, help="stop after this many steps, or at --time-limit, however good the agent is"
     )

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 from slipstream.cli.common import add_config, add_json, add_url, connect, proxy_url, read_config
 from slipstream.cli.data.episodes import add_filters, filters
+from slipstream.contract.base import TAG
 from slipstream.errors import ConfigError
 from slipstream.shared.functions import need
 from slipstream.shared.log import setup_logging
@@ -56,11 +58,19 @@ def run(args: argparse.Namespace) -> int:
             )
         )
     if args.action == "rerun":
+        _check_rerun(args)
         rerun = need("slipstream_judge.run.rerun", "judge").main
         which = {name: value for name, value in filters(args).items() if name not in ("since", "task")}
         asked = {"since": args.since, "rubric": args.rubric, "task": args.task, "name": args.name}
         return int(rerun(config, proxy_url(args), args.key, **asked, filters=which))
     return int(need("slipstream_judge.run.worker", "judge").main(config, proxy_url(args), args.key))
+
+
+def _check_rerun(args: argparse.Namespace) -> None:
+    if args.name is not None and TAG.match(args.name) is None:
+        raise ConfigError(f"--name {args.name!r}: a name has 1 to 128 of A-Z a-z 0-9 . _ -")
+    if args.rubric is not None and (not args.rubric.strip() or (len(args.rubric) < 256 and Path(args.rubric).is_dir())):
+        raise ConfigError(f"--rubric {args.rubric!r}: give the rubric's text, or a file with it")
 
 
 def _retry(args: argparse.Namespace) -> int:

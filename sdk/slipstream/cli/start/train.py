@@ -54,7 +54,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.from_store:
         return _from_store(args)
-    if filters(args) or args.epochs or args.dry_run or args.stop:
+    if filters(args) or args.epochs is not None or args.dry_run or args.stop:
         raise ConfigError("filters, --epochs, --dry-run and --stop say what of the store to train on: add --from-store")
     setup_logging()
     config = read_config(args, [f"trainer.init_adapter={args.init_adapter}"] if args.init_adapter else [])
@@ -77,6 +77,8 @@ def _from_store(args: argparse.Namespace) -> int:
     """Exit status 1: there is nothing to train on."""
     if args.once or args.from_export or args.resume or args.init_adapter or args.out:
         raise ConfigError("--from-store is the running trainer's work: leave out the options of a training of its own")
+    if args.stop and (args.epochs is not None or args.dry_run or filters(args)):
+        raise ConfigError("--stop ends all training on stored groups: leave out --epochs, --dry-run and filters")
     with connect(args) as client:
         if args.stop:
             stopped = client.stop_training_again()

@@ -29,6 +29,8 @@ from slipstream_proxy.store.tables.schema import VIEW_NAMES
 NDJSON = "application/x-ndjson"
 PAGE = 1000
 FOLLOW_POLL = 1.0
+LONGEST = 7 * 86_400
+"""Seconds of a step beyond which its event is refused."""
 SHOWN_WITHIN = 1.0
 """Seconds that an event's reply waits for the store. The spool has it by then; a busy store shows it later."""
 
@@ -106,6 +108,10 @@ async def post_event(ctx: Ctx) -> web.StreamResponse:
     """
     deps = ctx.deps
     body: c.Event = ctx.body
+    took = body.data.get("seconds", 0)
+    if isinstance(took, bool) or not isinstance(took, int | float) or not 0 <= took <= LONGEST:
+        text = f"seconds must be a number from 0 to {LONGEST}: trainer.schedule.minutes counts them"
+        raise Problem(422, text, field="body.data.seconds", fix="send how long the step took")
     event = body.model_copy(update={"id": 0, "at": body.at or deps.now()})
     await deps.mutate("event", event.model_dump(mode="json"), wait=SHOWN_WITHIN)
     deps.metrics.event(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from slipstream.contract import EXPLORE_TAG, filter_of
@@ -43,7 +44,7 @@ class Capture(CallStep):
         model = asked if isinstance(asked, str) and asked else self._models.default
         target = self._models.of(model)
         if target.explored is not None and payload is not None and call.asked.split == "train" and live.gives_ids:
-            target = self._explored(target, payload, call.asked.episode)
+            target = self._explored(target, payload, call)
         call.asked.mean(model, target)
         call.route.name(target.model)
         if payload is None and call.asked.dialect.routeless:
@@ -57,14 +58,15 @@ class Capture(CallStep):
             self._ask_for_text(call, payload)
         return False
 
-    def _explored(self, target: ModelTarget, payload: JsonObject, episode: RunningEpisode | None) -> ModelTarget:
+    def _explored(self, target: ModelTarget, payload: JsonObject, call: Call) -> ModelTarget:
         """The target, or the one of explored episodes: where the call cannot be trained on as it is sampled, and can be
         when it is sampled so. Each worker decides alike for all calls of an episode.
         """
-        explored = target.explored
+        explored, episode, dialect = target.explored, call.asked.episode, call.asked.dialect
         if explored is None or episode is None or not in_share(episode, target):
             return target
-        asked = dict(self._live.sampling) | {name: value for name, value in payload.items() if value is not None}
+        sent = dialect.as_chat(payload).body if dialect.routeless else payload  # its fields have names of their own
+        asked = dict(self._live.sampling) | {name: value for name, value in sent.items() if value is not None}
         asked.update(target.sampling)
         unknown = not self._live.sampling_known and any(name not in asked for name in NEUTRAL)
         if not unknown and untrainable(asked, trust=False) is None:
@@ -74,17 +76,20 @@ class Capture(CallStep):
         if EXPLORE_TAG not in episode.tags:
             episode.tags = {**episode.tags, EXPLORE_TAG: "temperature"}
         self._metrics.add("slipstream_explored_calls_total")
-        return explored
+        return explored if asked.get("seed") is None else replace(explored, shown=_seedless(explored.shown))
 
     def _ask_for_ids(self, call: Call, payload: JsonObject) -> None:
         target, dialect, episode = call.asked.target, call.asked.dialect, call.asked.episode
-        if target.explores:  # other fields are written below: a format may have no such member
+        if target.explores and not dialect.routeless:  # others are written below: a format may have no such member
             payload.update((name, value) for name, value in target.sampling if name in payload or name == "temperature")
         else:
             payload.update(target.sampling)
         if dialect.name == "responses":  # its reply tells the caller what was sampled with
             self._say_sampling(payload, target)
         injected = self._inject(dialect, payload)
+        if target.explores:
+            for body in (payload, injected.body):
+                body.pop("seed", None)  # with one seed all explored runs of a task are one reply
         if injected.back is None and dialect.routeless:
             raise RequestRefused(400, f"as a chat completion this cannot be asked: {injected.note}")
         if injected.note is None:
@@ -141,6 +146,10 @@ class Capture(CallStep):
         if hide is None or call.route.back is not None or status != 200:
             return body
         return cut(body) if hide.packed else call.asked.dialect.whole(body, hide)
+
+
+def _seedless(shown: str) -> str:
+    return shown.replace(";", ", seed=none;")
 
 
 def in_share(episode: RunningEpisode, target: ModelTarget) -> bool:
