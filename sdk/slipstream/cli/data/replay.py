@@ -145,9 +145,10 @@ def _runs(
         if pair is not None:
             test.see(pair)
     begun = [case for case, _ in played]
+    notes = [replayer.note] if replayer.note and args.run != RECORDED else []
     report = ReplayReport(
         sides[0].name, sides[1].name, [test] if test.pairs else [], begun, args.samples, budget.spent,
-        replayer.stopped, len(cases) - len(begun), limits=RUN_LIMITS,
+        replayer.stopped, len(cases) - len(begun), limits=RUN_LIMITS, notes=notes,
     )  # fmt: skip
     needed = least(detect, alpha)
     if 2 * len(test.pairs) < len(begun):
