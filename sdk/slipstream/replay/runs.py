@@ -15,7 +15,7 @@ import os
 import tempfile
 import threading
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -291,7 +291,8 @@ class RunReplayer:
             return None
         case.error = None
         e, (candidate_mean, control_mean) = case.episode, (fmean(side) for side in zip(*values, strict=True))
-        return CasePair(e.id, candidate_mean, control_mean, 0, place=f"{e.key}/{e.id}")
+        why = (_came_to(runs[0]), _came_to(runs[1]))
+        return CasePair(e.id, candidate_mean, control_mean, 0, place=f"{e.key}/{e.id}", why=why)
 
     def _run_of(self, side: Side, case: ReplayCase, mark: str) -> PlayedRun:
         name = f"replay-{self._run}-{mark}-{uuid.uuid4().hex[:12]}"
@@ -314,6 +315,14 @@ class RunReplayer:
             run.failed = f"a run failed: {type(e).__name__}: {e}"[:200]
         finally:
             del server.runs[run.name]
+
+
+def _came_to(runs: Sequence[PlayedRun]) -> str:
+    """A side's runs of a case: the reward of each, and why those without one have none."""
+    values = ", ".join(f"{run.value:g}" for run in runs if run.value is not None)
+    whys = Counter(run.stopped or run.failed for run in runs if run.value is None)
+    lost = [f"{n} times: {why}" if n > 1 else str(why) for why, n in whys.most_common(2)]
+    return "; ".join([*([f"rewards {values}"] if values else []), *lost]).replace("\n", " ")
 
 
 def by_function(function: Callable[..., object]) -> Play:
