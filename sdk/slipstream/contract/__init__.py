@@ -76,6 +76,7 @@ from slipstream.contract.batches import (
     filter_of,
 )
 from slipstream.contract.cases import (
+    CASE_NAME,
     CASES_MOST,
     Case,
     CasePage,
@@ -183,6 +184,7 @@ __all__ = [
     "API",
     "BATCH_COLUMNS",
     "CASES_MOST",
+    "CASE_NAME",
     "EXPLORE_TAG",
     "FORGET_MOST",
     "ID_PATTERN",

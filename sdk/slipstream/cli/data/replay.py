@@ -208,13 +208,15 @@ async def _replayed(
 def _cases(args: argparse.Namespace) -> list[ReplayCase]:
     """In an order that has nothing to do with what they are: the replay may stop at any of them."""
     if Path(args.cases).suffix == ".jsonl":
+        if args.version is not None:
+            raise ConfigError("--version is of a set: a file has one version")
         found = list(file_cases(Path(args.cases)))
     else:
         try:
             with connect(args) as client:
                 found = list(stored_cases(client, args.cases, args.version))
         except (ApiError, Unavailable) as e:  # 1 says that the candidate is worse, and nothing else
-            raise StartError(f"{args.cases}: {e}") from e
+            raise StartError(f"{args.cases}: {e}" + (f" ({e.fix})" if e.fix else "")) from e
     if not found:
         raise ConfigError(f"{args.cases}: no cases in it")
     found.sort(key=lambda e: hashlib.sha256(f"{e.key}/{e.id}".encode()).digest())
