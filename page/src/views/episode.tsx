@@ -134,7 +134,7 @@ function AddToCases({ detail: d }: { detail: EpisodeDetail }): JSX.Element | nul
     </>
   ) : (
     <form class="row" onSubmit={(e) => void add(e)}>
-      <input aria-label="set of cases" name="set" required pattern="[A-Za-z0-9._-]{1,128}" value={name} onInput={(e) => setName(e.currentTarget.value)} />
+      <input aria-label="set of cases" name="set" required pattern="[A-Za-z0-9._\-]{1,128}" value={name} onInput={(e) => setName(e.currentTarget.value)} />
       <button class="primary">Add</button>
       <button type="button" onClick={() => setName(null)}>Cancel</button>
       <Refused error={error} />

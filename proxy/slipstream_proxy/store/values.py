@@ -72,6 +72,8 @@ class EpisodeFilter:
     until: float | None = None
     tagged: list[str] = field(default_factory=list)
     """Names of tags that it has, whatever their values."""
+    replays: bool = True
+    """Also runs that ``slipstream replay --run`` played."""
     q: str | None = None
     """Words and "phrases" that its messages, its id, task and tags hold, all of them; or a call's id."""
     outcome: str | None = None

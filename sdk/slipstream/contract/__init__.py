@@ -78,6 +78,7 @@ from slipstream.contract.batches import (
     filter_of,
 )
 from slipstream.contract.cases import (
+    CASE_NAME,
     CASES_MOST,
     Case,
     CasePage,
@@ -185,6 +186,7 @@ __all__ = [
     "API",
     "BATCH_COLUMNS",
     "CASES_MOST",
+    "CASE_NAME",
     "EXPLORE_TAG",
     "FORGET_MOST",
     "ID_PATTERN",

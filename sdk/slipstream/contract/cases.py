@@ -12,13 +12,15 @@ from slipstream.contract.names import Named, NamedEpisode
 
 CASES_MOST = 2000
 """Episodes that one request adds to a set or removes from it."""
+CASE_NAME = r"[A-Za-z0-9._-]{1,128}"
+"""A set's name."""
 CaseCount = Annotated[int, Field(ge=1, le=CASES_MOST)]
 
 
 class CaseSet(Model):
     name: str
     version: int
-    """It grows with each change. Earlier versions can still be read."""
+    """It grows with each change. Earlier versions can still be read. 0: there is no such set."""
     cases: int
     changed: float
 
@@ -78,6 +80,8 @@ class CasesChanged(Model):
     """Episodes whose copy would be too large; they were not added."""
     dropped: list[str] = Field(default_factory=list)
     """Episodes whose calls retention has dropped; they were not added, and an earlier copy stays."""
+    forgotten: list[str] = Field(default_factory=list)
+    """Imported episodes that were forgotten here; they were not added."""
     found: int = 0
     """Episodes that the filters found. There may be more than were looked at (``more``) or added."""
     more: bool = False

@@ -79,10 +79,13 @@ def by_tools(call: CallRecord, message: Reply) -> float:
 
 
 def checked(function: Callable[..., Any], name: str) -> Score:
-    """A user's function. Its result must be a number from 0 to 1 (``ConfigError``)."""
+    """A user's function. It must return a number from 0 to 1, and raise nothing (``ConfigError``)."""
 
     def score(call: CallRecord, message: Reply) -> float:
-        value = function(call, message)
+        try:
+            value = function(call, message)
+        except Exception as e:
+            raise ConfigError(f"{name} failed at call {call.number} of {call.episode}: {type(e).__name__}: {e}") from e
         if not isinstance(value, int | float) or not 0 <= value <= 1:
             raise ConfigError(f"{name} returned {value!r}: it is to return a number from 0 to 1")
         return float(value)
@@ -104,6 +107,10 @@ class CasePair:
     steps: int = 1
     place: str = ""
     """What tells the case from others, where its name alone does not."""
+    typical: tuple[int, int] = (0, 0)
+    """At that call, the reply of each side that people see."""
+    why: tuple[str, str] | None = None
+    """Of whole runs: what each side's came to."""
 
     @property
     def difference(self) -> float:
@@ -341,7 +348,9 @@ class Questions:
         if count := len(self.tests[TOOLS].pairs):
             return f"Tool calls are compared with those of the {count} cases whose reward is at least the mean."
         why = "no case has a reward and a tool call" if self._alike else "the control is the recorded calls themselves"
-        return f"Only guards are compared: {why}. Score replies by a function or a judge."
+        return (
+            f"Only guards are compared, not what the replies say: {why}. Score replies by a function or a judge (--by)."
+        )
 
     def short(self, missing: int) -> str | None:
         """Why the cases are too few for a verdict. ``missing``: those without an answer."""
@@ -375,8 +384,38 @@ def least(detect: Detect, alpha: float) -> int:
 
 
 def pair_of(case: ReplayCase, scores: Callable[[ReplayStep], tuple[list[float], list[float]]]) -> CasePair:
-    means = [tuple(fmean(side) for side in scores(step)) for step in case.steps]
+    found = [scores(step) for step in case.steps]
+    means = [tuple(fmean(side) for side in one) for one in found]
     lost = min(range(len(means)), key=lambda i: means[i][0] - means[i][1])
     mean_a, mean_b = (fmean(m[side] for m in means) for side in (0, 1))
-    e = case.episode
-    return CasePair(e.id, mean_a, mean_b, case.steps[lost].call.number, case, len(means), f"{e.key}/{e.id}")
+    e, step = case.episode, case.steps[lost]
+    return CasePair(
+        e.id, mean_a, mean_b, step.call.number, case, len(means), f"{e.key}/{e.id}", typical(step, found[lost])
+    )
+
+
+def typical(step: ReplayStep, scores: Sequence[list[float]]) -> tuple[int, int]:
+    """Of each side, the reply whose score is the nearest to the side's mean. Of several, one that the other side did
+    not give; so it is where both would be the same.
+    """
+    replies = (step.candidate, step.control)
+    texts = [[json.dumps(r["message"], sort_keys=True) for r in side] for side in replies]
+    if any(len(own) != len(side) for own, side in zip(scores, replies, strict=True)):  # a judge's: one figure a step
+        judged = [[x for part in step.judged for x in part[n]][: len(side)] for n, side in enumerate(replies)]
+        scores = [
+            own if len(own) == len(side) else [0.0] * len(side) for own, side in zip(judged, replies, strict=True)
+        ]
+
+    def place(side: int, *, other_first: bool) -> int:
+        mean, others = fmean(scores[side]), texts[1 - side]
+
+        def order(n: int) -> tuple[bool, float, bool]:
+            same = texts[side][n] in others
+            return same and other_first, abs(scores[side][n] - mean), same
+
+        return min(range(len(texts[side])), key=order)
+
+    a, b = (place(side, other_first=False) for side in (0, 1))
+    if texts[0][a] == texts[1][b]:
+        a, b = (place(side, other_first=True) for side in (0, 1))
+    return a, b

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree as ET
 
-from slipstream.replay.comparison import CasePair, PairedTest, guard
+from slipstream.replay.comparison import GUARDS, CasePair, PairedTest, guard
 from slipstream.replay.steps import JsonObject, ReplayCase, ReplayStep
 
 WORST = 3
@@ -42,15 +43,49 @@ class ReplayReport:
         return any(t.verdict == "worse" for t in self.tests)
 
     @property
+    def no_verdict(self) -> str | None:
+        """Why nobody can tell. A large loss that may still be chance is no reason to pass."""
+        unsure = next((t for t in self.tests if _unsure(t)), None)
+        if self.short or self.worse or unsure is None:
+            return self.short
+        lost = f"{unsure.question}: {len(unsure.pairs)} cases are too few to tell a loss of {-unsure.difference:.2f}"
+        return f"{lost} from chance; ask more cases"
+
+    @property
     def exit_code(self) -> int:
         """1: the candidate is worse. 2: there is no verdict. 0: no evidence that it is worse."""
-        return 1 if self.worse else 2 if self.short else 0
+        return 1 if self.worse else 2 if self.no_verdict else 0
 
     @property
     def verdict(self) -> str:
         if self.worse:
             return "worse"
-        return "no verdict" if self.short else "not shown to be worse"
+        return "no verdict" if self.no_verdict else "not shown to be worse"
+
+    @property
+    def headline(self) -> str:
+        """The verdict, and whether what the replies say was looked at."""
+        alone = self.exit_code == 0 and {t.question for t in self.tests} == {GUARDS}
+        return self.verdict + (" by guards, which is all that was compared" if alone else "")
+
+    def guards(self) -> dict[str, Counter[str]]:
+        """Why replies of each side were of no use, and how often."""
+        return {side: Counter(filter(None, map(guard, self._replies(side)))) for side in ("candidate", "control")}
+
+    def guarded(self) -> str | None:
+        """The same in words. None: every reply was of use."""
+        found = self.guards()
+        if not any(found.values()):
+            return None
+        sides = (
+            f"{side}: {', '.join(f'{n} {why}' for why, n in whys.most_common()) or 'none'} "
+            f"of {len(self._replies(side))} replies"
+            for side, whys in found.items()
+        )
+        return f"Guards failed in the {'; '.join(sides)}."
+
+    def _replies(self, side: str) -> list[JsonObject]:
+        return [r for c in self.cases for s in c.steps for r in getattr(s, side)]
 
     def remarks(self) -> list[str]:
         """What is to be known beside the numbers, a sentence each."""
@@ -59,13 +94,14 @@ class ReplayReport:
         asked = [s for c in self.cases if not c.error for s in c.steps if s.candidate]
         exact = sum(s.exact for s in asked)
         return [
-            *([f"No verdict: {self.short}."] if self.short else []),
+            *([f"No verdict: {why}."] if (why := self.no_verdict) and not self.worse else []),
+            *([why] if (why := self.guarded()) else []),
             *([f"Stopped early: {self.stopped}; {self.not_begun} cases were not begun."] if self.stopped else []),
             *(f"{n} cases are not compared: {why}" for why, n in failed.most_common(3)),
             *([f"{skipped} calls were not asked again: not a chat call, or without a good reply."] if skipped else []),
             *([f"{exact} of {len(asked)} steps were asked with the recorded token ids."] if exact else []),
             *self.notes,
-            self.limits,
+            *([self.limits] if self.cases else []),
         ]
 
 
@@ -82,73 +118,88 @@ def beside(messages: Sequence[object], candidate: object, control: object) -> tu
     return _text(asked), _text(candidate), _text(control)
 
 
-def differing(step: ReplayStep) -> tuple[JsonObject, JsonObject]:
-    """A message of each side: the first that the other side did not give too."""
-    sides = [[r["message"] for r in replies] for replies in (step.candidate, step.control)]
-    texts = [{_text(m) for m in side} for side in sides]
-    a, b = (next((m for m in side if _text(m) not in texts[1 - n]), side[0]) for n, side in enumerate(sides))
-    return a, b
-
-
-def _worst_step(pair: CasePair) -> tuple[str, str, str]:
-    """Where the candidate lost most."""
+def worst_step(pair: CasePair) -> tuple[ReplayStep, JsonObject, JsonObject]:
+    """Where the candidate lost most, and a typical reply of each side."""
     assert pair.case is not None
     step = next(s for s in pair.case.steps if s.call.number == pair.step)
-    return beside(step.call.messages, *differing(step))
+    a, b = pair.typical
+    return step, step.candidate[a]["message"], step.control[b]["message"]
+
+
+def _shown(pair: CasePair) -> list[str]:
+    """What people see of a case, a line each."""
+    texts: tuple[str, ...] = pair.why or ()
+    if pair.case is not None:
+        step, *replies = worst_step(pair)
+        texts = tuple(json.dumps(text) for text in beside(step.call.messages, *replies))
+    return [f"- {n}: {x}" for n, x in zip(("prompt ends", "candidate", "control")[-len(texts) :], texts, strict=False)]
+
+
+def _unsure(test: PairedTest) -> bool:
+    """It saw a loss that so many cases would mostly have shown, and did not show it."""
+    return test.verdict == "undecided" and -test.difference > test.visible
 
 
 def line_of(test: PairedTest) -> str:
     seen = f"a loss of about {test.visible:.2f} would have been seen" if test.verdict == "undecided" else test.verdict
-    if test.verdict == "undecided" and -test.difference > test.visible:
-        seen = "too few cases to be sure"
+    if _unsure(test):
+        seen = "not enough to tell"
     a, b = (sum(x) / len(test.pairs) for x in zip(*((p.candidate, p.control) for p in test.pairs), strict=True))
     return f"{test.question}: {a:.3f} against {b:.3f} ({test.difference:+.3f}) over {len(test.pairs)} cases; {seen}"
 
 
 def markdown(report: ReplayReport) -> str:
     spent = f"{report.samples} samples a step, {report.tokens} tokens"
-    lines = [f"# Replay: {report.verdict}", "", f"`{report.candidate}` against `{report.control}`, {spent}.", ""]
+    lines = [f"# Replay: {report.headline}", "", f"`{report.candidate}` against `{report.control}`, {spent}.", ""]
     lines += [f"- {line_of(t)}" for t in report.tests]
     for test in report.tests:
         if worst := test.worst(WORST):
             lines += ["", f"## Worst cases by {test.question}"]
         for pair in worst:
-            head = f"### {pair.name}, call {pair.step}: {pair.candidate:.2f} against {pair.control:.2f}"
-            texts = _worst_step(pair) if pair.case is not None else ()
-            parts = zip(("prompt ends", "candidate", "control"), texts, strict=pair.case is not None)
-            lines += ["", head, "", *(f"- {name}: {json.dumps(text)}" for name, text in parts)]
+            head = f"### {_place(pair)}: {pair.candidate:.2f} against {pair.control:.2f}"
+            lines += ["", head, "", *_shown(pair)]
     return "\n".join([*lines, "", *report.remarks(), ""])
 
 
+def _place(pair: CasePair) -> str:
+    return pair.name if pair.why else f"{pair.name}, call {pair.step}"
+
+
 def junit(report: ReplayReport) -> str:
-    """A test case for each question. The failure names the worst cases."""
-    suite = ET.Element("testsuite", name="slipstream replay", tests=str(len(report.tests)))
-    failures = 0
-    for test in report.tests:
-        case = ET.SubElement(suite, "testcase", classname="replay", name=test.question)
+    """A test case for each question. The failure names the worst cases, with both replies."""
+    questions = [t.question for t in report.tests] or ["replay"]
+    suite = ET.Element("testsuite", name="slipstream replay", tests=str(len(questions)))
+    failures, why = 0, report.no_verdict
+    cases = [ET.SubElement(suite, "testcase", classname="replay", name=name) for name in questions]
+    for test, case in zip(report.tests, cases, strict=False):
         if test.verdict == "worse":
             failures += 1
-            worst = "\n".join(f"{p.name}, call {p.step}: {p.difference:+.2f}" for p in test.worst(WORST))
-            ET.SubElement(case, "failure", message=line_of(test)).text = worst
-        elif report.short:
-            ET.SubElement(case, "error", message=report.short)
+            worst = [x for p in test.worst(WORST) for x in (f"{_place(p)}: {p.difference:+.2f}", *_shown(p))]
+            told = report.guarded() if test.question.startswith(GUARDS) else None
+            ET.SubElement(case, "failure", message=_xml(line_of(test))).text = _xml("\n".join([*worst, told or ""]))
+        elif why:
+            ET.SubElement(case, "error", message=_xml(why))
+    if not report.tests:
+        ET.SubElement(cases[0], "error", message=_xml(why or "nothing was compared"))
     suite.set("failures", str(failures))
-    suite.set("errors", str(len(report.tests) - failures if report.short else 0))
+    suite.set("errors", str(len(questions) - failures if why or not report.tests else 0))
+    ET.SubElement(suite, "system-out").text = _xml("\n".join(report.remarks()))
     return ET.tostring(suite, encoding="unicode", xml_declaration=True)
 
 
+def _xml(text: str) -> str:
+    """Without the control characters that XML has no way to write."""
+    return re.sub("[^\\t\\n\\r\\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)
+
+
 def as_json(report: ReplayReport) -> JsonObject:
-    guards = {
-        side: Counter(why for c in report.cases for s in c.steps for r in getattr(s, side) if (why := guard(r)))
-        for side in ("candidate", "control")
-    }
     return {
         "verdict": report.verdict,
         "candidate": report.candidate,
         "control": report.control,
         "tokens": report.tokens,
         "exact_steps": sum(s.exact for c in report.cases if not c.error for s in c.steps if s.candidate),
-        "guards": guards,
+        "guards": report.guards(),
         "remarks": report.remarks(),
         "tests": [
             {

@@ -15,7 +15,7 @@ import os
 import tempfile
 import threading
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,7 +27,7 @@ import httpx
 from slipstream.contract import REPLAY_OF_TAG, CallRecord, EpisodeDetail, Headers, replay_of
 from slipstream.errors import ConfigError
 from slipstream.replay.comparison import CasePair
-from slipstream.replay.steps import JsonObject, ReplayBudget, ReplayCase, Reply, Side
+from slipstream.replay.steps import SYSTEM, JsonObject, ReplayBudget, ReplayCase, Reply, Side
 from slipstream.shared.prefixes import whole_calls
 
 RUN_LIMITS = (
@@ -38,6 +38,8 @@ TIMEOUT = 600.0
 """Seconds for one call of a run."""
 TURNS = 50
 """Calls of a run whose tools are the record's."""
+PROMPT_FIELDS = {"messages": "system", "responses": "instructions"}
+"""Path of a wire format → the field that holds its system prompt, where that is no message."""
 
 
 class RunStopped(Exception):
@@ -84,25 +86,52 @@ def _place(name: str, arguments: object) -> tuple[str, str]:
     return name, json.dumps(arguments if arguments is not None else {}, sort_keys=True)
 
 
+def recorded_prompt(episode: EpisodeDetail) -> object:
+    """What the system message says that the recorded run begins with. None: it begins with another one."""
+    first = next(iter(episode.call_list[0].messages), None)
+    return first.get("content") if isinstance(first, dict) and first.get("role") in SYSTEM else None
+
+
+def with_prompt(body: JsonObject, path: str, prompt: object, *, always: bool) -> JsonObject:
+    """A request of the agent with this system prompt. ``always``: also where the agent's does not begin with one."""
+    place = PROMPT_FIELDS.get(path.rpartition("/")[2])
+    if place and body.get(place) is not None:
+        return body | {place: prompt}
+    listed = "input" if place == "instructions" else "messages"
+    messages = body.get(listed)
+    many = messages if isinstance(messages, list) else []
+    at = next((i for i, m in enumerate(many) if isinstance(m, dict) and m.get("role") in SYSTEM), None)
+    if at is not None and (always or at == 0):
+        return body | {listed: [*many[:at], {"role": many[at]["role"], "content": prompt}, *many[at + 1 :]]}
+    if not always or at is not None:
+        return body
+    if place:
+        return body | {place: prompt}
+    return body | {listed: [{"role": "system", "content": prompt}, *many]} if many else body
+
+
 @dataclass(slots=True)
 class PlayedRun:
-    """One run of one side. ``value``: from 0 to 1; None: it was stopped or failed."""
+    """One run of one side. ``value``: from 0 to 1; None: it was stopped or failed. ``recorded``: the other side alone
+    has a prompt of its own. The agent's may be that very one, so this side gets the record's.
+    """
 
     side: Side
     episode: EpisodeDetail
     name: str
     tools: RecordedTools
     budget: ReplayBudget
+    recorded: bool = False
     value: float | None = None
     stopped: str | None = None
     failed: str | None = None
 
-    def body(self, body: JsonObject) -> JsonObject:
+    def body(self, body: JsonObject, path: str = "chat/completions") -> JsonObject:
         """A request of the agent as the side gets it."""
-        call = self.episode.call_list[0]
-        if "messages" in body and self.side.system is not None:
-            bare = call.model_copy(update={"messages": body["messages"], "tools": [], "sampling": {}})
-            body = body | {"messages": self.side.body(bare, 1)["messages"]}
+        call, own = self.episode.call_list[0], self.side.system
+        prompt = recorded_prompt(self.episode) if self.recorded else own
+        if prompt is not None:
+            body = with_prompt(body, path, prompt, always=own is not None)
         return body | self.side.sampling | {"model": self.side.model or call.trained or call.model}
 
 
@@ -185,7 +214,7 @@ class RunServer:
         headers[f"x-slipstream-tag-{REPLAY_OF_TAG}"] = replay_of(run.episode.key, run.episode.id)
         headers |= {Headers.TASK: run.episode.task} if run.episode.task else {}
         headers |= {"authorization": f"Bearer {self.key}"} if self.key else {}
-        sent = json.dumps(run.body(json.loads(body))).encode() if body else None
+        sent = json.dumps(run.body(json.loads(body), path)).encode() if body else None
         headers |= {"content-type": "application/json"} if sent else {}
         url = f"{run.side.base}/{path}"
         with self.http.stream(client.command, url, content=sent, headers=headers) as answer:
@@ -212,6 +241,8 @@ class RunReplayer:
         self.candidate, self.control, self.play = candidate, control, play
         self.samples, self.budget, self.key = samples, budget, key
         self.stopped: str | None = None
+        self.note: str | None = None
+        """Where a side had no prompt but the agent's."""
         self._gate = asyncio.Semaphore(concurrency)
         self._concurrency = concurrency
         self._run = uuid.uuid4().hex[:12]
@@ -228,7 +259,18 @@ class RunReplayer:
                 begun, self.stopped = await self.budget.begin(cases, self._concurrency, play)
             except* ConfigError as wrong:
                 raise wrong.exceptions[0] from None
+        self.note = self._agents_prompt(begun)
         return [(case, found[id(case)]) for case in begun]
+
+    def _agents_prompt(self, cases: Sequence[ReplayCase]) -> str | None:
+        bare = [side for side in (self.candidate, self.control) if side.system is None]
+        if len(bare) == 2:
+            return "Both sides got your agent's own system prompt."
+        without = sum(recorded_prompt(case.episode) is None for case in cases)
+        if not bare or not without:
+            return None
+        name = "candidate" if bare[0] is self.candidate else "control"
+        return f"{without} cases were recorded without a system prompt. Their {name} got your agent's own."
 
     async def _case(self, server: RunServer, case: ReplayCase) -> CasePair | None:
         runs = [
@@ -251,11 +293,13 @@ class RunReplayer:
             return None
         case.error = None
         e, (candidate_mean, control_mean) = case.episode, (fmean(side) for side in zip(*values, strict=True))
-        return CasePair(e.id, candidate_mean, control_mean, 0, place=f"{e.key}/{e.id}")
+        why = (_came_to(runs[0]), _came_to(runs[1]))
+        return CasePair(e.id, candidate_mean, control_mean, 0, place=f"{e.key}/{e.id}", why=why)
 
     def _run_of(self, side: Side, case: ReplayCase, mark: str) -> PlayedRun:
         name = f"replay-{self._run}-{mark}-{uuid.uuid4().hex[:12]}"
-        return PlayedRun(side, case.episode, name, RecordedTools(case.episode), self.budget)
+        recorded = side.system is None and any(s.system is not None for s in (self.candidate, self.control))
+        return PlayedRun(side, case.episode, name, RecordedTools(case.episode), self.budget, recorded)
 
     async def _played(self, server: RunServer, run: PlayedRun) -> None:
         server.runs[run.name] = run
@@ -273,6 +317,14 @@ class RunReplayer:
             run.failed = f"a run failed: {type(e).__name__}: {e}"[:200]
         finally:
             del server.runs[run.name]
+
+
+def _came_to(runs: Sequence[PlayedRun]) -> str:
+    """A side's runs of a case: the reward of each, and why those without one have none."""
+    values = ", ".join(f"{run.value:g}" for run in runs if run.value is not None)
+    whys = Counter(run.stopped or run.failed for run in runs if run.value is None)
+    lost = [f"{n} times: {why}" if n > 1 else str(why) for why, n in whys.most_common(2)]
+    return "; ".join([*([f"rewards {values}"] if values else []), *lost]).replace("\n", " ")
 
 
 def by_function(function: Callable[..., object]) -> Play:

@@ -19,6 +19,7 @@ from slipstream.errors import ConfigError
 from slipstream.shared.prefixes import whole_episode
 
 RECORDED = "recorded"
+ANEW = "the recorded prompt, asked anew"
 TRIES = 3
 NOT_SENT = ("stream", "stream_options", "n", "model", "messages", "tools", "metadata", "user", "store")
 """Parameters of a recorded call that a replay sets itself or leaves out."""
@@ -94,7 +95,7 @@ def side_of(words: Sequence[str], base: str) -> Side:
     recorded = RECORDED in words
     if recorded and len(words) > 1:
         raise ConfigError("recorded replies are as they are: give recorded alone")
-    return Side(" ".join(words) or "as recorded", base, model, system, sampling, recorded)
+    return Side(" ".join(words) or ANEW, base, model, system, sampling, recorded)
 
 
 async def knowing(side: Side, key: str | None) -> Side:

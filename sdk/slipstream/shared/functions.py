@@ -28,8 +28,8 @@ def load_object(setting: str, spec: str, wanted: str = "function") -> object:
         sys.path.insert(0, str(here))
     try:
         return pkgutil.resolve_name(spec)
-    except (ImportError, AttributeError, ValueError) as e:
-        raise ConfigError(f"{setting} = {spec!r}: {e}") from e
+    except Exception as e:  # the user's module may fail in any way
+        raise ConfigError(f"{setting} = {spec!r}: {type(e).__name__}: {e}") from e
     finally:
         if own:  # its other files are no libraries of what is imported later, and its own imports still find them
             sys.path.remove(str(here))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from tests.support.server import Server
@@ -104,3 +105,28 @@ def test_forgetting(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_tag_without_a_value_is_refused(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["episodes", "--tag", "user", "--url", server.url]) == 2
     assert capsys.readouterr().err == "slipstream episodes: --tag user: write KEY=VALUE\n"
+
+
+def test_what_a_change_of_a_set_left_out_is_named(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*argv: str, **more: object) -> tuple[int, str, str]:
+        kept = {"name": "s", "version": 2, "cases": 1, "changed": 1.0} | dict(more.pop("set", {}))  # type: ignore[call-overload]
+        server.on("POST", "/cases/s", {"set": kept, "changed": 0} | more)
+        return main(["cases", "add", "s", *argv, "--url", server.url]), *capsys.readouterr()
+
+    none = {"version": 0, "cases": 0}
+    assert told("e1", "e9", changed=1, unknown=["e9"]) == (
+        1,
+        "s, version 2: 1 cases (1 in this change)\n",
+        "no such episode: e9\n",
+    )
+    code, out, err = told("e8", "e9", set=none, unknown=["e8", "e9"])
+    assert (code, out) == (1, "") and err.splitlines()[1] == "no such episode: e8, e9"
+    code, out, err = told("--tag", "team=x", set=none)
+    assert (code, out) == (1, "") and "no episode that has ended, with a call, matches the filters" in err
+    assert told("e1") == (0, "s, version 2: 1 cases (0 in this change)\n", "")
+    assert main(["cases", "add", "bad name", "e1", "--url", server.url]) == 2
+    assert "SET 'bad name': letters, digits" in capsys.readouterr().err
+    assert (
+        main(["cases", "export", "nosuch", "--out", "x.jsonl", "--url", server.url]) == 1
+        and not Path("x.jsonl").exists()
+    )

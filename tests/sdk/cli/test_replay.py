@@ -70,6 +70,28 @@ def test_a_users_own_function(cases: list[str], capsys: pytest.CaptureFixture[st
     assert {w["episode"] for w in mine["worst"]} == set(SPOILED) and mine["question"] == "mine:score"
 
 
+def test_what_fails_is_said_in_one_line_and_in_the_reports(
+    cases: list[str], server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("boom.py").write_text("def score(call, message):\n    return [][0]\n")
+    Path("broken.py").write_text("1 / 0\n")
+    Path("empty.jsonl").write_text("")
+    told = ["--junit", "new/r.xml", "--markdown", "new/deep/r.md"]
+    for argv, said in (
+        ([*cases, "same.txt", "--samples", "1", "--by", "boom:score"], "boom:score failed at call 0 of"),
+        ([*cases, "same.txt", "--by", "broken:score"], "ZeroDivisionError: division by zero"),
+        (["replay", "empty.jsonl", "--url", server.url, "--against", "m"], "empty.jsonl: no cases in it"),
+        (["replay", "nobodys", "--url", "http://127.0.0.1:9", "--against", "m"], "nobodys: "),
+    ):
+        assert main([*argv, *told]) == 2
+        err = capsys.readouterr().err
+        suite = ET.fromstring(Path("new/r.xml").read_text())  # noqa: S314 - our own
+        assert err.count("\n") == 1 and said in err and said in str(next(suite.iter("error")).get("message"))
+        assert (suite.get("tests"), suite.get("errors")) == ("1", "1") and said in Path("new/deep/r.md").read_text()
+    server.seen.clear()
+    assert main([*cases, "same.txt", "--junit", "cases.jsonl/r.xml"]) == 2 and not server.seen
+
+
 def test_no_verdict_is_no_success(cases: list[str], server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*cases, "same.txt", "--tokens", "100", "--concurrency", "1"]) == 2
     said = capsys.readouterr().out

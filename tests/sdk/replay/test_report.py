@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 from tests.support.replayed import recorded, tool_message
 
-from slipstream.replay.comparison import CasePair, PairedTest
-from slipstream.replay.report import ReplayReport, junit, markdown
+from slipstream.replay.comparison import CasePair, PairedTest, pair_of
+from slipstream.replay.report import ReplayReport, junit, markdown, worst_step
 from slipstream.replay.steps import case_of
 from slipstream_proxy.control.gate.detector import BettingDetector
 
@@ -46,10 +47,45 @@ def test_what_a_reply_says_cannot_make_a_heading() -> None:
     ]  # fmt: skip
 
 
-def test_replies_are_shown_that_the_other_side_did_not_give() -> None:
+def test_the_reply_that_is_shown_is_a_typical_one() -> None:
+    """The nearest to its side's mean; where both sides' would be the same, one that the other did not give."""
     case = case_of(recorded("e-1"))
-    same, other = ({"message": tool_message("find", name=n)} for n in ("x", "y"))
-    case.steps[0].candidate, case.steps[0].control = [same, {"message": {"content": "no"}}], [same, other]
-    text = markdown(ReplayReport("a", "b", [made("worse", CasePair("e-1", 0.5, 1.0, 0, case))], [case], 2, 10))
-    control = next(x for x in text.splitlines() if x.startswith("- control"))
-    assert '- candidate: "no"' in text and "y" in control and "x" not in control
+    step = case.steps[0]
+    scores = {"luck": 1.0, "slip": 0.4, "good": 0.95, "bad": 0.0}
+
+    def scored(replies: list[dict[str, Any]]) -> list[float]:
+        return [scores[r["message"]["content"]] for r in replies]
+
+    def shown(*sides: str) -> list[str]:
+        step.candidate, step.control = ([{"message": {"content": x}} for x in side.split()] for side in sides)
+        pair = pair_of(case, lambda s: (scored(s.candidate), scored(s.control)))
+        return [m["content"] for m in worst_step(pair)[1:]]
+
+    assert shown("luck slip slip bad", "bad good luck good") == ["slip", "good"]
+    assert shown("good good good bad", "good good good good") == ["bad", "good"]
+
+
+def test_a_large_loss_of_few_cases_is_no_verdict() -> None:
+    test = PairedTest("mine", 0.007, functools.partial(BettingDetector, lump=1.0, rate=0.0, shifts=False))
+    for n in range(12):
+        test.see(CasePair(f"e{n}", 0.5, 0.8, 0, case_of(recorded(f"e{n}"))))
+    found = ReplayReport("a", "b", [test], [], 4, 10)
+    assert (test.verdict, found.exit_code) == ("undecided", 2)
+    assert found.remarks()[0] == (
+        "No verdict: mine: 12 cases are too few to tell a loss of 0.30 from chance; ask more cases."
+    )
+
+
+def test_a_replay_without_an_answer_is_one_error() -> None:
+    suite = ET.fromstring(junit(ReplayReport("a", "b", [], [], 8, 0, short="nobody \x00 answers")))  # noqa: S314 - our own
+    error = next(suite.iter("error"))
+    assert (suite.get("tests"), suite.get("errors"), error.get("message")) == ("1", "1", "nobody ? answers")
+
+
+def test_guards_are_named_with_their_sides_and_replies_are_in_junit() -> None:
+    found = report("worse")
+    found.tests[0].question = "guards"
+    found.cases[0].steps[0].candidate[0]["finish_reason"] = "length"
+    said = "Guards failed in the candidate: 1 length of 1 replies; control: none of 1 replies."
+    failure = next(ET.fromstring(junit(found)).iter("failure")).text  # noqa: S314 - our own
+    assert said in markdown(found) and said in str(failure) and '- candidate: "no # tool <b>"' in str(failure)

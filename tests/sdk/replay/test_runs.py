@@ -12,7 +12,7 @@ from tests.support.server import Reply, Seen, Server
 
 from slipstream.cli import main
 from slipstream.replay.cases import json_line
-from slipstream.replay.runs import RecordedTools, RunStopped
+from slipstream.replay.runs import RecordedTools, RunStopped, with_prompt
 
 TOOLS = [{"type": "function", "function": {"name": "find", "parameters": {}}}]
 
@@ -118,6 +118,46 @@ def play(episode, base_url):
     capsys.readouterr()
     Path("run_bad.py").write_text("def play(episode, base_url):\n    return 'good'\n")
     assert main([*argv, "--run", "run_bad:play", "--against", "Find.txt"]) == 2
+
+
+def test_an_agent_that_reads_the_changed_prompt_does_not_give_it_to_the_control(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("run_reads.py").write_text(
+        """import httpx
+from pathlib import Path
+def play(episode, base_url):
+    messages = [{"role": "system", "content": Path("Guess.txt").read_text()}, *episode.call_list[0].messages[1:]]
+    said = httpx.post(base_url + "/chat/completions", verify=False, json={"messages": messages}).json()
+    return float("tool_calls" in said["choices"][0]["message"])
+"""
+    )
+    told = [*argv, "--run", "run_reads:play", "--against", "Guess.txt"]
+    assert main(told) == 1
+    assert json.loads(capsys.readouterr().out)["tests"][0]["difference"] == -1.0
+    bare = [run_of(f"e{n}") for n in range(14)]
+    for call in (c for e in bare for c in e.call_list):
+        call.messages = call.messages[1:]
+    Path("cases.jsonl").write_text("".join(json_line(e) + "\n" for e in bare))
+    Path("run_ones.py").write_text("def play(episode, base_url):\n    return 1.0\n")
+    told = [*argv, "--run", "run_ones:play", "--against"]
+    assert main([*told, "Guess.txt"]) == 0
+    note = "14 cases were recorded without a system prompt. Their control got your agent's own."
+    assert note in json.loads(capsys.readouterr().out)["remarks"]
+    assert main([*told, "m9"]) == 0
+    assert "Both sides got your agent's own system prompt." in json.loads(capsys.readouterr().out)["remarks"]
+
+
+@pytest.mark.parametrize(("path", "body", "given"), [
+    ("messages", {"system": "a", "messages": []}, {"system": "p", "messages": []}),
+    ("responses", {"instructions": "a", "input": "hi"}, {"instructions": "p", "input": "hi"}),
+    ("responses", {"input": [{"role": "developer", "content": "a"}]}, {"input": [{"role": "developer", "content": "p"}]}),
+    ("chat/completions", {"messages": [{"role": "user", "content": "a"}]}, None),
+])  # fmt: skip
+def test_a_prompt_goes_where_the_wire_format_has_it(path: str, body: Any, given: Any) -> None:
+    assert with_prompt(body, path, "p", always=False) == (given or body)
+    at_once = with_prompt(body, path, "p", always=True)
+    assert at_once == (given or {"messages": [{"role": "system", "content": "p"}, *body["messages"]]})
 
 
 def test_a_command(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:

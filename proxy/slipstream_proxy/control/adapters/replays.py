@@ -29,7 +29,7 @@ from slipstream.engines.engine import EngineAway
 from slipstream.errors import ConfigError
 from slipstream.replay.beside import groups_of_step, note
 from slipstream.replay.comparison import JUDGE, CasePair, Detect, PairedTest, Questions, checked, groups_of
-from slipstream.replay.report import LIMITS, beside, differing
+from slipstream.replay.report import LIMITS, beside, worst_step
 from slipstream.replay.steps import ReplayBudget, ReplayCase, Replayer, Side, Told, case_of
 from slipstream.settings.gate import AUTOMATIC, GateReplayConfig
 from slipstream.shared.backoff import rest
@@ -450,10 +450,10 @@ def result_set(adapter: str) -> str:
 def shown_step(pair: CasePair, of: str, question: str, names: tuple[str, str]) -> c.EpisodeDetail:
     """A case's worst step as an episode of two calls: the same prompt with a reply of each side."""
     assert pair.case is not None
-    step = next(s for s in pair.case.steps if s.call.number == pair.step)
+    step, *replies = worst_step(pair)
     bare = {"prompt_ids": None, "completion_ids": None, "logprobs": None, "prefix": None, "extends": None}
     calls = []
-    for n, (name, message) in enumerate(zip(names, differing(step), strict=True)):
+    for n, (name, message) in enumerate(zip(names, replies, strict=True)):
         own = {"id": f"{step.call.id}-{n}"[:128], "number": n, "adapter": name, "reply": [message]}
         calls.append(step.call.model_copy(update=bare | own))
     figures = {"candidate": f"{pair.candidate:.4f}", "control": f"{pair.control:.4f}", "call": str(pair.step)}

@@ -164,6 +164,7 @@ class CaseKeeper:
         too_large: list[str] = []
         dropped: list[str] = []
         changed = 0
+        applied = True
         async with self._one:
             version = await self._next(name)
             if instead:
@@ -178,29 +179,31 @@ class CaseKeeper:
                 too_large += large
                 kept = [one for one in changes if one[1]["episode"] not in large]
                 changed += len(kept)
-                await self._put(name, kept, version)
-            return c.CasesChanged(
-                set=await self._after(name, version), changed=changed, too_large=too_large, dropped=dropped
-            )
+                applied = await self._put(name, kept, version)
+            done = await self._after(name, version, None if applied else changed)
+            return done.model_copy(update={"too_large": too_large, "dropped": dropped})
 
     async def write(self, name: str, changes: Sequence[Change]) -> c.CasesChanged:
         async with self._one:
             version = await self._next(name)
-            await self._put(name, changes, version)
-            return c.CasesChanged(set=await self._after(name, version), changed=len(changes))
+            applied = await self._put(name, changes, version)
+            return await self._after(name, version, None if applied else len(changes))
 
     async def drop(self, name: str) -> None:
         async with self._one:
             await self.access.mutate("caseset", {"set": name})
 
-    async def _put(self, name: str, changes: Sequence[Change], version: int) -> None:
-        """Into the log, then the store. The last one's commit is waited for, which comes after the others'."""
+    async def _put(self, name: str, changes: Sequence[Change], version: int) -> bool:
+        """Into the log, then the store. The last one's commit is waited for, which comes after the others'. → Whether
+        the store has it.
+        """
         to = {"set": name, "version": version}
         last = len(changes) - 1
         puts = [
             self.access.mutate(op, to | data, wait=10.0 if n == last else 0) for n, (op, data) in enumerate(changes)
         ]
-        await asyncio.gather(*puts)
+        done = await asyncio.gather(*puts)
+        return not done or done[-1]
 
     async def known(self, name: str) -> c.CaseSet | None:
         found = await self.access.ask(self.access.store.cases.sets, name)
@@ -210,6 +213,12 @@ class CaseKeeper:
         found = await self.known(name)
         return found.version + 1 if found else 1
 
-    async def _after(self, name: str, version: int) -> c.CaseSet:
-        """The set after a change; as it is being made, where the store is behind."""
-        return await self.known(name) or c.CaseSet(name=name, version=version, cases=0, changed=self.access.now())
+    async def _after(self, name: str, version: int, coming: int | None) -> c.CasesChanged:
+        """The set after a change. ``coming``: so many changes that the store does not have yet."""
+        known = await self.known(name)
+        there = known is not None and known.version >= version
+        changed = coming if coming is not None else 0
+        if there and coming is None:
+            changed = await self.access.ask(self.access.store.cases.moved, name, version)
+        none = c.CaseSet(name=name, version=version if changed else 0, cases=0, changed=self.access.now())
+        return c.CasesChanged(set=known or none, changed=changed)

@@ -292,6 +292,8 @@ def where_of(wanted: EpisodeFilter) -> tuple[str, list[object]]:
     if wanted.state is None:
         tests.append("state <> 'deleted'")
     tests += own_runs(wanted.split)
+    if not wanted.replays:
+        tests.append("NOT (split = 'eval' AND left(id, 7) = 'replay-' AND strpos(tags, '\"replay\":') > 0)")
     if wanted.adapter is not None:
         tests.append("(adapter = ? OR strpos(adapters, ?) > 0)")
         params += [wanted.adapter, dump(wanted.adapter)]

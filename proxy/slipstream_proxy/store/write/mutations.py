@@ -161,6 +161,12 @@ class CaseTable:
         more = eids[-1] if len(eids) < len(sizes) else None
         return CasePage(set=found[0], version=at, cases=[row.public(whole=whole) for row in rows], next=more)
 
+    def moved(self, name: str, version: int) -> int:
+        """How many cases joined, left or were replaced at a version."""
+        sql = "SELECT count(DISTINCT eid) FROM t_cases WHERE name = ? AND (version = ? OR gone = ?)"
+        with self.db.read() as tx:
+            return int(tx.all(sql, (name, version, version))[0][0])
+
     def whole(self, name: str, version: int, names: Collection[Name]) -> list[EpisodeDetail]:
         """These cases of a set at a version, as far as it has them, in any order."""
         sql = f"SELECT body FROM t_cases WHERE name = ? AND {HELD} AND eid {IN}"

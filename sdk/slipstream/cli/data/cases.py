@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -49,6 +51,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.action in ("add", "sample", "import") and not re.fullmatch(c.CASE_NAME, args.name):
+        raise ConfigError(f"SET {args.name!r}: letters, digits, dots, hyphens and underscores, at most 128 of them")
     if args.action == "remove" and bool(args.id) == args.all:
         raise ConfigError("give ids of episodes, or --all for the whole set")
     if args.action == "sample" and not 1 <= args.count <= c.CASES_MOST:
@@ -73,7 +77,9 @@ def run(args: argparse.Namespace) -> int:
                 done = [client.import_cases(args.name, part) for part in parts(file_cases(args.file))]
                 if not done:
                     raise ConfigError(f"{args.file}: no episodes in it")
-                return _tell(done[-1].model_copy(update={"changed": sum(d.changed for d in done)}), args)
+                forgotten = [episode for d in done for episode in d.forgotten]
+                all_parts = {"changed": sum(d.changed for d in done), "forgotten": forgotten}
+                return _tell(done[-1].model_copy(update=all_parts), args)
         if args.all:
             gone = client.drop_cases(args.name)
             print(gone.model_dump_json() if args.json else f"{gone.name} is deleted, with {gone.cases} cases")
@@ -108,25 +114,37 @@ def _export(client: Client, args: argparse.Namespace) -> int:
         for line in lines:
             sys.stdout.write(line)
         return 0
+    first = next(lines, "")  # an error comes before the file does
     with args.out.open("w", encoding="utf-8") as out:
-        count = sum(bool(out.write(line)) for line in lines)
+        count = sum(bool(out.write(line)) for line in itertools.chain(filter(None, [first]), lines))
     print(json.dumps({"file": str(args.out), "cases": count}) if args.json else f"{args.out}: {count} cases")
     return 0
 
 
 def _tell(done: c.CasesChanged, args: argparse.Namespace) -> int:
+    """Exit status: 1 where something that was asked for is not done. The rest is."""
+    filtered = args.action in ("add", "sample") and not getattr(args, "id", [])
+    left_out = {
+        "no such case" if args.action == "remove" else "no such episode": done.unknown,
+        "too large to be copied": done.too_large,
+        "retention has dropped its calls": done.dropped,
+        "forgotten, so left out": done.forgotten,
+    }
     if args.json:
         print(done.model_dump_json())
     else:
-        print(f"{done.set.name}, version {done.set.version}: {done.set.cases} cases ({done.changed} in this change)")
+        if done.set.version:
+            print(
+                f"{done.set.name}, version {done.set.version}: {done.set.cases} cases ({done.changed} in this change)"
+            )
+        else:
+            print(f"nothing was added, and there is no set {done.set.name}", file=sys.stderr)
+        if filtered and not done.found:
+            print("no episode that has ended, with a call, matches the filters", file=sys.stderr)
         if done.more:
             print("the filters find more than one change takes: narrow them, or take a sample", file=sys.stderr)
-    left_out = {
-        "no such episode": done.unknown,
-        "too large to be copied": done.too_large,
-        "retention has dropped its calls": done.dropped,
-    }
-    for text, ids in left_out.items():
-        if ids and not args.json:
-            print(f"{text}: {', '.join(ids)}", file=sys.stderr)
-    return 0 if done.changed and not (done.too_large or done.dropped) else 1
+        for text, ids in left_out.items():
+            if ids:
+                print(f"{text}: {', '.join(ids)}", file=sys.stderr)
+    missed = done.unknown or done.too_large or done.dropped or (filtered and not done.found)
+    return 1 if missed or not done.set.version else 0

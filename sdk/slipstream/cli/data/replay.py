@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import traceback
 from pathlib import Path
 
 from slipstream.cli.common import add_client, connect, finite, proxy_url, read_config
@@ -28,6 +29,7 @@ from slipstream.replay.comparison import (
 from slipstream.replay.report import ReplayReport, as_json, junit, markdown
 from slipstream.replay.runs import RUN_LIMITS, RunReplayer, by_command, by_function, by_record
 from slipstream.replay.steps import (
+    ANEW,
     RECORDED,
     ReplayBudget,
     ReplayCase,
@@ -81,6 +83,35 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit status: 0 not shown to be worse, 1 worse, 2 no verdict."""
+    for path in filter(None, (args.junit, args.markdown)):
+        try:  # before anything is asked
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.open("a").close()
+        except OSError as e:
+            raise ConfigError(f"{path}: {e.strerror or e}") from e
+    try:
+        report = _compared(args)
+    except Exception as e:  # 1 says that the candidate is worse, and nothing else
+        known = isinstance(e, ConfigError | StartError | ModuleNotFoundError)
+        why = str(e) if known else f"{type(e).__name__}: {e}"
+        candidate, control = (" ".join(words) or ANEW for words in (args.against, args.control))
+        _write(args, ReplayReport(candidate, control, [], [], args.samples, 0, short=" ".join(why.split())))
+        if known:
+            raise
+        traceback.print_exc()
+        raise StartError(why) from e
+    _write(args, report)
+    print(json.dumps(as_json(report)) if args.json else markdown(report))
+    return report.exit_code
+
+
+def _write(args: argparse.Namespace, report: ReplayReport) -> None:
+    for path, form in ((args.junit, junit), (args.markdown, markdown)):
+        if path:
+            path.write_text(form(report), encoding="utf-8")
+
+
+def _compared(args: argparse.Namespace) -> ReplayReport:
     if min(args.samples, args.concurrency, 1 if args.steps is None else args.steps) < 1:
         raise ConfigError("--samples, --concurrency and --steps are at least 1")
     config = read_config(args)
@@ -97,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
     key = args.key or os.environ.get("SLIPSTREAM_API_KEY") or os.environ.get("OPENAI_API_KEY")
     usable = [c for c in cases if c.steps]
     if args.run:
-        return _told(args, _runs(args, sides, usable, budget, key, alpha, detect, score))
+        return _runs(args, sides, usable, budget, key, alpha, detect, score)
     rewards = [c.episode.reward for c in usable if c.episode.reward is not None]
     groups = [groups_of(c.episode.tags, c.episode.task) for c in usable]
     questions = Questions(detect, alpha, args.by, score, rewards, groups, alike=not sides[1].recorded)
@@ -111,16 +142,7 @@ def run(args: argparse.Namespace) -> int:
         replayer.stopped, len(usable) - len(begun), notes=notes,
     )  # fmt: skip
     report.short = questions.short(len(begun) - len(good))
-    return _told(args, report)
-
-
-def _told(args: argparse.Namespace, report: ReplayReport) -> int:
-    if args.junit:
-        args.junit.write_text(junit(report), encoding="utf-8")
-    if args.markdown:
-        args.markdown.write_text(markdown(report), encoding="utf-8")
-    print(json.dumps(as_json(report)) if args.json else markdown(report))
-    return report.exit_code
+    return report
 
 
 def _runs(
@@ -145,9 +167,10 @@ def _runs(
         if pair is not None:
             test.see(pair)
     begun = [case for case, _ in played]
+    notes = [replayer.note] if replayer.note and args.run != RECORDED else []
     report = ReplayReport(
         sides[0].name, sides[1].name, [test] if test.pairs else [], begun, args.samples, budget.spent,
-        replayer.stopped, len(cases) - len(begun), limits=RUN_LIMITS,
+        replayer.stopped, len(cases) - len(begun), limits=RUN_LIMITS, notes=notes,
     )  # fmt: skip
     needed = least(detect, alpha)
     if 2 * len(test.pairs) < len(begun):
@@ -185,13 +208,15 @@ async def _replayed(
 def _cases(args: argparse.Namespace) -> list[ReplayCase]:
     """In an order that has nothing to do with what they are: the replay may stop at any of them."""
     if Path(args.cases).suffix == ".jsonl":
+        if args.version is not None:
+            raise ConfigError("--version is of a set: a file has one version")
         found = list(file_cases(Path(args.cases)))
     else:
         try:
             with connect(args) as client:
                 found = list(stored_cases(client, args.cases, args.version))
         except (ApiError, Unavailable) as e:  # 1 says that the candidate is worse, and nothing else
-            raise StartError(f"{args.cases}: {e}") from e
+            raise StartError(f"{args.cases}: {e}" + (f" ({e.fix})" if e.fix else "")) from e
     if not found:
         raise ConfigError(f"{args.cases}: no cases in it")
     found.sort(key=lambda e: hashlib.sha256(f"{e.key}/{e.id}".encode()).digest())

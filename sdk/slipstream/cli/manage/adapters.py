@@ -47,7 +47,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     retrain.add_argument("version", nargs="?", help="the first to be made anew; default: the first trained on EPISODE")
     retrain.add_argument("--without", nargs="+", default=[], metavar="EPISODE", help="ids of episodes to leave out")
     retrain.add_argument("--offline", action="store_true", help="train here, and leave what is served as it is")
-    retrain.add_argument("--out", type=Path, metavar="DIR", help="the same; where the adapter goes")
+    retrain.add_argument(
+        "--out", type=Path, metavar="DIR", help="train here, as --offline does, and write the adapter to DIR"
+    )
     retrain.add_argument("--dry-run", action="store_true", help="say what would be trained on, and train nothing")
     for verb in dict.fromkeys(sub.choices.values()):  # one stands under two names
         add_client(verb, again=True)

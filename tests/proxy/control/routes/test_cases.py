@@ -29,7 +29,7 @@ async def test_by_hand_by_filter_and_by_sample(plane):
     _, body = await plane.ask("POST", "/cases/rare", {"sample": 2, "by": "kind"})
     assert body["found"] == 6 and "e0" in await members(plane, "rare")  # one of each stratum
     _, again = await plane.ask("POST", "/cases/rare", {"sample": 2, "by": "kind"})
-    assert again["set"] == body["set"]  # the same episodes: nothing is another
+    assert (again["set"], again["changed"]) == (body["set"], 0)  # the same episodes: nothing is another
     _, body = await plane.ask("GET", "/cases")
     assert [(s["name"], s["cases"]) for s in body["sets"]] == [("rare", 2), ("s", 3)]
 
@@ -42,7 +42,9 @@ async def test_a_set_moves_to_another_store_and_is_trained_on_by_nobody(plane):
     for line in lines:
         line["call_list"] = [call | {"episode": line["id"]} for call in line["call_list"]]
     status, body = await plane.ask("POST", "/cases/moved/import", {"episodes": lines})
-    assert (status, body["set"]["cases"]) == (200, 2)
+    assert (status, body["set"]["cases"], body["changed"]) == (200, 2, 2)
+    _, again = await plane.ask("POST", "/cases/moved/import", {"episodes": lines})
+    assert (again["set"], again["changed"]) == (body["set"], 0)
     _, moved = await plane.ask("GET", "/cases/moved", params={"whole": "1"})
     assert [c["detail"]["call_list"][0]["prompt_ids"] for c in moved["cases"]] == [[1, 2, 3]] * 2
     assert {e["id"] for e in (await plane.ask("GET", "/episodes"))[1]["episodes"]} == {"e0", "e1"}
@@ -85,8 +87,11 @@ async def test_forgetting_reaches_every_copy(plane):
     assert gone["forgotten"] == 1 and gone["cases"] == ["s"] and set(await members(plane)) == {"e0", "e1"}
     assert (await plane.ask("DELETE", "/episodes/e0"))[0] == 200
     assert set(await members(plane)) == set(await members(plane, version=1)) == {"e1"}
-    status, refused = await plane.ask("POST", "/cases/s/import", {"episodes": [line]})
-    assert (status, refused["error"]["field"]) == (409, "body.episodes.0.id")
+    lines = [line, line | {"id": "another"}]
+    _, body = await plane.ask("POST", "/cases/other/import", {"episodes": lines})
+    assert (body["forgotten"], body["changed"]) == (["only-a-case"], 1) and set(await members(plane, "other")) == {
+        "another"
+    }
     await plane.again()
     assert set(await members(plane)) == {"e1"}
 
@@ -97,6 +102,8 @@ async def test_removing_and_deleting(plane):
     _, body = await plane.ask("POST", "/cases/s/remove", {"episodes": ["e0", "e9"]})
     assert (body["set"]["cases"], body["unknown"]) == (1, ["e9"])
     assert set(await members(plane, version=1)) == {"e0", "e1"}
+    status, said = await plane.ask("GET", "/cases/s", params={"version": 3})
+    assert (status, said["error"]["fix"]) == (404, "its versions are 1 to 2")
     assert (await plane.ask("DELETE", "/cases/s"))[0] == 200
     for method, path, body in (
         ("GET", "/cases/s", None),
@@ -133,4 +140,11 @@ async def test_who_may(plane, scopes):
 async def test_what_names_nothing_is_refused(plane):
     status, said = await plane.ask("POST", "/cases/s", {})
     assert (status, said["error"]["fix"]) == (422, "give episodes, a filter in the query, or sample")
+    _, said = await plane.ask("POST", "/cases/s", {"episodes": ["nobody"]})
+    assert (said["set"]["version"], said["unknown"]) == (0, ["nobody"])
+    await filled(plane, 1)
+    status, said = await plane.ask("POST", "/cases/s", {"sample": 1, "by": "customer"})
+    assert (status, said["error"]["message"]) == (422, "none of 1 episodes has the tag customer")
+    status, said = await plane.ask("POST", "/cases/auto-sample.m", {"episodes": ["e0"]})
+    assert (status, said["error"]["message"]) == (422, "auto-sample.m fills itself")
     assert json.dumps((await plane.ask("GET", "/cases"))[1]) == '{"sets": []}'

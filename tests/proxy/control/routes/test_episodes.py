@@ -114,6 +114,23 @@ async def test_list_and_filter(plane):
     assert [e["id"] for e in (await plane.ask("GET", "/episodes?tag.env=b"))[1]["episodes"]] == ["e0"]
 
 
+async def test_runs_of_a_replay_are_listed_where_they_are_asked_for(plane):
+    for name, split, tags in (
+        ("replay-1", "eval", {"replay": "m 2"}),
+        ("own", "eval", {"replay": "mine"}),
+        ("e", "train", {}),
+    ):
+        await plane.call(name, split=split, tags=tags)
+    await plane.seen("e")
+    for query, found in (
+        ("", {"own", "e"}),
+        ("?split=eval", {"own"}),
+        ("?tag=replay", {"replay-1", "own"}),
+        ("?tag.replay=m+2", {"replay-1"}),
+    ):
+        assert {e["id"] for e in (await plane.ask("GET", f"/episodes{query}"))[1]["episodes"]} == found, query
+
+
 async def test_keys_see_their_own_episodes_only(plane):
     await plane.call("mine", key="k1")
     await plane.call("mine", key="k2", text="other")

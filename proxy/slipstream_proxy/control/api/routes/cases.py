@@ -6,6 +6,7 @@ from aiohttp import web
 from pydantic import Field
 
 from slipstream import contract as c
+from slipstream.settings.gate import AUTOMATIC
 from slipstream_proxy.control.api.http import ADMIN, JSON, VIEWER, Ctx, Query, Routes, json_of, reply
 from slipstream_proxy.control.api.routes.episodes import FilterQuery, KeyId, wanted
 from slipstream_proxy.control.api.routes.imports import EpisodesIn, as_stored
@@ -13,7 +14,7 @@ from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.storage.access import case_change, sample
 
-CASE_SET = "/cases/{set:[A-Za-z0-9._-]{1,128}}"
+CASE_SET = f"/cases/{{set:{c.CASE_NAME}}}"
 AT_ONCE = 1000
 
 
@@ -46,13 +47,16 @@ async def get_case_set(ctx: Ctx) -> web.StreamResponse:
     page = await ctx.deps.ask(ctx.deps.store.cases.page, ctx.path("set"), q.version, q.after, q.limit, whole=q.whole)
     if page is None:
         raise _unknown(ctx)
+    if page.version > page.set.version:
+        newest = f"its versions are 1 to {page.set.version}"
+        raise Problem(404, f"{page.set.name} has no version {page.version}", field="query.version", fix=newest)
     return web.Response(body=await in_thread(json_of, page), content_type=JSON)
 
 
 @ROUTES.add("POST", CASE_SET, (ADMIN,), FilterQuery, c.CasesIn, tags=True, result=c.CasesChanged, audit="cases add")
 async def add_cases(ctx: Ctx) -> web.StreamResponse:
     """Add episodes to a set: by id, by filters, or a stratified sample. It is made if there is none."""
-    asked: c.CasesIn = ctx.body
+    name, asked = _by_hand(ctx), ctx.body
     q: FilterQuery = ctx.query
     filtered = bool(ctx.tags) or any(getattr(q, name) is not None for name in FilterQuery.model_fields if name != "key")
     if not asked.episodes and not filtered and asked.sample is None:
@@ -65,28 +69,29 @@ async def add_cases(ctx: Ctx) -> web.StreamResponse:
     more = False
     if filtered or asked.sample is not None:
         found, more = await deps.cases.find(wanted(ctx, q, limit=AT_ONCE))
+        if asked.by is not None and found and not any(asked.by in e.tags for e in found):
+            fix = "give a tag that some have, or none: then tasks are the strata"
+            raise Problem(422, f"none of {len(found)} episodes has the tag {asked.by}", field="body.by", fix=fix)
         taken = found if asked.sample is None else sample(found, asked.sample, asked.by)
         more = more or (asked.sample is None and len(taken) > c.CASES_MOST)
         names += [(e.key, e.id) for e in taken[: c.CASES_MOST]]
-    changed = await deps.cases.copy(ctx.path("set"), list(dict.fromkeys(names)))
+    changed = await deps.cases.copy(name, list(dict.fromkeys(names)))
     changed.unknown = [e for e in asked.episodes if e not in there]
     changed.found, changed.more = len(found), more
     return reply(changed)
 
 
-@ROUTES.add(
-    "POST", CASE_SET + "/import", (ADMIN,), body=EpisodesIn, result=c.CasesChanged, errors=(409,), audit="cases import"
-)
+@ROUTES.add("POST", CASE_SET + "/import", (ADMIN,), body=EpisodesIn, result=c.CasesChanged, audit="cases import")
 async def import_cases(ctx: Ctx) -> web.StreamResponse:
-    """Add episodes that another Slipstream exported. They are cases only, and are never trained on."""
-    body: EpisodesIn = ctx.body
-    deps = ctx.deps
+    """Add episodes that another Slipstream exported. They are cases only, and are never trained on. Those that were
+    forgotten here are left out, and named.
+    """
+    name, body, deps = _by_hand(ctx), ctx.body, ctx.deps
     standing = await deps.ask(deps.store.rewards.standing, [(e.key, e.id) for e in body.episodes], deps.now())
-    for n, one in enumerate(body.episodes):
-        if standing[one.key, one.id] == "gone":
-            raise Problem(409, f"episode {one.id} is forgotten", field=f"body.episodes.{n}.id", fix="leave it out")
-    episodes = await as_stored(ctx, body.episodes)
-    return reply(await deps.cases.write(ctx.path("set"), [case_change(e) for e in episodes]))
+    forgotten = [e.id for e in body.episodes if standing[e.key, e.id] == "gone"]
+    episodes = await as_stored(ctx, [e for e in body.episodes if standing[e.key, e.id] != "gone"])
+    changed = await deps.cases.write(name, [case_change(e) for e in episodes])
+    return reply(changed.model_copy(update={"forgotten": forgotten}))
 
 
 @ROUTES.add(
@@ -117,6 +122,14 @@ async def _stored(ctx: Ctx) -> c.CaseSet:
     if found is None:
         raise _unknown(ctx)
     return found
+
+
+def _by_hand(ctx: Ctx) -> str:
+    """The name of a set that people fill."""
+    name = ctx.path("set")
+    if name.partition(".")[0] in AUTOMATIC:
+        raise Problem(422, f"{name} fills itself", field="path.set", fix="add to a set of another name")
+    return name
 
 
 def _unknown(ctx: Ctx) -> Problem:

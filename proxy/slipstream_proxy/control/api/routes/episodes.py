@@ -155,6 +155,7 @@ def wanted(ctx: Ctx, query: FilterQuery, **more: Any) -> EpisodeFilter:
         state=query.state.value if query.state else None,
         tags=tags | ({name: value} if value else {}),
         tagged=[name] if name and not value else [],
+        replays="replay" in (name, *tags),
         **query.model_dump(include=PLAIN),
         **more,
     )
@@ -165,7 +166,7 @@ ROUTES = Routes()
 
 @ROUTES.add("GET", "/episodes", query=EpisodesQuery, tags=True, result=c.EpisodePage, errors=(404,))
 async def list_episodes(ctx: Ctx) -> web.StreamResponse:
-    """List and filter episodes, newest first."""
+    """List and filter episodes, newest first. Runs of a replay are shown where their tag ``replay`` is asked for."""
     q: EpisodesQuery = ctx.query
     which = wanted(ctx, q, cursor=q.cursor, limit=q.limit, patience=q.patience)
     return await paged(ctx, ctx.deps.store.episodes.page, which)
