@@ -94,7 +94,8 @@ def assign(samples: Sequence[Sample], kind: str, discount: float | None = None) 
 
     Groups of kind ``task`` are their own baseline. Ungrouped traffic (``like``, ``window``) shares one over the
     batch. A sample whose call has its own reward (``call_reward``) is compared with the rewards of its group's
-    episodes by that. ``discount``: by what comes after the call, too (``reward.discount``).
+    episodes by that. ``discount``: each call by what comes after it, too (``reward.discount``); a call's reward of 0
+    is then the same as none.
 
     What cannot be trained on (stale, forced, too long) is in the baseline all the same: its reward is as good as
     the others'. What a user said something about is not compared: its run's reward counts in the run's own group.
@@ -111,7 +112,7 @@ def assign(samples: Sequence[Sample], kind: str, discount: float | None = None) 
         if not step:  # a judge's word on a single step is no measure of how runs go
             everything |= rewards
         values = np.array(list(rewards.values()))
-        by_call = any(s.call_reward is not None for s in members)
+        by_call = any(s.call_reward is not None and (discount is None or s.call_reward) for s in members)
         if (len(values) < 2 or np.ptp(values) < SAME) and not by_call:
             out.dropped += 1
             for s in members:
@@ -124,7 +125,7 @@ def assign(samples: Sequence[Sample], kind: str, discount: float | None = None) 
         out.baselines[name] = out.baselines.get(name, 0) + len(rewards)
         for s in members:
             s.advantage = advantages[s.run]
-        if by_call and discount is not None:
+        if discount is not None:
             _by_turn(members, kind, discount)
         elif by_call:
             _by_call(members, kind)
