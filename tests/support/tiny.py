@@ -51,13 +51,14 @@ def add_tokenizer(folder: Path) -> None:
 
 
 def make_config(model: Path, data: Path, **trainer: Any) -> Config:
-    # a model of random weights moves far in a step, and that is not what most tests are about
+    # a model of random weights moves far in a step, and sampled none of the tokens: most tests are not about that
     settings = {
         "threads": 1,
         "lora_rank": 8,
         "learning_rate": 1e-2,
         "max_kl": 1.0,
         "max_engine_kl": 1e6,
+        "max_ratio": 1e6,
         "beta_share": 1.0,
     } | trainer
     return load_config(

@@ -151,6 +151,33 @@ def test_a_call_counts_by_what_comes_after_it_against_the_same_turn() -> None:
     expected = [1 / 3, -2 / 3, -4 / 7, 1 / 3, 4 / 3, -2 / 3, -2 / 3]
     assert [s.advantage for s in samples] == pytest.approx(expected)
     assert found.baselines == {"call": 3}
+
+
+@pytest.mark.parametrize("own", [None, 0.0, 1e-9])
+def test_with_a_discount_no_reward_of_a_call_is_the_same_as_0(own: float | None) -> None:
+    samples = [
+        sample(run, [3], [4], call=f"{run}{n}", number=n, reward=reward, call_reward=own if n == 0 else None)
+        for run, reward, calls in (("a", 1.0, 3), ("b", 0.0, 2))
+        for n in range(calls)
+    ]
+    found = assign(samples, "mean", 0.5)
+    # returns: a 1/4, 1/2, 1; b 0, 0. Only a came to the third turn, where all calls' mean is 0.35.
+    assert [s.advantage for s in samples] == pytest.approx([1 / 8, 1 / 4, 0.65, -1 / 8, -1 / 4])
+    assert found.episodes == {"a": 0.5, "b": -0.5} and found.dropped == 0
+
+
+@pytest.mark.parametrize(("own", "dropped"), [(None, 1), (0.0, 1), (0.5, 0)])
+def test_with_a_discount_runs_of_the_same_reward_are_compared_by_their_calls_alone(own, dropped: int) -> None:
+    runs = [("a", 0), ("a", 1), ("b", 0)]
+    samples = [
+        sample(r, [3], [4], call=f"{r}{n}", number=n, reward=1.0, call_reward=own if r == "a" else None)
+        for r, n in runs
+    ]
+    assert assign(samples, "mean", 0.5).dropped == dropped
+    assert {s.trainable for s in samples} == {not dropped}
+
+
+def test_calls_that_all_have_the_same_return_are_left_out() -> None:
     same = [sample(run, [3], [4], call=run, reward=0.0, call_reward=1.0) for run in ("a", "b")]
     assign(same, "mean", 0.9)
     assert {s.reason for s in same} == {"zero_variance"}

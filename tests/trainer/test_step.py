@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.support.oracle import plain_logprobs
 from tests.support.tiny import adapter_state, conversation, make_config, make_trainer
 
 from slipstream_trainer.algorithm.learning_rate import TOO_FAR, TOO_SHORT, StepPace
@@ -92,12 +93,32 @@ def test_a_step_that_breaks_a_bound_is_undone(make, settings, word: str) -> None
     assert result.figures["learning_rate_scale"] == 0.5
 
 
+def as_sampled_here(trainer, samples, off: dict[str, float]):
+    """With the log-probabilities of the trainer itself; calls of ``off`` are this far from them."""
+    with torch.no_grad():
+        found = torch.split(plain_logprobs(trainer.model, samples), [len(s.completion_C) for s in samples])
+    for s, logprobs_C in zip(samples, found, strict=True):
+        s.logprobs_C = logprobs_C.numpy() - np.float32(off.get(s.call, 0.0))
+    return samples
+
+
 @pytest.mark.parametrize("inner", [1, 3])
 def test_guarded_calls_are_counted_however_many_inner_steps_there_are(make, inner: int) -> None:
     samples = conversation(0)
     samples[0].logprobs_C = samples[0].logprobs_C - np.float32(9.0)
     result = train(make(max_engine_kl=1e9, max_ratio=1e3, inner_steps=inner), samples, StepPace(), 0)
     assert (result.outcome, result.figures["guarded"]) == ("step", 1)
+
+
+def test_guarded_calls_do_not_decide_for_the_others_unless_they_are_most_of_the_batch(make) -> None:
+    trainer, samples = make(max_engine_kl=1.0, max_ratio=4.0), conversation(0)
+    result = train(trainer, as_sampled_here(trainer, samples, {samples[0].call: 20.0}), StepPace(), 0)
+    assert (result.outcome, result.figures["guarded"]) == ("step", 1)
+    assert result.figures["ratio"] == pytest.approx(1, abs=1e-3) and result.figures["kl_engine"] < 1e-3
+    trainer, samples = make(max_engine_kl=1.0, max_ratio=4.0), conversation(0)
+    result = train(trainer, as_sampled_here(trainer, samples, {s.call: -20.0 for s in samples[2:]}), StepPace(), 0)
+    assert result.outcome == "skipped" and "% of the tokens are of calls whose mean π_old" in result.reason
+    assert result.figures["guarded"] == len(samples) - 2
 
 
 def test_the_kl_of_a_step_is_over_the_whole_vocabulary(make) -> None:

@@ -183,12 +183,17 @@ class TrainerConfig(Section):
         0.1, description="A step is undone if its KL to the adapter before (nats a token, on its batch) is above."
     )
     max_ratio: Positive = Field(
-        4.0, description="A batch is skipped if its mean π_old / π_engine lies outside 1/this … this."
+        4.0,
+        description=(
+            "A call whose mean π_old / π_engine (geometric) lies outside 1/this … this does not count, and a batch is "
+            "skipped if most tokens are of such calls, or the mean of the others (arithmetic) lies outside."
+        ),
     )
     max_engine_kl: Positive = Field(
         1.0,
         description=(
-            "A batch whose KL of the engine's to the trainer's policy (nats a token) is above is not stepped on."
+            "A batch is not stepped on if its KL of the engine's to the trainer's policy (nats a token, without calls "
+            "that max_ratio leaves out) is above."
         ),
     )
     max_grad: Positive = Field(1000.0, description="A batch is skipped if its gradient norm is above this.")

@@ -98,8 +98,8 @@ def assign(
 
     Groups of kind ``task`` are their own baseline. Ungrouped traffic (``like``, ``window``) shares one over the
     batch. ``traffic`` evens out how its kinds differ, and learns from this batch. A sample whose call has its own
-    reward (``call_reward``) is compared with the rewards of its group's episodes by that. ``discount``: by what comes
-    after the call, too (``reward.discount``).
+    reward (``call_reward``) is compared with the rewards of its group's episodes by that. ``discount``: each call by
+    what comes after it, too (``reward.discount``); a call's reward of 0 is then the same as none.
 
     What cannot be trained on (stale, forced, too long) is in the baseline all the same: its reward is as good as
     the others'. What a user said something about is not compared: its run's reward counts in the run's own group.
@@ -116,11 +116,11 @@ def assign(
         if not step:  # a judge's word on a single step is no measure of how runs go
             everything |= rewards
         values = np.array(list(rewards.values()))
-        by_call = any(s.call_reward is not None for s in members)
+        by_call = any(s.call_reward is not None and (discount is None or s.call_reward) for s in members)
         even, evened = values, 0
         if traffic is not None and members[0].kind != "task":
             found = traffic.even_out(list({s.run: s for s in members}.values()), values)
-            even, evened = (values, 0) if by_call else found
+            even, evened = (values, 0) if by_call or discount is not None else found
         if (len(values) < 2 or np.ptp(values) < SAME) and not by_call:
             out.dropped += 1
             for s in members:
@@ -135,7 +135,7 @@ def assign(
                 out.baselines[baseline] = out.baselines.get(baseline, 0) + count
         for s in members:
             s.advantage = advantages[s.run]
-        if by_call and discount is not None:
+        if discount is not None:
             _by_turn(members, kind, discount)
         elif by_call:
             _by_call(members, kind)

@@ -33,12 +33,19 @@ def k3(trainer_logprobs_T: torch.Tensor, new_T: torch.Tensor) -> torch.Tensor:
     return d.exp() - d - 1
 
 
-def before_step(t: TrainerConfig, *, loss: float, ratio: float, grad_norm: float, kl: float = 0.0) -> str | None:
-    """Why the batch must not be stepped on, or None."""
+def before_step(
+    t: TrainerConfig, *, loss: float, ratio: float, grad_norm: float, kl: float = 0.0, guarded: float = 0.0
+) -> str | None:
+    """Why the batch must not be stepped on, or None. ``ratio`` and ``kl`` are of what counts, ``guarded`` is the share
+    of tokens that do not: their calls' own ratios are out of bounds.
+    """
     if not math.isfinite(loss):
         return f"the loss is {loss}"
     if not math.isfinite(grad_norm):
         return f"the gradient's norm is {grad_norm}"
+    if guarded > 0.5:
+        bounds = f"1/{t.max_ratio:g} … {t.max_ratio:g}"
+        return f"{guarded:.0%} of the tokens are of calls whose mean π_old / π_engine lies outside {bounds}"
     if not 1 / t.max_ratio <= ratio <= t.max_ratio:
         return f"mean π_old / π_engine {ratio:.3g} lies outside 1/{t.max_ratio:g} … {t.max_ratio:g}"
     if not kl <= t.max_engine_kl:

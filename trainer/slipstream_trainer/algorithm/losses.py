@@ -130,7 +130,7 @@ def own_loss(
     function: LossFunction, t: TrainerConfig, work: Work, logps_T: torch.Tensor, entropy_T: torch.Tensor
 ) -> torch.Tensor:
     """A user's loss of all tokens of a batch."""
-    guarded, fixed = work.importance_ratio_T == 0, logps_T.detach()
+    guarded, fixed = work.guarded, logps_T.detach()
     reference_T = work.reference_logprobs_T
     if reference_T is not None:
         reference_T = torch.where(work.without_reference(), fixed, reference_T)

@@ -88,13 +88,20 @@ class Work:
     """Those that are looked at again after the step."""
     lesson: Lesson | None = None
     """None: nobody said anything."""
-    guarded: int = 0
-    """Sampled sequences whose mean ratio was out of bounds: their tokens weigh nothing."""
+
+    @property
+    def guarded(self) -> torch.Tensor:
+        """Tokens that weigh nothing: those of calls whose mean ratio was out of bounds."""
+        return self.importance_ratio_T == 0
+
+    @property
+    def guarded_calls(self) -> int:
+        """Calls with such tokens. The same on each process, once a pass is complete."""
+        return len(self.sample_T[self.guarded].unique())
 
     def without_reference(self) -> torch.Tensor:
         """Tokens at which the KL term does not pull: guarded ones, and those without a reference. (T)"""
-        guarded = self.importance_ratio_T == 0
-        return guarded if self.referred_T is None else guarded | ~self.referred_T
+        return self.guarded if self.referred_T is None else self.guarded | ~self.referred_T
 
     @classmethod
     def of(cls, plan: Plan, device: torch.device) -> Self:

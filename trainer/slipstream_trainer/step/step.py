@@ -241,11 +241,9 @@ def _steps(
                 break
             apart = work.lesson.apart
         norm = trainer.clip()
-        log_ratio = work.trainer_logprobs_T - work.behavior_logprobs_T
-        ratio, far = (1.0, 0.0) if trainer.sft else (mean_ratio(log_ratio), engine_kl(log_ratio))
-        why = before_step(t, loss=loss, ratio=ratio, grad_norm=norm, kl=far)
-        idle = work.lesson is not None and not work.lesson.weight_T.any() and not work.advantage_T.any()
-        if why := why or (REFUSED if idle else None):
+        ratio, far, guarded = _from_engine(trainer, work)
+        why = before_step(t, loss=loss, ratio=ratio, grad_norm=norm, kl=far, guarded=guarded)
+        if why := why or (REFUSED if _idle(work) else None):
             trainer.model.zero_grad(set_to_none=True)
             result.outcome, result.reason = ("undone" if inner else "skipped"), why
             break
@@ -279,6 +277,16 @@ def _steps(
     return work
 
 
+def _from_engine(trainer: CapturedGRPOTrainer, work: Work) -> tuple[float, float, float]:
+    """(Mean π_old / π_engine, KL, share of guarded tokens). A guarded call pulls at nothing, so it has no say in the
+    first two.
+    """
+    if trainer.sft:
+        return 1.0, 0.0, 0.0
+    log_ratio_T = (work.trainer_logprobs_T - work.behavior_logprobs_T)[~work.guarded]
+    return mean_ratio(log_ratio_T), engine_kl(log_ratio_T), float(work.guarded.float().mean())
+
+
 def _mostly_refused(work: Work) -> bool:
     """Words replace most replies that they are about. Then none count: the rest of an attack passed by chance."""
     lesson = work.lesson
@@ -291,6 +299,11 @@ def _mostly_refused(work: Work) -> bool:
     lesson.weight_T.zero_()
     lesson.refused_T[said_T] = 1.0
     return True
+
+
+def _idle(work: Work) -> bool:
+    """Only words were to be learned from, and none of them count."""
+    return work.lesson is not None and not work.lesson.weight_T.any() and not work.advantage_T.any()
 
 
 def _goes_on(trainer: CapturedGRPOTrainer, work: Work, reach: Reach) -> bool:
@@ -410,7 +423,7 @@ def _policy(t: TrainerConfig, work: Work) -> dict[str, JsonValue]:
         "entropy": float(work.entropy_T.mean()),
         "clipped": float(clipped.float().mean()),
         "truncated": float((work.trainer_logprobs_T - work.behavior_logprobs_T).exp().gt(t.is_max).float().mean()),
-        "guarded": work.guarded,
+        "guarded": work.guarded_calls,
     }
     if work.reference_logprobs_T is not None:
         away = k3(work.policy_logprobs_T, work.reference_logprobs_T)

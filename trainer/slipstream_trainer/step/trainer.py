@@ -243,7 +243,6 @@ class CapturedGRPOTrainer(GRPOTrainer):
             sums = torch.zeros(int(work.sample_T.max()) + 1, device=self.device)
             mean = sums.index_add(0, said, log_ratio) / sums.index_add(0, said, torch.ones_like(log_ratio)).clamp(min=1)
             off = mean.abs() > math.log(self.config.trainer.max_ratio)
-            work.guarded += int(off.sum())
             work.importance_ratio_T[token] = (
                 log_ratio.exp().clamp(max=self.config.trainer.is_max).masked_fill(off[said], 0.0)
             )
@@ -313,7 +312,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
                 return x[None]
 
         # a token that weighs nothing is a constant: neither its sequence's ratio (gspo) nor the KL term pulls at it
-        guarded = work.importance_ratio_T[token] == 0
+        guarded = work.guarded[token]
         fixed = logps.detach()
         logps = torch.where(guarded, fixed, logps)
         mask = view(torch.ones(len(token), device=self.device))
@@ -354,8 +353,6 @@ class CapturedGRPOTrainer(GRPOTrainer):
         parts = self._by_token if by_token else self._by_sequence
         while True:
             self.model.zero_grad(set_to_none=True)
-            if work.fresh:
-                work.guarded = 0
             try:
                 loss = parts(work)
                 break
