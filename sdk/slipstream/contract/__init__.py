@@ -106,6 +106,7 @@ from slipstream.contract.episodes import (
     RewardAck,
     RewardIn,
     SharedPrefix,
+    words_in,
 )
 from slipstream.contract.funnel import Funnel, FunnelLine
 from slipstream.contract.groups import (
@@ -332,4 +333,5 @@ __all__ = [
     "name_of",
     "sibling_of",
     "tag_text",
+    "words_in",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -47,6 +47,12 @@ class RewardIn(RewardFields):
 
 WORDS, THUMBS = "words", "thumbs"
 """What the rewards are called that feedback is kept as."""
+
+
+def words_in(name: str, meta: Mapping[str, JsonValue]) -> str | None:
+    """What a user said, of a reward that feedback is kept as. ``meta`` of any other reward is its sender's own."""
+    words = meta.get("words") if name in (WORDS, THUMBS) else None
+    return words if isinstance(words, str) and words else None
 
 
 class FeedbackIn(Model):

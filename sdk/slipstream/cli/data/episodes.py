@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from slipstream.cli.common import MOMENT, add_client, connect, number, table, when
-from slipstream.contract import WORDS, CallRecord, EpisodeDetail, Reward
+from slipstream.contract import WORDS, CallRecord, EpisodeDetail, Reward, words_in
 from slipstream.errors import ConfigError
 from slipstream.shared.moments import parse_moment
 
@@ -122,7 +122,7 @@ def describe(episode: EpisodeDetail) -> str:
     ]
     numbers = {call.id: call.number for call in episode.call_list}
     for r in episode.rewards:
-        if "words" in r.meta:
+        if words_in(r.name, r.meta):
             trained = any(call.trainable for call in episode.call_list if r.call in (None, call.id))
             lines += _feedback(r, numbers, trained)
         else:

@@ -166,6 +166,12 @@ async def test_feedback_that_says_nothing_or_of_no_call_is_refused(plane):
     assert (await known(plane, "agent", "e1"))["rewards"] == []
 
 
+@pytest.mark.parametrize("name", ["words", "thumbs"])
+async def test_a_reward_is_no_way_around_feedback(plane, name):
+    status, body = await score(plane, "e1", ["inference"], name=name, meta={"words": "x" * 30_000})
+    assert (status, body["error"]["field"]) == (422, "body.meta.words") and "feedback" in body["error"]["fix"]
+
+
 def without_names(record):
     return record | {"feedback.text": record["feedback.text"].replace("Ann", "someone")}
 

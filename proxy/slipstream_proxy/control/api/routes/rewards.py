@@ -69,7 +69,13 @@ ROUTES = Routes()
 )
 async def post_reward(ctx: Ctx) -> web.StreamResponse:
     """Add or correct a reward."""
-    return await _keep(ctx, ctx.body)
+    body: c.RewardIn = ctx.body
+    if body.name in (c.WORDS, c.THUMBS) and "words" in body.meta:
+        text = f"a reward {body.name} with meta.words is feedback, which is not taken here"
+        raise Problem(
+            422, text, field="body.meta.words", fix="POST it to …/feedback as `text`, or name the reward otherwise"
+        )
+    return await _keep(ctx, body)
 
 
 @ROUTES.add(
@@ -125,7 +131,7 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
     known, why = (True, None) if ack.known else await _known(ctx, key, episode)
     ack = ack.model_copy(update={"known": known})
     fixes = [why] if why else []
-    if not deps.config.reward.weights.get(body.name) and "words" not in body.meta:
+    if not deps.config.reward.weights.get(body.name) and not c.words_in(body.name, body.meta):
         fixes.append(unweighted_fix(body.name, deps.config.reward.weights))
     ack = ack.model_copy(update={"fix": "; ".join(fixes) or None})
     return ended_reply(reply(ack.model_copy(update={"done": True}))) if ends else reply(ack)
