@@ -239,7 +239,8 @@ LEAST_RUNS = 8
 """Runs of groups that teach, in a batch that has waited ``max_wait``. A step from fewer moves next to nothing."""
 MUCH_LONGER = 4
 """Times ``max_wait`` after which fewer are a batch as well."""
-ONE_OF_A_RUN = """id IN (SELECT min(id) FROM t_groups WHERE state = 'ready' AND kind = 'words' AND split <> 'eval' GROUP BY single)
+ONE_OF_A_RUN = """id IN
+    (SELECT min(id) FROM t_groups WHERE state = 'ready' AND kind = 'words' AND split <> 'eval' GROUP BY single)
     AND NOT EXISTS (SELECT 1 FROM t_episodes e WHERE e.eid = t_groups.single AND e.state = 'open')"""
 """Of what is said about a run, the oldest alone, and only once the run is over."""
 PILE = 4
