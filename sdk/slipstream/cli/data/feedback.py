@@ -23,7 +23,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         said = FeedbackIn(text=args.text, call=args.call, reply=args.reply, thumb=args.thumb)
     except ValidationError as e:
-        raise ConfigError(e.errors()[0]["msg"].removeprefix("Value error, ")) from e
+        first = e.errors()[0]
+        raise ConfigError(": ".join((*map(str, first["loc"]), first["msg"].removeprefix("Value error, ")))) from e
     with connect(args) as client:
         ack = client.add_feedback(args.id, said, of_key=args.of_key)
     print(ack.model_dump_json() if args.json else f"kept{f'; {ack.fix}' if ack.fix else ''}")
