@@ -89,7 +89,7 @@ class Heard:
         self.told = []
 
     async def add_feedback(self, episode, said, *, of_key):
-        self.told.append((episode, said.call, said.text, said.key, of_key))
+        self.told.append((episode, said.call, said.text, said.key, said.source, of_key))
 
 
 async def hears(answer: str | Exception):
@@ -104,7 +104,7 @@ async def hears(answer: str | Exception):
 
 async def test_what_corrects_is_posted_once_about_its_call():
     told, asked = await hears('{"corrects": true, "words": "the other Dana"}')
-    assert told == [("e", "c1", "the other Dana", "next-turn-c1", "-")]
+    assert told == [("e", "c1", "the other Dana", "next-turn-c1", "judge", "-")]
     shown = json.loads(asked[0][1]["content"])
     assert shown == {"reply": TURN.reply, "next": TURN.text}
     assert "always answer X" in asked[0][0]["content"], "a general order is no correction"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 from tests.support.groups import calls_tool, episode, group, result, said
 
 from slipstream.config import load_config
-from slipstream.errors import ConfigError
+from slipstream.errors import ApiError, ConfigError
 from slipstream_judge.compare.process import CallJudge, graded_calls, grades_in
 from slipstream_judge.model.llm import JudgeFailed
 from slipstream_judge.run.worker import JudgeWorker
@@ -36,16 +37,19 @@ class Grader(CallJudge):
         return SimpleNamespace(text=self.answers.pop(0))
 
 
-async def graded(*answers: str, runs=("a", "b")):
+async def graded(*answers: str, runs=("a", "b"), refused: dict[str, list[int]] | None = None):
     told: list[Any] = []
 
     async def add_reward(episode, reward, *, of_key):
+        if statuses := (refused or {}).get(episode):
+            raise ApiError(statuses.pop(0), "no")
         told.append((episode, reward.call, reward.value, reward.name, reward.source, reward.ends({"judge"})))
 
     worker: Any = JudgeWorker.__new__(JudgeWorker)
     rubrics = SimpleNamespace(of=lambda task: "be right")
     grader = Grader(*answers)
     worker.panel = SimpleNamespace(calls=grader, rubrics=rubrics)
+    worker.lane = asyncio.Semaphore(1)
     worker.client, worker.config = (
         SimpleNamespace(add_reward=add_reward),
         SimpleNamespace(judge=SimpleNamespace(name="judge")),
@@ -62,6 +66,14 @@ async def test_each_call_of_each_run_gets_its_grade():
     first, last = asked[0]["steps"]
     assert "search" in first["said"] and first["then"] == "nine"
     assert (last["said"], last["then"]) == ("At nine.", "")
+
+
+async def test_a_run_that_is_forgotten_meanwhile_keeps_no_grade_from_the_others():
+    answers = ['{"grades": [1, 0.5]}', '{"grades": [-1, 0]}']
+    told, _ = await graded(*answers, refused={"a": [404]})
+    assert [t[:3] for t in told] == [("b", "b0", -1.0), ("b", "b1", 0.0)]
+    told, _ = await graded(*answers, refused={"b": [503]})
+    assert [t[1] for t in told] == ["a0", "a1", "b0", "b1"], "a proxy that is away for a moment is asked again"
 
 
 async def test_one_run_without_grades_leaves_all_without():

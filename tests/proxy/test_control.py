@@ -74,7 +74,9 @@ async def test_who_asks_goes_along(start, control, tmp_path):
     uid, secret = Keys(tmp_path / "data" / "keys.json").add("j", ["judge"])
     proxy = await start()
     seen = await control(proxy.config.socket)
-    assert (await ask(proxy, "GET", "/slipstream/v1/status"))[0] == 401
+    status, _, body = await ask(proxy, "GET", "/slipstream/v1/status")
+    told = json.loads(body)["error"]
+    assert (status, told["field"]) == (401, "header.authorization") and "Bearer" in told["fix"]
     await ask(proxy, "GET", "/slipstream/v1/status", headers={"X-Api-Key": secret})
     assert (await ask(proxy, "GET", "/"))[0] == 207  # the page asks for a key itself
     told = [json.loads(s[2]["x-slipstream-auth"]) for s in seen if "x-slipstream-auth" in s[2]]
@@ -189,6 +191,15 @@ async def test_a_reward_that_is_too_large_is_refused(start, control):
     await control(proxy.config.socket)
     status, _, body = await ask(proxy, "POST", "/slipstream/v1/episodes/e/rewards", data=b" " * (MOST_REWARD + 1))
     assert status == 413 and b"larger than 1048576 bytes" in body
+    assert json.loads(body)["error"]["field"] == "body" and json.loads(body)["error"]["fix"]
+
+
+async def test_a_body_that_is_not_packed_as_it_says_names_the_header(start, control):
+    proxy = await start()
+    await control(proxy.config.socket)
+    path, packed = "/slipstream/v1/episodes/e/feedback", {"Content-Encoding": "gzip"}
+    status, _, body = await ask(proxy, "POST", path, data=b'{"text": "x"}', headers=packed)
+    assert (status, json.loads(body)["error"]["field"]) == (400, "header.content-encoding")
 
 
 async def test_a_route_that_takes_long_is_waited_for(start, tmp_path):

@@ -81,7 +81,7 @@ def test_replies_alone_count_and_calls_that_go_on_are_one_sequence(tiny, tmp_pat
 
     tokenizer, ends = _speech(str(tiny))
     run = RunReader(tokenizer, ends, 1000, None).run(EpisodeDetail.model_validate(episode("e")))
-    (line,) = run.lines
+    (line,) = run.imitated
     words = tokenizer.convert_ids_to_tokens(line.ids)
     assert [w for w, said in zip(words, line.said, strict=True) if said] == ["w9", "w9", "<end>", "w9", "<end>"]
     assert words.count("w4") == 1 and words.count("w5") == 1  # the example and the parts of a content are there
@@ -130,6 +130,52 @@ def test_an_edit_is_preferred_to_what_it_replaces(tiny, tmp_path) -> None:
     assert edits_of(calls, EpisodeDetail.model_validate(rows[0]).rewards) == {"e0-0": "w30 w31"}
     said = FeedbackIn(reply="w40", call="e0-1").reward("user").model_dump(exclude={"done"})
     assert edits_of(calls, [Reward.model_validate(said | {"episode": "e0", "at": 9.0})]) == {"e0-1": "w40"}
+
+
+@pytest.mark.parametrize(
+    ("thumbs", "edited", "imitated", "labels"),
+    [
+        ([("e-0", "down"), ("e-1", "up")], None, [["w9", "<end>"]], {("w9 w9 <end>", False), ("w9 <end>", True)}),
+        ([("e-1", "up"), ("e-0", "down")], None, [["w9", "<end>"]], {("w9 w9 <end>", False), ("w9 <end>", True)}),
+        ([(None, "down")], None, [], {("w9 w9 <end> w9 <end>", False)}),
+        ([("e-1", "up"), (None, "down")], None, [], {("w9 w9 <end> w9 <end>", False)}),
+        ([("e-0", "down"), ("e-0", "up")], None, [["w9", "w9", "<end>", "w9", "<end>"]], {("w9 w9 <end>", True)}),
+        (
+            [(None, "down")],
+            "e-0",
+            [["w30", "<end>"]],
+            {("w30 <end>", True), ("w9 w9 <end>", False), ("w9 <end>", False)},
+        ),
+        ([("e-0", "down")], "e-0", [["w30", "<end>"], ["w9", "<end>"]], {("w30 <end>", True), ("w9 w9 <end>", False)}),
+    ],
+)
+def test_a_thumb_is_about_its_call(tiny, thumbs, edited, imitated, labels) -> None:
+    from slipstream_trainer.run.distill import RunReader, _speech, lesson_of
+
+    given = [FeedbackIn(thumb=thumb, call=call) for call, thumb in thumbs]
+    given += [FeedbackIn(reply="w30", call=edited)] if edited else []
+    rewards = [
+        said.reward("user").model_dump(exclude={"done"}) | {"episode": "e", "at": float(at)}
+        for at, said in enumerate(given)
+    ]
+    run = EpisodeDetail.model_validate(episode("e", reward=None, rewards=rewards))
+    tokenizer, ends = _speech(str(tiny))
+    other = EpisodeDetail.model_validate(episode("x", "w20", reward=None, rewards=[]))
+    opposite = "down" if all(good for _, good in labels) else "up"
+    other.rewards = [
+        Reward.model_validate(
+            FeedbackIn(thumb=opposite).reward("user").model_dump(exclude={"done"}) | {"episode": "x", "at": 0.0}
+        )
+    ]
+
+    def said(row) -> list[str]:
+        words = tokenizer.convert_ids_to_tokens(row["ids"])
+        return [word for word, counts in zip(words, row["said"], strict=True) if counts]
+
+    found = lesson_of([run], RunReader(tokenizer, ends, 1000, None), "sft", None)
+    assert sorted(said(row) for part in found.parts for row in part) == sorted(imitated)
+    found = lesson_of([run, other], RunReader(tokenizer, ends, 1000, None), "kto", None)
+    assert {(" ".join(said(row)), row["good"]) for row in found.parts[0]} == labels
 
 
 def test_clear_errors(tiny, tmp_path) -> None:

@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
 from slipstream.contract import CallRecord, FeedbackIn, Group
 from slipstream.settings.proxy import ModelRoute, route_of
 from slipstream_judge.model.llm import Llm
@@ -104,4 +106,8 @@ class NextTurn:
             {"role": "user", "content": json.dumps(asked, ensure_ascii=False)},
         ]
         words = correction(turn, (await self.llm.ask(messages, SCHEMA, deadline)).text)
-        return FeedbackIn(text=words, call=turn.call, key=f"next-turn-{turn.call}") if words else None
+        try:
+            key = f"next-turn-{turn.call}"
+            return FeedbackIn(text=words, call=turn.call, key=key, source="judge") if words else None
+        except ValidationError:  # too long, or nothing that can be read
+            return None

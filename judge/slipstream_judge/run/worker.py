@@ -15,6 +15,7 @@ import secrets
 import signal
 import socket
 import time
+from collections.abc import Awaitable, Callable
 
 from slipstream.client import AsyncClient
 from slipstream.config import Config
@@ -207,21 +208,27 @@ class JudgeWorker:
             return None, ScoresIn(lease=lease, failed=f"{type(e).__name__}: {e}"[:2000])
 
     async def _post(self, group: Group, answer: ScoresIn, deadline: float) -> bool:
-        """Posting is idempotent under its lease: tried until the proxy answers or the lease is over."""
+        try:
+            await self._insist(lambda: self.client.post_scores(group.id, answer), deadline)
+        except ApiError as e:
+            log.warning("the proxy did not take the scores of group %s: %s", group.id, e)
+            return False
+        return True
+
+    async def _insist(self, post: Callable[[], Awaitable[object]], deadline: float) -> None:
+        """``post`` is idempotent: it is tried until the proxy takes it or says no, or the lease is over.
+
+        Raises ``ApiError``.
+        """
         backoff = Backoff(0.2, 5.0)
         while True:
             try:
                 async with self.lane:
-                    await self.client.post_scores(group.id, answer)
-                return True
-            except Unavailable as e:
-                if time.time() + backoff.pause > deadline:
-                    log.warning("scores of group %s are lost: %s", group.id, e)
-                    return False
+                    await post()
+                return
             except ApiError as e:
-                if e.status < 500 or time.time() + backoff.pause > deadline:
-                    log.warning("the proxy did not take the scores of group %s: %s", group.id, e)
-                    return False
+                if not (isinstance(e, Unavailable) or e.status >= 500) or time.time() + backoff.pause > deadline:
+                    raise
             await backoff.sleep()
 
     def _count(self, group: Group, answer: ScoresIn, *, kept: bool) -> None:
@@ -233,7 +240,7 @@ class JudgeWorker:
             log.warning("group %s is not scored (attempt %s): %s", group.id, group.attempts + 1, brief(answer.failed))
 
     async def _grade_calls(self, group: Group, deadline: float) -> None:
-        """Each call's own reward, of all runs or of none: what fails here fails no score."""
+        """Each call's own reward, of all runs that are still there or of none: what fails here fails no score."""
         grader = self.panel.calls
         if grader is None or group.split is not Split.TRAIN:
             return
@@ -245,10 +252,22 @@ class JudgeWorker:
                     for call, grade in (await grader.grade(calls, rubric, deadline)).items():
                         said = RewardIn(name=name, value=grade, source="judge", call=call, key=f"grade-{call}")
                         found.append((one.episode.id, said))
+            gone: set[str] = set()
             for episode, said in found:
-                await self.client.add_reward(episode, said, of_key=group.key)
+                if episode not in gone and not await self._grade(group, episode, said, deadline):
+                    gone.add(episode)
         except (JudgeFailed, OverBudget, ApiError) as e:
             log.warning("the calls of group %s get no grades: %s", group.id, brief(str(e)))
+
+    async def _grade(self, group: Group, episode: str, grade: RewardIn, deadline: float) -> bool:
+        """→ Whether the run is still there: it may have been forgotten since the group was leased."""
+        try:
+            await self._insist(lambda: self.client.add_reward(episode, grade, of_key=group.key), deadline)
+        except ApiError as e:
+            if e.status == 404:
+                return False
+            raise
+        return True
 
     async def _hear(self, group: Group, deadline: float) -> None:
         """Where a user's next turn corrects a reply: its words are feedback. What fails here fails no score."""

@@ -109,6 +109,7 @@ from slipstream.contract.episodes import (
     RewardAck,
     RewardIn,
     SharedPrefix,
+    words_in,
 )
 from slipstream.contract.funnel import Funnel, FunnelLine
 from slipstream.contract.groups import (
@@ -338,4 +339,5 @@ __all__ = [
     "replay_of",
     "sibling_of",
     "tag_text",
+    "words_in",
 ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from hashlib import sha256
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -67,6 +68,8 @@ class Model(BaseModel):
     """Base of all bodies: an unknown field is an error, so that nobody misses a typo."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    known_as: ClassVar[Mapping[str, str]] = {}
+    """What others call a field → the field: what a refusal suggests."""
 
 
 class Error(Model):

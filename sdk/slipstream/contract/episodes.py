@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import unicodedata
+from collections.abc import Collection, Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
 
 from slipstream.contract.base import Id, Model, RewardValue, Split, Tag
 from slipstream.contract.names import Named, NamedEpisode, TagText
@@ -49,6 +50,19 @@ WORDS, THUMBS = "words", "thumbs"
 """What the rewards are called that feedback is kept as."""
 
 
+def words_in(name: str, meta: Mapping[str, JsonValue]) -> str | None:
+    """What a user said, of a reward that feedback is kept as. ``meta`` of any other reward is its sender's own."""
+    words = meta.get("words") if name in (WORDS, THUMBS) else None
+    return words if isinstance(words, str) and words else None
+
+
+def _spoken(text: str) -> str:
+    """Raises ``ValueError`` for what nobody can read: spaces, control characters, characters without a width."""
+    if all(unicodedata.category(character)[0] in "ZC" for character in text):
+        raise ValueError("it has no character that can be read; leave it out, or say something")
+    return text
+
+
 class FeedbackIn(Model):
     """``POST episodes/{id}/feedback``: what a user says about a run, or about one of its calls.
 
@@ -61,24 +75,34 @@ class FeedbackIn(Model):
             "anyOf": [{"required": [n], "properties": {n: {"type": "string"}}} for n in ("text", "reply", "thumb")]
         }
     )
-    text: Annotated[str, Field(min_length=1, max_length=20_000)] | None = None
+    known_as: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("edit", "edited", "better", "answer", "correction", "demonstration"), "reply"),
+        **dict.fromkeys(("comment", "feedback", "message", "words", "reason"), "text"),
+        **dict.fromkeys(("score", "rating", "value", "vote"), "thumb"),
+    }
+    text: Annotated[str, Field(min_length=1, max_length=20_000), AfterValidator(_spoken)] | None = None
     """What was wrong, or is wanted."""
-    reply: Annotated[str, Field(min_length=1, max_length=100_000)] | None = None
+    reply: Annotated[str, Field(min_length=1, max_length=100_000), AfterValidator(_spoken)] | None = None
     """A better reply to the call; without a call, how the run should have gone."""
     thumb: Literal["up", "down"] | None = None
     call: Id | None = None
     """The call that it is about (``x-slipstream-call``). None: the whole run."""
     key: str | None = Field(default=None, max_length=200)
     """Idempotency key: a second post with the same key changes nothing."""
+    source: Tag | None = None
+    """Who says it, as for a reward. None: ``user``; with a judge's key: ``judge``."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if not (self.text or self.reply or self.thumb):
-            raise ValueError("say something: text, reply (a better one) or thumb (up or down)")
+            raise ValueError("it says nothing; give text, reply (a better one) or thumb (up or down)")
         return self
 
     def reward(self, source: str) -> RewardIn:
-        """As it is kept. ``meta["words"]``: what the model reads of it. ``meta["edited"]``: the better reply."""
+        """As it is kept. ``source``: who says it, if it does not say so itself.
+
+        ``meta["words"]`` is what the model reads of it, and ``meta["edited"]`` the better reply.
+        """
         better = f"A better reply would have been:\n\n{self.reply}" if self.reply else None
         words = "\n\n".join(part for part in (self.text, better) if part)
         meta: dict[str, JsonValue] = {"words": words} if words else {}
@@ -88,7 +112,14 @@ class FeedbackIn(Model):
         name = THUMBS if self.thumb else WORDS
         done = None if self.thumb else False
         return RewardIn(
-            name=name, value=value, source=source, call=self.call, reason=self.text, key=self.key, meta=meta, done=done
+            name=name,
+            value=value,
+            source=self.source or source,
+            call=self.call,
+            reason=self.text,
+            key=self.key,
+            meta=meta,
+            done=done,
         )
 
 

@@ -19,10 +19,10 @@ def test_a_reward_before_its_first_call_waits_for_it(store):
 def test_a_reward_whose_episode_never_comes_is_dropped_and_refused(opened):
     store = opened(orphan_ttl=60.0)
     store.ingest([reward("never", at=NOW)], {})
-    assert store.rewards.acknowledge("-", "never", None, NOW + 59) is not None
-    assert store.rewards.acknowledge("-", "never", None, NOW + 61) is None
+    assert store.rewards.acknowledge("-", "never", None, NOW + 59) != "late"
+    assert store.rewards.acknowledge("-", "never", None, NOW + 61) == "late"
     store.sweep(NOW + 61)
-    assert store.rewards.acknowledge("-", "never", None, NOW + 62) is None
+    assert store.rewards.acknowledge("-", "never", None, NOW + 62) == "late"
     store.ingest([call("never", at=NOW + 62)], {})
     assert store.episodes.get("-", "never").reward is None
 
@@ -63,7 +63,7 @@ def test_new_weights_count_for_what_is_stored(opened):
 def test_a_deleted_episode_takes_no_reward(store):
     store.ingest([call("a")], {})
     store.forget([("-", "a")], NOW)
-    assert store.rewards.acknowledge("-", "a", None, NOW) is None
+    assert store.rewards.acknowledge("-", "a", None, NOW) == "forgotten"
 
 
 def test_where_many_episodes_stand(opened):
@@ -76,7 +76,7 @@ def test_where_many_episodes_stand(opened):
     assert list(found.values()) == ["known", "gone", "new", "gone", "new", "new"]
     for name, standing in found.items():
         ack = store.rewards.acknowledge(*name, None, NOW)
-        assert standing == ("gone" if ack is None else "known" if ack.known else "new")
+        assert standing == ("gone" if isinstance(ack, str) else "known" if ack.known else "new")
     store.sweep(NOW)
     assert store.rewards.standing([("-", "late")], NOW) == {("-", "late"): "gone"}
     assert store.rewards.standing([], NOW) == {}

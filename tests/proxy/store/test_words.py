@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+import pytest
 from tests.support.records import NOW, call, done, group, mutation, new_id, reward, rules, want
 from tests.support.store_writes import take_ack
 
 from slipstream.contract import BatchAck, FeedbackIn
 from slipstream_proxy.store import open_store
+from slipstream_proxy.store.write.batches import BatchQueue, Said
 
 
 def said(episode: str, text: str = "shorter", *, at: float = NOW + 2, **kw):
@@ -121,3 +123,51 @@ def test_what_is_forgotten_is_not_learned(store):
     store.ingest([call("a", done=True), said("a")], {})
     store.forget([("-", "a")], NOW + 5)
     assert lease(store) is None
+
+
+@pytest.mark.parametrize("meta", [{"words": 37}, {"words": "x"}, {"words": ["a"]}, {"stats": {"words": 37}}])
+def test_an_agents_own_words_in_meta_mean_nothing(store, meta):
+    store.ingest(
+        [*group("t1"), reward("t1-0", 1, at=NOW + 3, meta=meta), reward("t1-1", 0, name="other", meta=meta)], {}
+    )
+    assert waiting(store) == (0, 0)
+    assert {(r["kind"], r["hint"]) for r in lease(store).table.to_pylist()} == {("task", None)}
+
+
+@pytest.mark.parametrize("meta", [{"words": 37}, {"words": ""}, {"stats": {"words": "x"}}])
+def test_feedback_that_is_no_text_is_no_feedback(store, meta):
+    store.ingest([*group("t1"), call("a", done=True), reward("a", 0, name="words", meta=meta)], {})
+    assert waiting(store) == (0, 0) and {r["kind"] for r in lease(store).table.to_pylist()} == {"task"}
+
+
+def test_a_group_of_which_no_batch_can_be_made_keeps_no_other_out(store, monkeypatch):
+    """What waits already is read with care, too: it is left out, and the lease goes on."""
+    store.ingest([*group("t1"), call("a", done=True), said("a", id="w1"), call("b", done=True), said("b", id="w2")], {})
+    with store.db.write() as tx:
+        tx.run("UPDATE t_rewards SET meta = ? WHERE id = 'w1'", ('{"words":37}',))
+    real = BatchQueue._said
+    odd = {"words-w2": Said(cast("str", 37), None)}
+    monkeypatch.setattr(BatchQueue, "_said", staticmethod(lambda tx, groups: real(tx, groups) | odd))
+    assert {r["kind"] for r in lease(store).table.to_pylist()} == {"task"}
+    assert store.batches.lease(want(), {"m": 0}, 0, NOW + 9) is None
+
+
+def test_a_lease_that_fails_leaves_its_groups_ready(store, monkeypatch):
+    store.ingest(group("t1"), {})
+    with monkeypatch.context() as m:
+        m.setattr(store.batches.calls, "rows", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            lease(store)
+    assert lease(store).table.num_rows == 2
+
+
+def test_words_of_one_run_keep_no_others_out(store):
+    """Neither a run that goes on, nor one about which much was said."""
+    many = [said(run, f"{i}") for i in range(90) for run in ("open", "over")]
+    store.ingest([call("open", task="o"), call("over", task="p", done=True), *many], {})
+    store.ingest([*group("t1", start=NOW + 3), call("a", task="q", done=True), said("a", at=NOW + 4)], {})
+    rows = lease(store, max_groups=2).table.to_pylist()
+    assert sorted((r["kind"], r["episode"]) for r in rows) == [
+        *(("task", run) for run in ("t1-0", "t1-1")),
+        *(("words", run) for run in ("a", "over")),
+    ]

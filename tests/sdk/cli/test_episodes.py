@@ -72,16 +72,21 @@ def test_what_a_user_said_and_what_it_changed(server: Server, capsys: pytest.Cap
     assert lines[3].startswith("  words by user about the run at ")
     assert lines[3].endswith("  thumbs -1  (not trained on yet)")
     assert lines[5].endswith("  thumbs -1  (trains nothing, see the calls)")
+    counts = later | {"name": "reward", "meta": {"words": 37}}
+    server.on("GET", "/episodes/e1", EPISODE | {"split": "eval", "call_list": [trained], "rewards": [later, counts]})
+    assert main(["episodes", "e1", "--url", server.url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].endswith("  (never trained on: an evaluation run)") and lines[3].startswith("  reward reward = -1 ")
 
 
 def test_feedback(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.on("POST", "/episodes/e1/feedback", {"stored": True, "known": True})
     assert main(["feedback", "e1", "the other Dana", "--call", "c1", "--thumb", "down", "--url", server.url]) == 0
     assert capsys.readouterr().out == "kept\n"
-    sent = {"text": "the other Dana", "reply": None, "thumb": "down", "call": "c1", "key": None}
+    sent = {"text": "the other Dana", "reply": None, "thumb": "down", "call": "c1", "key": None, "source": None}
     assert server.seen[0].json == sent
     assert main(["feedback", "e1", "--url", server.url]) == 2
-    assert "say something: text, reply (a better one) or thumb" in capsys.readouterr().err
+    assert "it says nothing; give text, reply (a better one) or thumb" in capsys.readouterr().err
 
 
 def test_forgetting(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,10 +49,24 @@ class TaughtRun:
     name: str
     group: str
     reward: float | None
-    thumb: float | None
-    lines: list[TaughtLine]
-    edits: list[tuple[TaughtLine, TaughtLine]]
-    """What a person wrote, and the reply that it replaces."""
+    thumbs: dict[str | None, float]
+    """Call → the latest thumb about it. None: about the whole run."""
+    samples: list[Sample]
+    edits: dict[str, tuple[TaughtLine, TaughtLine]]
+    """Call → what a person wrote, and the reply that it replaces."""
+
+    def of_people(self, call: str) -> bool | None:
+        """Whether people say that what ``call`` says now is good. A thumb down is not outvoted by one that is up."""
+        if call in self.edits:
+            return True
+        thumbs = [self.thumbs[about] for about in (call, None) if about in self.thumbs]
+        return min(thumbs) > 0 if thumbs else None
+
+    @property
+    def imitated(self) -> list[TaughtLine]:
+        """With the replies alone that no thumb down is about."""
+        liked = {s.call for s in self.samples if self.of_people(s.call) is not False}
+        return lines_of(self.samples, liked)
 
 
 @dataclass(slots=True)
@@ -80,26 +94,27 @@ class RunReader:
     def run(self, episode: EpisodeDetail) -> TaughtRun:
         calls = whole_calls(episode.call_list)
         written = edits_of(calls, episode.rewards)
-        samples, edits = [], []
+        samples: list[Sample] = []
+        edits: dict[str, tuple[TaughtLine, TaughtLine]] = {}
         for call in calls:
             try:
                 prompt, reply = self._rendered(call, None)
                 if call.id in written:
                     before = TaughtLine([*prompt, *reply], [0] * len(prompt) + [1] * len(reply))
                     prompt, reply = self._rendered(call, written[call.id])
-                    edits.append((TaughtLine([*prompt, *reply], [0] * len(prompt) + [1] * len(reply)), before))
+                    edits[call.id] = TaughtLine([*prompt, *reply], [0] * len(prompt) + [1] * len(reply)), before
             except Unrendered as why:
                 self.calls_left_out[str(why)] += 1
                 continue
             samples.append(_sample(episode, call, prompt, reply))
-        thumbs = [r.value for r in sorted(episode.rewards, key=lambda r: r.at) if r.name == THUMBS]
+        thumbs = {r.call: r.value for r in sorted(episode.rewards, key=lambda r: r.at) if r.name == THUMBS}
         alone = episode.task or episode.id
         return TaughtRun(
             f"{episode.key}/{episode.id}",
             episode.group or f"{episode.key}/{alone}",
             episode.reward,
-            thumbs[-1] if thumbs else None,
-            lines_of(samples),
+            thumbs,
+            samples,
             edits,
         )
 
@@ -136,8 +151,8 @@ def _sample(episode: EpisodeDetail, call: CallRecord, prompt: list[int], reply: 
     return Sample("", "task", episode.id, call.id, call.number, 0, ids, said, nothing, 0.0)
 
 
-def lines_of(samples: Sequence[Sample]) -> list[TaughtLine]:
-    """The fewest sequences that hold all replies."""
+def lines_of(samples: Sequence[Sample], taught: Collection[str] | None = None) -> list[TaughtLine]:
+    """The fewest sequences that hold all replies. ``taught``: the calls whose replies count; None: all."""
     found = []
     for chain in merge_chains(samples):
         on = [samples[i] for i in chain.samples]
@@ -145,9 +160,11 @@ def lines_of(samples: Sequence[Sample]) -> list[TaughtLine]:
         line = TaughtLine([*longest.prompt_P.tolist(), *longest.completion_C.tolist()], [])
         line.said = [0] * len(line.ids)
         for s in on:
-            begin = len(s.prompt_P)
-            line.said[begin : begin + len(s.completion_C)] = [1] * len(s.completion_C)
-        found.append(line)
+            if taught is None or s.call in taught:
+                begin = len(s.prompt_P)
+                line.said[begin : begin + len(s.completion_C)] = [1] * len(s.completion_C)
+        if any(line.said):
+            found.append(line)
     return found
 
 
@@ -172,12 +189,12 @@ def lesson_of(episodes: Iterable[EpisodeDetail], reader: RunReader, method: Meth
             lesson.left_out[why] += 1
             continue
         run = reader.run(episode)
-        if run.lines:
+        if run.samples:
             runs.append(run)
         else:
             lesson.left_out["nothing_to_learn"] += 1
     {"sft": _imitate, "dpo": _prefer, "kto": _label}[method](runs, least, lesson)
-    lesson.calls_left_out = reader.calls_left_out
+    lesson.calls_left_out += reader.calls_left_out
     return lesson
 
 
@@ -199,11 +216,12 @@ def _imitate(runs: list[TaughtRun], least: float | None, lesson: Material) -> No
             lesson.left_out[why] += 1
         else:
             lesson.runs += 1
-            lesson.parts.append([{"ids": line.ids, "said": line.said} for line in run.lines])
+            lesson.parts.append([{"ids": line.ids, "said": line.said} for line in run.imitated])
+            lesson.calls_left_out["thumbs_down"] += sum(run.of_people(s.call) is False for s in run.samples)
 
 
 def _not_good(run: TaughtRun, least: float | None, best: float) -> str | None:
-    if run.thumb is not None and run.thumb < 0 and not run.edits:
+    if not run.imitated:
         return "thumbs_down"
     if least is not None:
         return "no_reward" if run.reward is None else "low_reward" if run.reward < least else None
@@ -218,7 +236,7 @@ def _prefer(runs: list[TaughtRun], least: float | None, lesson: Material) -> Non
     for run in runs:
         if run.edits:
             lesson.runs += 1
-            lesson.parts.append([_pair(good, bad) for good, bad in run.edits])
+            lesson.parts.append([_pair(good, bad) for good, bad in run.edits.values()])
         elif run.reward is None:
             lesson.left_out["no_reward"] += 1
         else:
@@ -228,8 +246,8 @@ def _prefer(runs: list[TaughtRun], least: float | None, lesson: Material) -> Non
         used = 0
         for good, bad in zip(group[: len(group) // 2], reversed(group), strict=False):
             better = (good.reward or 0.0) > (bad.reward or 0.0)
-            if better and (least is None or (good.reward or 0.0) >= least):
-                lesson.parts.append([_pair(_longest(good), _longest(bad))])
+            if better and good.imitated and (least is None or (good.reward or 0.0) >= least):
+                lesson.parts.append([_pair(_longest(good.imitated), _longest(lines_of(bad.samples)))])
                 used += 2
         lesson.runs += used
         if why := "alone" if len(group) == 1 else "equal_rewards" if not used else "in_no_pair":
@@ -237,8 +255,8 @@ def _prefer(runs: list[TaughtRun], least: float | None, lesson: Material) -> Non
     lesson.left_out = +lesson.left_out
 
 
-def _longest(run: TaughtRun) -> TaughtLine:
-    return max(run.lines, key=lambda line: len(line.ids))
+def _longest(lines: Sequence[TaughtLine]) -> TaughtLine:
+    return max(lines, key=lambda line: len(line.ids))
 
 
 def _pair(good: TaughtLine, bad: TaughtLine) -> TaughtRow:
@@ -246,24 +264,32 @@ def _pair(good: TaughtLine, bad: TaughtLine) -> TaughtRow:
 
 
 def _label(runs: list[TaughtRun], least: float | None, lesson: Material) -> None:
-    """Each run is good or bad: by its thumb, else by its reward (``least``, or the mean of all rewards)."""
+    """Each run is good or bad: by its thumb, else by its reward (``least``, or the mean of all rewards). So is each
+    call that has a thumb of its own. What a person wrote is good, and what it replaces is bad.
+    """
     rewards = [run.reward for run in runs if run.reward is not None]
     limit = least if least is not None else sum(rewards) / max(1, len(rewards))
     for run in runs:
-        if run.thumb is None and run.reward is None and not run.edits:
+        part: list[TaughtRow] = [
+            {"ids": line.ids, "said": line.said, "good": line is better}
+            for better, bad in run.edits.values()
+            for line in (better, bad)
+        ]
+        by_reward = None if run.reward is None or run.edits else run.reward >= limit
+        said = {s.call: run.of_people(s.call) for s in run.samples if s.call not in run.edits}
+        labels = {call: by_reward if good is None else good for call, good in said.items()}
+        for good in (True, False):
+            lines = lines_of(run.samples, {call for call, label in labels.items() if label is good})
+            part += [{"ids": line.ids, "said": line.said, "good": good} for line in lines]
+        if part:
+            lesson.runs += 1
+            lesson.parts.append(part)
+        else:
             lesson.left_out["no_reward"] += 1
-            continue
-        lesson.runs += 1
-        good = run.thumb > 0 if run.thumb is not None else (run.reward or 0.0) >= limit
-        part: list[TaughtRow] = [{"ids": better.ids, "said": better.said, "good": True} for better, _ in run.edits]
-        part += [{"ids": bad.ids, "said": bad.said, "good": False} for _, bad in run.edits]
-        if not run.edits:
-            part = [{"ids": line.ids, "said": line.said, "good": good} for line in run.lines]
-        lesson.parts.append(part)
-    labels = {row["good"] for part in lesson.parts for row in part}
-    if len(labels) == 1:
+    found = {row["good"] for part in lesson.parts for row in part}
+    if len(found) == 1:
         raise StartError(
-            f"all {lesson.runs} runs are {'good' if True in labels else 'bad'}: kto needs both; set --min-reward, or "
+            f"all {lesson.runs} runs are {'good' if True in found else 'bad'}: kto needs both; set --min-reward, or "
             "use --method sft"
         )
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from slipstream.contract import API, Error
+from slipstream.contract import API, Error, Model
 from slipstream.shared.functions import load_function
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.json_types import JsonObject
@@ -44,7 +44,7 @@ AUTH_HEADER = "x-slipstream-auth"
 WRITE_HEADER = "x-slipstream-write"
 """Names a reward or an end mark. The data plane makes the name once, and keeps it when it sends the request again."""
 F = TypeVar("F")
-JSON = "application/json"
+JSON, OPENAPI = "application/json", "/slipstream/openapi.json"
 INFERENCE, REWARD, GRADE, JUDGE, TRAINER, ADMIN = "inference", "reward", "grade", "judge", "trainer", "admin"
 VIEWER = "viewer"
 """Reads everything, whosever it is, and changes nothing."""
@@ -210,12 +210,17 @@ def explain(error: ValidationError, place: str, kind: type[BaseModel]) -> Proble
     name = f"{place}.{where}" if where else place
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if e["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(e["loc"][-1]), list(kind.model_fields), 1, 0.5)
+        said = str(e["loc"][-1])
+        near = [kind.known_as[said]] if issubclass(kind, Model) and said in kind.known_as else []
+        near = near or difflib.get_close_matches(said, list(kind.model_fields), 1, 0.5)
         fix = f"did you mean {near[0]}?" if near else f"known are: {', '.join(kind.model_fields) or 'none'}"
         return Problem(422, f"{name} is not known{more}", field=name, fix=fix)
     if e["type"] == "json_invalid":
         return Problem(400, f"the body is not JSON: {e['msg']}", field=place, fix="send a JSON object")
-    fix = "it is required" if e["type"] == "missing" else f"see {kind.__name__} in /slipstream/openapi.json"
+    if e["type"] == "value_error":  # ours: what is wrong, and after a semicolon what to do
+        text, _, fix = e["msg"].removeprefix("Value error, ").partition("; ")
+        return Problem(422, f"{name}: {text}{more}", field=name, fix=fix or f"see {kind.__name__} in {OPENAPI}")
+    fix = "it is required" if e["type"] == "missing" else f"see {kind.__name__} in {OPENAPI}"
     return Problem(422, f"{name}: {e['msg']}{more}", field=name, fix=fix)
 
 

@@ -8,6 +8,8 @@ from slipstream_proxy.data.wire.identity import text_of
 from slipstream_proxy.data.wire.request import Headers
 from slipstream_proxy.keys import ANYONE, Key, Keys
 
+KEY_FIELD = "header.authorization"
+
 
 class Admission:
     """Keys from the keys file; with none there everyone is ``ANYONE`` (the parent then binds to loopback only)."""
@@ -45,10 +47,12 @@ class Admission:
             message = "the proxy cannot read its keys file, so it knows no key: its administrator can mend the file"
             raise RequestRefused(503, message, retry_after=1.0)
         if secret is None:
-            raise RequestRefused(401, "no API key: send it as a bearer token")
+            fix = "send authorization: Bearer KEY (`slipstream keys add` makes a key)"
+            raise RequestRefused(401, "no API key: send it as a bearer token", field=KEY_FIELD, fix=fix)
         key = self.keys.check(secret)
         if key is None:
-            raise RequestRefused(401, "this API key is not known")
+            fix = "send a key that `slipstream keys list` shows; it may be revoked, expired or of another proxy"
+            raise RequestRefused(401, "this API key is not known", field=KEY_FIELD, fix=fix)
         lasting = key.until is None
         if lasting and value is not None and suffix is None and value.strip()[:6].lower() == b"bearer":
             if len(self._known) >= 1024:

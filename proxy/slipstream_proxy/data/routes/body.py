@@ -13,7 +13,7 @@ from slipstream_proxy.data.wire.request import MIN_RATE
 
 async def body_parts(request: web.BaseRequest, limit: int, timeout: float) -> AsyncIterator[bytes]:
     """The body, unpacked. Raises ``RequestRefused``: too large, slow (``timeout`` s behind) or malformed."""
-    too_large = RequestRefused(413, f"the request's body is larger than {limit} bytes")
+    too_large = RequestRefused(413, f"the request's body is larger than {limit} bytes", field="body", fix="send less")
     if (request.content_length or 0) > limit:  # nobody waits for it
         raise too_large
     size = 0
@@ -26,7 +26,9 @@ async def body_parts(request: web.BaseRequest, limit: int, timeout: float) -> As
         except TimeoutError:
             raise RequestRefused(408, "the request's body did not arrive in time") from None
         except web.RequestPayloadError as e:
-            raise RequestRefused(400, "the request's body is malformed") from e
+            packed = "content-encoding" in request.headers
+            where = ("header.content-encoding", "send the body packed as the header says") if packed else ("body", None)
+            raise RequestRefused(400, "the request's body is malformed", field=where[0], fix=where[1]) from e
         if not part:
             return
         size += len(part)

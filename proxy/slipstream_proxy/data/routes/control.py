@@ -136,7 +136,7 @@ def _forget(sending: asyncio.Task[aiohttp.ClientResponse]) -> None:
 
 def _refused(e: RequestRefused) -> web.Response:
     """In the control API's shape."""
-    detail = {"type": e.kind, "message": e.message, "field": e.param, "fix": None}
+    detail = {"type": e.kind, "message": e.message, "field": e.field, "fix": e.fix}
     response = web.json_response({"error": detail}, status=e.status)
     if e.retry_after is not None:
         response.headers["retry-after"] = "1"

@@ -20,15 +20,23 @@ KINDS = {
 
 
 class RequestRefused(Exception):
-    """``retry_after`` in seconds."""
+    """``retry_after`` in seconds. ``field``, ``fix``: for the control API."""
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, retry_after: float | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: float | None = None,
+        field: str | None = None,
+        fix: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.param = param
+        self.field, self.fix = field or param, fix
         self.retry_after = retry_after
 
     @property

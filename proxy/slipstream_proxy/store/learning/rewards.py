@@ -101,8 +101,10 @@ class RewardTable:
         self.tallies = tallies
         self._clock = StoreClock()
 
-    def acknowledge(self, key: str, episode: str, idempotency: str | None, now: float) -> RewardAck | None:
-        """What a post answers. None (404): the episode is unknown, and its rewards have waited ``orphan_ttl``."""
+    def acknowledge(
+        self, key: str, episode: str, idempotency: str | None, now: float
+    ) -> RewardAck | Literal["forgotten", "late"]:
+        """What a post answers. ``late`` (404): the episode is unknown, and its rewards have waited ``orphan_ttl``."""
         eid = eid_of(key, episode)
         ep = self.memory.episodes.get(eid)
         if ep is not None and ep.state != "deleted" and not idempotency:
@@ -110,14 +112,23 @@ class RewardTable:
         with self.db.read() as tx:
             state = tx.all(f"SELECT state FROM t_episodes WHERE eid {IN}", (list(with_tombs([eid])),))
             if state == [("deleted",)]:
-                return None
+                return "forgotten"
             sql = "SELECT count(*), min(ts), sum(CASE WHEN idem = ? THEN 1 ELSE 0 END) FROM t_rewards WHERE eid = ?"
             ((count, first, same),) = tx.all(sql, (idempotency or "", eid))
             if not state:
                 gone = tx.all("SELECT 1 FROM t_expired WHERE eid = ?", (eid,))
                 if gone or (count and first < now - self.rules.orphan_ttl):
-                    return None
+                    return "late"
         return RewardAck(stored=not (idempotency and same), known=bool(state))
+
+    def split_of(self, key: str, episode: str) -> str | None:
+        """None: the episode is unknown."""
+        eid = eid_of(key, episode)
+        if (ep := self.memory.episodes.get(eid)) is not None:
+            return ep.split
+        with self.db.read() as tx:
+            rows = tx.all("SELECT split FROM t_episodes WHERE eid = ?", (eid,))
+        return rows[0][0] if rows else None
 
     def standing(self, names: Collection[Name], now: float) -> dict[Name, Literal["new", "known", "gone"]]:
         """What the store knows of these episodes. ``gone``: forgotten, or never seen within ``orphan_ttl``."""

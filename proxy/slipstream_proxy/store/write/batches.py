@@ -7,6 +7,7 @@ The trainer's work: ready groups leased as one Arrow table, trained on once or h
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -29,6 +30,7 @@ from slipstream.contract import (
     GroupKind,
     TrainAgain,
     filter_of,
+    words_in,
 )
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.conversation.call_rows import CallList, choices_of, is_whole
@@ -45,6 +47,7 @@ from slipstream_proxy.store.learning.groups import (
     WORDS,
     Freshness,
     GroupTable,
+    Loss,
     Times,
     TrainingAgain,
     adapters_of,
@@ -53,12 +56,13 @@ from slipstream_proxy.store.learning.groups import (
     trained_times,
     training_again,
 )
-from slipstream_proxy.store.learning.rewards import RewardTable, combine_calls
+from slipstream_proxy.store.learning.rewards import LatestReward, RewardTable, combine_calls
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, MemberRow, dump, eid_of, load
 from slipstream_proxy.store.tables.tallies import STALE_RUNS, get_meta, set_meta
 from slipstream_proxy.store.values import ArrowBatch, Name, Rules
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 SCHEMA = pa.schema(
     {
@@ -216,11 +220,29 @@ def _tags_of(ep: EpisodeRow) -> str | None:
     return dump(told) if told else None
 
 
+def broken_groups(episodes: Sequence[BatchEpisode], fresh: Freshness) -> list[str]:
+    """Those of which no table can be made."""
+    groups: dict[str, list[BatchEpisode]] = defaultdict(list)
+    for member in episodes:
+        groups[member.group].append(member)
+    found = []
+    for group, members in groups.items():
+        try:
+            batch_table(members, fresh, "whole")
+        except Exception:
+            found.append(group)
+    return found
+
+
 OUTCOMES = ("trained", "skipped", "released")
 LEAST_RUNS = 8
 """Runs of groups that teach, in a batch that has waited ``max_wait``. A step from fewer moves next to nothing."""
 MUCH_LONGER = 4
 """Times ``max_wait`` after which fewer are a batch as well."""
+ONE_OF_A_RUN = """id IN
+    (SELECT min(id) FROM t_groups WHERE state = 'ready' AND kind = 'words' AND split <> 'eval' GROUP BY single)
+    AND NOT EXISTS (SELECT 1 FROM t_episodes e WHERE e.eid = t_groups.single AND e.state = 'open')"""
+"""Of what is said about a run, the oldest alone, and only once the run is over."""
 PILE = 4
 """Times ``max_groups`` of groups that teach nothing, which go by themselves. As many are looked at, and a few more."""
 
@@ -300,6 +322,7 @@ class Chosen(NamedTuple):
     members: dict[str, list[EpisodeRow]]
     bare: set[str]
     """Those that come without their calls."""
+    said: dict[str, Said]
 
 
 class BatchQueue:
@@ -328,7 +351,6 @@ class BatchQueue:
             chosen = chosen or self._next(tx, wanted, model, fresh, now, again=True)
             if chosen is None:
                 return None
-            bare = chosen.bare
             leased = [(g, ep) for g in chosen.groups for ep in chosen.members[g.id]]
             batch, lease = f"b{int(now * 1000):013d}-{uuid4().hex[:8]}", uuid4().hex
             until = now + wanted.seconds
@@ -337,35 +359,62 @@ class BatchQueue:
             tx.run(sql, (batch, [g.id for g in chosen.groups]))
             self._note(tx, leased, fresh)
             tx.insert("t_members", [MemberRow(batch, g.id, ep.eid, ep.reward) for g, ep in leased])
-            said = self._said(tx, [g.id for g in chosen.groups if g.words])
             credit = self.rules.credit == "call"
             latest = self.rewards.latest(tx, [ep.eid for _, ep in leased]) if credit else {}
         # Outside the transaction: what is read below does not change any more, and the ingester need not wait for it.
+        found: list[BatchEpisode] = []
+        try:
+            found = self._found(chosen, leased, latest)
+            return ArrowBatch(batch, lease, until, batch_table(found, fresh, wanted.form))
+        except Exception as e:
+            if not self._give_up(batch, broken_groups(found, fresh), e):
+                raise
+        return self.lease(wanted, versions, live, now)
+
+    def _found(
+        self,
+        chosen: Chosen,
+        leased: Sequence[tuple[ReadyGroup, EpisodeRow]],
+        latest: Mapping[str, Sequence[LatestReward]],
+    ) -> list[BatchEpisode]:
         with self.db.read() as tx:
-            calls = self.calls.rows(tx, [ep for g, ep in leased if g.id not in bare], TOKEN_COLUMNS)
-        found = [
+            calls = self.calls.rows(tx, [ep for g, ep in leased if g.id not in chosen.bare], TOKEN_COLUMNS)
+        return [
             BatchEpisode(
                 g.id,
                 g.kind,
                 g.task,
                 ep,
-                None if g.id in bare else calls[ep.eid],
+                None if g.id in chosen.bare else calls[ep.eid],
                 {} if g.words else combine_calls(self.rules, latest.get(ep.eid, ())),
                 g.ageless,
-                said.get(g.id),
+                chosen.said.get(g.id),
             )
             for g, ep in leased
         ]
-        return ArrowBatch(batch, lease, until, batch_table(found, fresh, wanted.form))
+
+    def _give_up(self, batch: str, broken: Collection[str], why: Exception) -> bool:
+        """A batch that cannot be built is none: its groups are free again. Those that are broken are left out for good.
+
+        → Whether there were such.
+        """
+        with self.db.write(serial=False) as tx:
+            self.groups.lose(tx, dict.fromkeys(broken, Loss("dropped", NOTHING)))
+            tx.run("UPDATE t_batches SET state = 'expired' WHERE id = ?", (batch,))
+            self._hand_back(tx)
+        if broken:
+            log.error("no batch can be made of %s, so they are left out: %r", ", ".join(broken), why)
+        return bool(broken)
 
     @staticmethod
     def _said(tx: Tx, groups: Sequence[str]) -> dict[str, Said]:
         """What users said, by group."""
         if not groups:
             return {}
-        sql = f"SELECT id, meta, call FROM t_rewards WHERE id {IN}"
+        sql = f"SELECT id, name, meta, call FROM t_rewards WHERE id {IN}"
         rows = tx.all(sql, ([group.removeprefix(WORDS) for group in groups],))
-        return {f"{WORDS}{reward}": Said(load(meta)["words"], call) for reward, meta, call in rows}
+        found = {reward: (words_in(name, load(meta, {})), call) for reward, name, meta, call in rows}
+        return {f"{WORDS}{reward}": Said(words, call) for reward, (words, call) in found.items() if words}
 
     def _next(
         self, tx: Tx, wanted: BatchLeaseIn, model: str, fresh: Freshness, now: float, *, again: bool
@@ -374,13 +423,18 @@ class BatchQueue:
 
         ``again``: of those that somebody asked to train on again. They wait for nothing.
         """
-        sql = f"""SELECT {", ".join(ReadyGroup._fields)} FROM t_groups
-            WHERE state = 'ready' AND split <> 'eval' AND model = ? AND again {">" if again else "="} 0
-            ORDER BY ready_at, created, id LIMIT ?{self.db.lock_rows}"""
-        ready = [ReadyGroup(*r) for r in tx.all(sql, (model, 4 * wanted.max_groups + 64))]
+        again_is = f"again {'>' if again else '='} 0"
+        ready: list[ReadyGroup] = []
+        for which in ("kind <> 'words'", ONE_OF_A_RUN):  # apart, so that neither keeps the others from being looked at
+            sql = f"""SELECT {", ".join(ReadyGroup._fields)} FROM t_groups
+                WHERE state = 'ready' AND split <> 'eval' AND model = ? AND {again_is} AND {which}
+                ORDER BY ready_at, created, id LIMIT ?{self.db.lock_rows}"""
+            ready += [ReadyGroup(*r) for r in tx.all(sql, (model, 4 * wanted.max_groups + 64))]
+        ready.sort(key=lambda g: (g.ready_at, g.created, g.id))
         members = self.groups.members(tx, [g.id for g in ready])
-        # what is said about a run waits until the run is over
-        ready = [g for g in ready if not (g.words and any(ep.state == "open" for ep in members[g.id]))]
+        said = self._said(tx, [g.id for g in ready if g.words])
+        self.groups.lose(tx, {g.id: Loss("dropped", NOTHING) for g in ready if g.words and g.id not in said})
+        ready = [g for g in ready if not g.words or g.id in said]
         ready = self._usable(tx, ready, members, fresh, now)
         bare = self._equal(ready, members) if wanted.equal == "rewards" else set()
         ready = ready if again else self._due(wanted, ready, members, bare, now)
@@ -391,16 +445,13 @@ class BatchQueue:
         if len(whole) > wanted.max_groups:  # more than a step takes
             whole = hard_first(whole, {name: rarity_of(members[name[0]]) for name in whole})
         taken = {*share_out(whole, wanted.max_groups, self.rules.key_share), *bare}
-        words: dict[str, tuple[str, str]] = {}
-        """Episode → the oldest words about it. An episode is in a batch once."""
-        for g in ready:
-            if g.words:
-                words.setdefault(members[g.id][0].eid, (g.id, g.key))
+        words = {members[g.id][0].eid: (g.id, g.key) for g in ready if g.words}
+        """Episode → the words about it. An episode is in a batch once."""
         for group in taken:
             for ep in members[group]:
                 words.pop(ep.eid, None)
         taken |= {*share_out(list(words.values()), LEAST_RUNS * wanted.max_groups, self.rules.key_share)}
-        return Chosen([g for g in ready if g.id in taken], members, bare)
+        return Chosen([g for g in ready if g.id in taken], members, bare, said)
 
     def _fullest(self, tx: Tx) -> str | None:
         """The model with the most ready groups."""

@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from slipstream.contract import SIBLING_TAG, Split
+from slipstream.contract import SIBLING_TAG, Split, words_in
 from slipstream_proxy.log.records import CallHead, Mutation
 from slipstream_proxy.store.conversation.call_rows import kind_of, left_out_reason, untrainable_reason
 from slipstream_proxy.store.conversation.calls import CallTable
@@ -398,9 +398,10 @@ class Ingest:
         if not eps:
             return
         # what was said about an imported episode has a slash in its id, and taught where it came from
-        sql = f"""SELECT id, eid, ts FROM t_rewards WHERE strpos(meta, '"words":') > 0 AND strpos(id, '/') = 0
-            AND eid {IN} ORDER BY seq"""
-        found = [words_of(eps[eid], reward, at) for reward, eid, at in tx.all(sql, (list(eps),))]
+        sql = f"""SELECT id, eid, ts, name, meta FROM t_rewards
+            WHERE strpos(meta, '"words":') > 0 AND strpos(id, '/') = 0 AND eid {IN} ORDER BY seq"""
+        rows = tx.all(sql, (list(eps),))
+        found = [words_of(eps[eid], i, at) for i, eid, at, name, meta in rows if words_in(name, load(meta, {}))]
         sql = f"SELECT id FROM t_groups WHERE id {IN}"
         known = {group for (group,) in tx.all(sql, ([row.id for row in found],))} if found else set()
         tx.insert("t_groups", [row for row in found if row.id not in known])

@@ -54,6 +54,7 @@ from slipstream.contract import (
     Event,
     RewardIn,
     ScoresIn,
+    words_in,
 )
 from slipstream.shared.prefixes import Conversations
 from slipstream_proxy.json_types import JsonObject
@@ -550,7 +551,7 @@ class MutationReplay:
         changes.rewards.append(RewardRow.of(item.id, eid, reward, item.at))
         changes.written[item.id] = Written(item.boot, item.tick, item.at)
         changes.rewarded.add(eid)
-        if "words" in reward.meta:
+        if words_in(reward.name, reward.meta):
             changes.words.add(eid)
         if reward.done:
             self._done(changes, item, eid)

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from slipstream.cli.common import MOMENT, add_client, connect, finite, number, table, when
-from slipstream.contract import WORDS, CallRecord, EpisodeDetail, Reward
+from slipstream.contract import WORDS, CallRecord, EpisodeDetail, Reward, Split, words_in
 from slipstream.errors import ConfigError
 from slipstream.shared.moments import parse_moment
 
@@ -100,12 +100,11 @@ def _known(episode: EpisodeDetail, call: CallRecord) -> int:
     return same
 
 
-def _feedback(said: Reward, numbers: dict[str, int], trained: bool) -> list[str]:
-    """What a user said, and what it changed in the calls, as far as the trainer has come to it."""
+def _feedback(said: Reward, numbers: dict[str, int], changed: str) -> list[str]:
+    """What a user said, and what it changed in the calls. ``changed``: what to say where the trainer has not been."""
     about = "the run" if said.call is None else f"call {numbers.get(said.call, said.call)}"
     thumb = "" if said.name == WORDS else f"  {said.name} {said.value:+g}"
     taught = said.meta.get("taught")
-    changed = "not trained on yet" if trained else "trains nothing, see the calls"
     if isinstance(taught, dict):
         changed = ", ".join(f"call {numbers.get(call, call)} {nats:+.2f} nats a token" for call, nats in taught.items())
     lines = [f"  words by {said.source} about {about} at {when(said.at)}{thumb}  ({changed})"]
@@ -122,9 +121,11 @@ def describe(episode: EpisodeDetail) -> str:
     ]
     numbers = {call.id: call.number for call in episode.call_list}
     for r in episode.rewards:
-        if "words" in r.meta:
+        if words_in(r.name, r.meta):
             trained = any(call.trainable for call in episode.call_list if r.call in (None, call.id))
-            lines += _feedback(r, numbers, trained)
+            waits = "not trained on yet" if trained else "trains nothing, see the calls"
+            waits = "never trained on: an evaluation run" if episode.split == Split.EVAL else waits
+            lines += _feedback(r, numbers, waits)
         else:
             lines.append(f"  reward {r.name} = {r.value:g} by {r.source} at {when(r.at)}  {r.reason or ''}")
     for call in episode.call_list:

@@ -160,10 +160,44 @@ async def test_feedback_that_says_nothing_or_of_no_call_is_refused(plane):
     await plane.call("e1", key="agent")
     await known(plane, "agent", "e1")
     status, body = await say(plane)
-    assert status == 422 and "say something: text, reply (a better one) or thumb" in body["error"]["message"]
+    assert status == 422 and "Value error" not in body["error"]["message"]
+    assert body["error"]["fix"] == "give text, reply (a better one) or thumb (up or down)"
+    for nothing in (" \n", "\0", "\u200b\u2060"):
+        status, body = await say(plane, text=nothing)
+        assert (status, body["error"]["field"]) == (422, "body.text") and "leave it out" in body["error"]["fix"]
+    status, body = await say(plane, edit="better")
+    assert (body["error"]["field"], body["error"]["fix"]) == ("body.edit", "did you mean reply?")
     status, body = await say(plane, text="no", call="c-unknown")
     assert (status, body["error"]["field"]) == (404, "body.call")
     assert (await known(plane, "agent", "e1"))["rewards"] == []
+
+
+@pytest.mark.parametrize("name", ["words", "thumbs"])
+async def test_a_reward_is_no_way_around_feedback(plane, name):
+    status, body = await score(plane, "e1", ["inference"], name=name, meta={"words": "x" * 30_000})
+    assert (status, body["error"]["field"]) == (422, "body.meta.words") and "feedback" in body["error"]["fix"]
+
+
+async def test_feedback_says_who_says_it(plane):
+    await plane.call("e1", key="agent")
+    await known(plane, "agent", "e1")
+    path = "/episodes/e1/feedback"
+    for n, scopes in enumerate((["judge"], ["judge", "inference"])):
+        body = {"text": "no", "source": "judge", "key": str(n)}
+        assert (await plane.ask("POST", path, body, params={"key": "agent"}, key="j", scopes=scopes))[0] == 200
+    assert (await say(plane, text="no", source="judge"))[0] == 403
+    assert [r["source"] for r in (await known(plane, "agent", "e1"))["rewards"]] == ["judge", "judge"]
+
+
+async def test_feedback_about_an_evaluation_run_or_a_forgotten_one_says_that_it_teaches_nothing(plane):
+    await plane.call("test", key="agent", split="eval")
+    await plane.call("gone", key="agent")
+    await known(plane, "agent", "test"), await known(plane, "agent", "gone")
+    assert "never trained on" in (await say(plane, "test", text="no"))[1]["fix"]
+    assert (await say(plane, "test", thumb="up"))[0] == 200
+    await plane.ask("DELETE", "/episodes/gone", key="agent", scopes=["inference"])
+    status, body = await say(plane, "gone", text="no")
+    assert (status, body["error"]["message"]) == (404, "episode gone was forgotten")
 
 
 def without_names(record):

@@ -277,7 +277,7 @@ def _rewards(ctx: Ctx, body: ImportIn) -> list[c.RewardIn]:
 
 async def _is_new(ctx: Ctx, key: str, episode: str, idempotency: str | None) -> bool:
     ack = await ctx.deps.ask(ctx.deps.store.rewards.acknowledge, key, episode, idempotency, ctx.deps.now())
-    return ack is None or ack.stored
+    return isinstance(ack, str) or bool(ack.stored)
 
 
 async def _keep(deps: Deps, conversations: Sequence[_Conversation]) -> None:

@@ -54,6 +54,7 @@ from slipstream_proxy.store.tables.small import AuditFilter
 CALL_PATIENCE = 2.0
 """Seconds that a reward of a call waits for the call to come from the spool into the store."""
 
+EVAL_FIX = "an evaluation run is never trained on: say it about a run without x-slipstream-split: eval"
 
 ROUTES = Routes()
 
@@ -69,7 +70,13 @@ ROUTES = Routes()
 )
 async def post_reward(ctx: Ctx) -> web.StreamResponse:
     """Add or correct a reward."""
-    return await _keep(ctx, ctx.body)
+    body: c.RewardIn = ctx.body
+    if body.name in (c.WORDS, c.THUMBS) and "words" in body.meta:
+        text = f"a reward {body.name} with meta.words is feedback, which is not taken here"
+        raise Problem(
+            422, text, field="body.meta.words", fix="POST it to …/feedback as `text`, or name the reward otherwise"
+        )
+    return await _keep(ctx, body)
 
 
 @ROUTES.add(
@@ -101,11 +108,14 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
     check_reward(ctx.caller, body.name, body.source, deps.judges.written)
     episode = episode_of(ctx)
     key = await _owner(ctx, episode)
-    ack: c.RewardAck | None = c.RewardAck(stored=True, known=False)
+    ack: c.RewardAck | Literal["forgotten", "late"] = c.RewardAck(stored=True, known=False)
     if deps.store_answers:
         with _away_is_fine():  # the spool keeps it until the store answers
             ack = await deps.ask(deps.store.rewards.acknowledge, key, episode, body.key, deps.now())
-    if ack is None:
+    if ack == "forgotten":
+        fix = "leave it out: nothing about it is kept"
+        raise Problem(404, f"episode {episode} was forgotten", field="path.episode", fix=fix)
+    if ack == "late":
         text = f"no call of episode {episode} has come, and its rewards have waited long enough"
         fix = "check the episode's id (x-slipstream-episode of its replies); a reward waits reward.orphan_ttl seconds"
         raise Problem(404, text, field="path.episode", fix=fix)
@@ -125,7 +135,9 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
     known, why = (True, None) if ack.known else await _known(ctx, key, episode)
     ack = ack.model_copy(update={"known": known})
     fixes = [why] if why else []
-    if not deps.config.reward.weights.get(body.name) and "words" not in body.meta:
+    if c.words_in(body.name, body.meta):
+        fixes += [EVAL_FIX] if await _of_eval(ctx, key, episode) else []
+    elif not deps.config.reward.weights.get(body.name):
         fixes.append(unweighted_fix(body.name, deps.config.reward.weights))
     ack = ack.model_copy(update={"fix": "; ".join(fixes) or None})
     return ended_reply(reply(ack.model_copy(update={"done": True}))) if ends else reply(ack)
@@ -138,6 +150,13 @@ async def post_done(ctx: Ctx) -> web.StreamResponse:
     await deps.mutate("done", {"key": key, "episode": episode}, id=ctx.write)
     known, fix = await _known(ctx, key, episode)
     return ended_reply(reply(c.RewardAck(stored=True, known=known, fix=fix, done=True)))
+
+
+async def _of_eval(ctx: Ctx, key: str, episode: str) -> bool:
+    with _away_is_fine():
+        if ctx.deps.store_answers:
+            return bool(await ctx.deps.ask(ctx.deps.store.rewards.split_of, key, episode) == c.Split.EVAL)
+    return False
 
 
 async def _known(ctx: Ctx, key: str, episode: str) -> tuple[bool, str | None]:
