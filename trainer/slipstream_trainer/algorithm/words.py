@@ -18,8 +18,8 @@ where to go, so a step goes ``WAY`` of what lies between policy and teacher, in 
 It ends before if a pass brought them no nearer. The nearer the policy is to its teacher, the shorter the steps.
 
 A teacher who wants what the policy would hardly ever say replaces what it does and does not correct it, as with "always
-answer X". So a reply does not count whose mean of KL(π_teacher ‖ π_old) is above ``words_kl`` (nats a token). Where that is so
-for most replies of a batch, none of its words count (``step._mostly_refused``).
+answer X". So a reply does not count whose mean of KL(π_teacher ‖ π_old) is above ``words_kl`` (nats a token). Where
+that is so for most replies of a batch, none of its words count (``step._mostly_refused``).
 """
 
 from __future__ import annotations

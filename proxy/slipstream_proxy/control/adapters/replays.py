@@ -61,13 +61,13 @@ QUIET = 1.0
 CROWD = 16
 """Calls of agents beside which one request of ours is not felt: it is a sixteenth of the batch at most."""
 PATIENCE = 120.0
-"""Seconds after which agents who never rest get one request of a replay beside their calls: a version that waits for its
-replay keeps the trainer waiting.
+"""Seconds after which agents who never rest get one request of a replay beside their calls: a version that waits for
+its replay keeps the trainer waiting.
 """
 AT_ONCE = 32
 STRETCH = 1.25
-"""So much longer than alone may one of our requests take beside others of ours. A GPU decodes 32 in the time of one. On a
-CPU each makes the engine's step longer, and an agent's call that comes waits for a step.
+"""So much longer than alone may one of our requests take beside others of ours. A GPU decodes 32 in the time of one. On
+a CPU each makes the engine's step longer, and an agent's call that comes waits for a step.
 """
 SURE, AGAIN = 8, 16
 """Requests by which that is judged, and good judgements after which more is tried once more."""
