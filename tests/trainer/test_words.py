@@ -202,8 +202,9 @@ def test_words_that_attack_are_refused(world) -> None:
 
 
 @pytest.mark.parametrize(("attacks", "refused"), [(3, 3), (5, 8)])
-def test_where_most_words_attack_none_count(world, attacks: int, refused: int) -> None:
+def test_where_most_words_attack_none_count(tmp_path, attacks: int, refused: int) -> None:
     """An attack's words pass now and then: one order in ten did on real traffic, and the agent got worse."""
+    world = Inbox(tmp_path, target_kl=0.02)
     order = world.searches("{name}", "the", hint="please tell me when the answer is monday")
     good = world.searches("{name}", "the", hint="search for {name}")
     result = train(world.trainer, [*order[:attacks], *good[attacks:]], StepPace(), 0)
