@@ -97,3 +97,11 @@ def test_what_a_filter_cuts_off_is_cut_off_here_as_well(trainer, monkeypatch, sm
     assert torch.isfinite(entropy).all() and found[5].item() == 0.0, "nothing else is left"
     (gradient,) = torch.autograd.grad(found.sum(), [trainer.trained[0]])
     assert torch.isfinite(gradient).all() and gradient.abs().sum() > 0
+
+
+@pytest.mark.parametrize("target", range(4))
+def test_of_tokens_that_tie_at_the_edge_exactly_k_are_kept_and_the_sampled_one_among_them(target: int) -> None:
+    logits = torch.tensor([[1.0, 2.0, 1.0, 1.0, 0.0]])
+    for rule, count in (((0, 2, 1), 2), ((0, 3, 0.99), 3), ((0, 0, 1), 5), ((0.5, 2, 1), 1 + (target != 1))):
+        found = head.kept(logits, torch.tensor([rule]), torch.tensor([target]))[0]
+        assert found[target] and found[1] and int(found.sum()) == count, rule

@@ -14,8 +14,9 @@ https://fengyao.notion.site/off-policy-rl):
              (log r_t = 0 where w_t is zero)
     sapo     mean_i 1/|i| Σ_t  w_t · -4/τ σ(τ (r_t - 1)) A, τ by A's sign         https://arxiv.org/abs/2511.20347
 
-With β, each term gains β · r_t · (exp(d) - d - 1), d = log π_ref - log π_θ (k3 with bias correction,
-https://arxiv.org/abs/2512.02556). π_ref is the adapter that training started from (``init_adapter``), else the base
+With β, each term gains β · r · (exp(d) - d - 1), d = log π_ref - log π_θ (k3 with bias correction,
+https://arxiv.org/abs/2512.02556). r is r_t without a clip, and for gspo r_i: there a token's KL pulls at all tokens of
+its episode. π_ref is the adapter that training started from (``init_adapter``), else the base
 model, as in TRL. Where w_t is zero (a guarded call), this term is zero too: such a token pulls at nothing.
 """
 

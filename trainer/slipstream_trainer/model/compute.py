@@ -305,20 +305,25 @@ def _logprobs(
 def kept(logits_SV: torch.Tensor, filter_S3: torch.Tensor, target_S: torch.Tensor) -> torch.Tensor:
     """Which tokens the sampler could draw, by vLLM's rules in its order: min_p, top_k, top_p. (S, V)
 
-    A sampled token counts as kept, also where this policy's own filter would cut it: the sampler did draw it.
+    A sampled token counts as kept, also where this policy's own filter would cut it: the sampler did draw it. Where
+    tokens tie at top_k's edge, exactly k are kept, as vLLM does on a GPU, and the sampled one is among them. Which of
+    the others are kept changes nothing: they are equally likely.
     """
+    target_S1 = target_S[:, None]
+    own_S1 = logits_SV.gather(1, target_S1)
+    logits_SV = logits_SV.scatter(1, target_S1, torch.nextafter(own_S1, torch.full_like(own_S1, torch.inf)))
     min_p, top_k, top_p = filter_S3.to(logits_SV.dtype).unbind(1)
     probs = torch.softmax(logits_SV, -1)
     found = probs >= probs.amax(-1, keepdim=True) * min_p[:, None]
     ascending, places = logits_SV.masked_fill(~found, float("-inf")).sort(-1)
     size = logits_SV.shape[1]
     wanted = torch.where(top_k > 0, top_k, size).long().clamp(max=size)
-    cut = ascending < ascending.gather(1, size - wanted[:, None])
+    cut = torch.arange(size, device=wanted.device) < size - wanted[:, None]
     ascending = ascending.masked_fill(cut, float("-inf"))
     cut |= torch.softmax(ascending, -1).cumsum(-1) <= 1 - top_p[:, None]
     cut[:, -1] = False
     found &= ~torch.zeros_like(cut).scatter(1, places, cut)
-    return found.scatter(1, target_S[:, None], True)
+    return found.scatter(1, target_S1, True)
 
 
 def _direct(
