@@ -166,6 +166,8 @@ def test_words_of_one_run_keep_no_others_out(store):
     many = [said(run, f"{i}") for i in range(90) for run in ("open", "over")]
     store.ingest([call("open", task="o"), call("over", task="p", done=True), *many], {})
     store.ingest([*group("t1", start=NOW + 3), call("a", task="q", done=True), said("a", at=NOW + 4)], {})
+    teaching = store.statistics.funnel("judge", NOW).teaching
+    assert (teaching.words, teaching.early, teaching.heard) == (91, 90, 2)
     rows = lease(store, max_groups=2).table.to_pylist()
     assert sorted((r["kind"], r["episode"]) for r in rows) == [
         *(("task", run) for run in ("t1-0", "t1-1")),

@@ -700,13 +700,13 @@ def _lost(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
 
 def _ready(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
     need, patience = around.pace
-    teaching, runs, since, words, early = counts.teaching
+    teaching, runs, since, words, early, heard = counts.teaching
     ready = counts.ready - words - early
     if around.config.trainer.algorithm == "sft":  # imitation compares nothing: every group counts
         teaching, runs = ready, LEAST_RUNS
     waits = patience if runs >= LEAST_RUNS else MUCH_LONGER * patience
     waited = around.now - (around.now if since is None else since)
-    few = teaching + words // LEAST_RUNS < need and not (teaching + words and waited >= waits)
+    few = teaching + heard // LEAST_RUNS < need and not (teaching + words and waited >= waits)
     if words + early:
         text = f"{plural(words + early, 'piece of feedback waits', 'pieces of feedback wait')}: "
         text += f"{early} until the run is over" if early else ""

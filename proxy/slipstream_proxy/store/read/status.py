@@ -323,6 +323,8 @@ class Teaching(NamedTuple):
     """Pieces of feedback, each about a run that is over."""
     early: int = 0
     """Pieces of feedback about runs that go on."""
+    heard: int = 0
+    """Runs that are over, of which a batch has one piece of feedback each."""
 
 
 class FunnelFigures(NamedTuple):
@@ -548,7 +550,8 @@ def _teaching(tx: Tx, rules: Rules) -> Teaching:
     goes_on = (
         {e for (e,) in tx.all(f"SELECT eid FROM t_episodes WHERE eid {IN} AND state = 'open'", asked)} if said else ()
     )
-    heard = [at for episode, at in said if episode not in goes_on]
+    over = [(episode, at) for episode, at in said if episode not in goes_on]
+    heard = len({episode for episode, _ in over})
     sql = f"""SELECT grp, min(reward) < max(reward), count(*) FROM t_episodes WHERE grp {IN} AND reward IS NOT NULL
         GROUP BY grp"""
     runs = {
@@ -556,8 +559,8 @@ def _teaching(tx: Tx, rules: Rules) -> Teaching:
         for group, differ, n in tx.all(sql, (list(ready),))
         if differ or rules.credit == "call" or ready[group][0] != GroupKind.TASK
     }
-    since = min((*(ready[group][1] for group in runs), *heard), default=None)
-    return Teaching(len(runs), sum(runs.values()) + len(heard), since, len(heard), len(said) - len(heard))
+    since = min((*(ready[group][1] for group in runs), *(at for _, at in over)), default=None)
+    return Teaching(len(runs), sum(runs.values()) + heard, since, len(over), len(said) - len(over), heard)
 
 
 def _kls(tx: Tx) -> list[float]:
