@@ -119,8 +119,9 @@ function AddToCases({ detail: d }: { detail: EpisodeDetail }): JSX.Element | nul
     event.preventDefault();
     setError(null);
     try {
-      const done = await post<{ set: CaseSet }>(withQuery(`/cases/${encodeURIComponent(name ?? "")}`, { key: d.key }), { episodes: [d.id] });
-      setSaid(`it is in ${done.set.name}, version ${done.set.version}`);
+      const done = await post<{ set: CaseSet; too_large: string[]; dropped: string[]; unknown: string[] }>(withQuery(`/cases/${encodeURIComponent(name ?? "")}`, { key: d.key }), { episodes: [d.id] });
+      const why = done.too_large.length ? "it is too large to be copied" : done.dropped.length ? "retention has dropped its calls" : done.unknown.length ? "it is not stored any more" : "";
+      setSaid(why ? `not added: ${why}` : `it is in ${done.set.name}, version ${done.set.version}`);
       setName(null);
     } catch (e) {
       setError(e instanceof ApiError ? e : new ApiError(0, (e as Error).message));

@@ -66,7 +66,7 @@ class ReplayReport:
     def headline(self) -> str:
         """The verdict, and whether what the replies say was looked at."""
         alone = self.exit_code == 0 and {t.question for t in self.tests} == {GUARDS}
-        return self.verdict + (" by guards, which is all that was compared" if alone else "")
+        return self.verdict + (" (only guards were compared)" if alone else "")
 
     def guards(self) -> dict[str, Counter[str]]:
         """Why replies of each side were of no use, and how often."""

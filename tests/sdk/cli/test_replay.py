@@ -66,8 +66,10 @@ def test_a_prompt_that_is_no_worse_passes(cases: list[str], server: Server, caps
 def test_a_users_own_function(cases: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.py").write_text("def score(call, message):\n    return float('find' in str(message))\n")
     assert main([*cases, "worse.txt", "--by", "mine:score", "--json", "--control", "recorded"]) == 0
-    (_, mine) = json.loads(capsys.readouterr().out)["tests"]
-    assert {w["episode"] for w in mine["worst"]} == set(SPOILED) and mine["question"] == "mine:score"
+    assert main([*cases, "worse.txt", "--samples", "1", "--control", "recorded"]) == 0
+    said, _, shown = capsys.readouterr().out.partition("# Replay: not shown to be worse (only guards were compared)")
+    (_, mine) = json.loads(said)["tests"]
+    assert shown and {w["episode"] for w in mine["worst"]} == set(SPOILED) and mine["question"] == "mine:score"
 
 
 def test_what_fails_is_said_in_one_line_and_in_the_reports(

@@ -139,12 +139,12 @@ def _tell(done: c.CasesChanged, args: argparse.Namespace) -> int:
             )
         else:
             print(f"nothing was added, and there is no set {done.set.name}", file=sys.stderr)
-        if filtered and not done.found:
+        if filtered and not (done.found or done.changed):
             print("no episode that has ended, with a call, matches the filters", file=sys.stderr)
         if done.more:
             print("the filters find more than one change takes: narrow them, or take a sample", file=sys.stderr)
         for text, ids in left_out.items():
             if ids:
                 print(f"{text}: {', '.join(ids)}", file=sys.stderr)
-    missed = done.unknown or done.too_large or done.dropped or (filtered and not done.found)
+    missed = done.unknown or done.too_large or done.dropped or (filtered and not (done.found or done.changed))
     return 1 if missed or not done.set.version else 0
