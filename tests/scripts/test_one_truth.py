@@ -139,6 +139,7 @@ def test_what_is_read_of_the_live_state_is_sent(tmp_path: Path) -> None:
         {"m": ModelLive("m", "m@1", [("m", "control", 0.1)], {"task=t": "m@0"})},
         [replica.public()],
         {"m@0": ("retired", 1.0)},
+        asks=True,
     )
     LiveView(load_config(None, env={}, base={"data_dir": str(tmp_path / "other")})).update(noting(state.value))
     assert not Noting.missing
