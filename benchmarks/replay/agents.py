@@ -30,7 +30,7 @@ from slipstream.operate.run.stack import start_stack
 from slipstream.shared.processes.supervisor import Supervisor
 
 AGENTS = 8
-VERDICT = 240.0
+VERDICT = 900.0
 """Seconds within which a replay has to end."""
 
 
