@@ -29,6 +29,20 @@ async def test_an_episode_is_pinned_once_and_keeps_its_adapter(start, fake, cont
     assert headers["x-slipstream-adapter"] == "tiny@2" and (await proxy.record(7))[-1].head["pin"] == "moved"
 
 
+async def test_while_a_replay_runs_each_call_is_told_of_and_waits_for_nobody(start, fake, control):
+    proxy = await start()
+    models = {"tiny": {"base": "tiny", "live": "tiny@2", "arms": []}}
+    control.state = {**control.state, "models": models, "asks": True}
+    control.changed.set()
+    await eventually(lambda: proxy.plane.live.asks)
+    for _ in range(2):
+        before = control.told
+        _, headers, _ = await post(proxy.url, ASK)
+        assert headers["x-slipstream-adapter"] == "tiny@2"
+        await eventually(lambda before=before: control.told > before)
+    assert not control.pins
+
+
 async def test_the_id_of_an_episode_is_the_workers(start, fake, control):
     """The answer names an adapter and an arm, and no episode: a client that has seen the id must find it in the store."""
     proxy = await start()

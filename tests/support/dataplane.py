@@ -128,7 +128,7 @@ class FakeControlSocket:
     """The control plane's socket, as far as the data plane talks to it."""
 
     def __init__(self, path):
-        self.path, self.pins, self.uploads = path, [], []
+        self.path, self.pins, self.uploads, self.told = path, [], [], 0
         self.state, self.changed = STATE, asyncio.Event()
 
     async def start(self):
@@ -153,6 +153,7 @@ class FakeControlSocket:
     async def pin(self, request):
         asked = await request.json()
         self.pins += asked
+        self.told += not asked
         return web.json_response([{"adapter": "tiny@1", "arm": "control"}] * len(asked))
 
     async def metrics(self, request):

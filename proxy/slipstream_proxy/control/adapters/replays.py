@@ -102,7 +102,7 @@ class IdleTurns:
         self.taken_back = 0
 
     def agents_came(self) -> None:
-        """A run of an agent begins: its first call is about to come."""
+        """A call of an agent is about to come."""
         self._busy_until = time.monotonic() + QUIET
         self._allow(int(self.starves))
 
@@ -605,7 +605,7 @@ class ReplayGate:
             self.lifecycle.journal.wake.set()
 
     def _publish(self, *, replays: bool) -> None:
-        """Before a run of an agent begins, it is asked for its pin: a replay gives way before the first call comes."""
+        """Data planes tell of each call as it comes: a replay gives way at once, and not when it sees the load."""
         self.engines.replays = replays
         self.engines.noticed()
 

@@ -56,7 +56,7 @@ class LiveState:
         asks: bool = False,
     ) -> bool:
         """Publish. Returns whether anything is different. ``gone``: version that serves no more → its state, and since
-        when. ``asks``: the control plane wants to be asked for each new episode's pin.
+        when. ``asks``: the control plane wants to be told when a call of an agent comes.
         """
         value: JsonObject = {
             "models": {

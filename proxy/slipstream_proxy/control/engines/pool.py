@@ -154,7 +154,7 @@ class EnginePool:
         again may take minutes.
         """
         self.replays = False
-        """A replay uses their idle time, so it has to know of each run of an agent before its first call comes."""
+        """A replay uses their idle time, so it has to be told of each call of an agent as it comes."""
 
     async def start(self) -> None:
         connector = aiohttp.TCPConnector(limit=64)

@@ -67,6 +67,7 @@ class ControlLink:
         self._asked: list[tuple[JsonObject, asyncio.Future[JsonObject | None]]] = []
         """Pins that wait for the next request."""
         self._asking: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[object] | None = None
         self._looking: asyncio.Task[Look] | None = None
 
     @property
@@ -144,8 +145,9 @@ class ControlLink:
         return Look.STANDS_STILL if stands_still(before, pulse_of(process)) else Look.SLOW
 
     async def close(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
+        for task in (self._asking, self._telling):
+            if task is not None:
+                task.cancel()
         if self._looking is not None:
             self._looking.cancel()
         if self._session is not None:
@@ -190,6 +192,11 @@ class ControlLink:
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(), name="pins")
         return await answer
+
+    def tell(self) -> None:
+        """A call of an agent comes. Nobody waits for that to arrive."""
+        if self.live.connected and (self._telling is None or self._telling.done()):
+            self._telling = asyncio.create_task(self._pins([]), name="told of a call")
 
     async def _ask(self) -> None:
         while self._asked:

@@ -119,7 +119,7 @@ class LiveView:
         self.connected = False
         self.known = False
         self.asks = False
-        """The control plane wants to be asked for each new episode's pin."""
+        """The control plane wants to be told when a call of an agent comes."""
         self.held_until: float | None = None
         """The trainer has the GPU until then (seconds since the epoch), or until the control plane says otherwise."""
         self.changed: Callable[[], None] = lambda: None
@@ -345,7 +345,7 @@ class LiveView:
         one for a while; ``new``: this episode did not begin before.
         """
         state = self.models.get(model)
-        if state is None or state.arms or state.kept or (new and self.asks):
+        if state is None or state.arms or state.kept:
             return False
         return new or time.monotonic() - state.since > self._window
 

@@ -34,6 +34,8 @@ class EpisodePins:
 
     def known(self, episode: RunningEpisode, model: str) -> Pinned | None:
         """The episode's pin, if it has one."""
+        if self._live.asks:
+            self._link.tell()
         pin = episode.pins.get(model)
         if pin is None or pin.checked == self._live.version:
             return pin

@@ -74,7 +74,9 @@ def add(app: web.Application, deps: Deps) -> None:
 
 
 async def pins_of(deps: Deps, asked: Sequence[PinIn]) -> list[PinOut | None]:
-    """Each episode's adapter and arm: the stored one while it is served, else by share. None: no trained model."""
+    """Each episode's adapter and arm: the stored one while it is served, else by share. None: no trained model. Asked
+    for none, it is told that a call of an agent comes.
+    """
     deps.replays.agents_came()
     deps.siblings.agents_came()
     decided = [_decide(deps, ask) if ask.model in deps.registry.models else None for ask in asked]
