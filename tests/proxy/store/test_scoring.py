@@ -55,9 +55,9 @@ def test_a_reward_may_come_before_its_calls(opened):
 def test_an_orphan_expires(opened):
     store = opened(orphan_ttl=100)
     store.ingest([reward("lost")], {})
-    assert store.rewards.acknowledge("-", "lost", None, NOW + 200) is None
+    assert store.rewards.acknowledge("-", "lost", None, NOW + 200) == "late"
     store.sweep(NOW + 200)
-    assert store.rewards.acknowledge("-", "lost", None, NOW + 201) is None
+    assert store.rewards.acknowledge("-", "lost", None, NOW + 201) == "late"
     store.ingest([call("lost")], {})
     assert store.episodes.get("-", "lost").reward is None
 
@@ -86,7 +86,7 @@ def test_a_reward_of_a_deleted_episode_is_swallowed(store):
     store.forget([("-", "e1")], NOW)
     store.ingest([reward(), call(at=NOW + 1)], {})
     assert store.episodes.get("-", "e1") is None
-    assert store.rewards.acknowledge("-", "e1", None, NOW) is None
+    assert store.rewards.acknowledge("-", "e1", None, NOW) == "forgotten"
     assert store.statistics.counts(NOW)["rewards"] == {}
 
 

@@ -32,4 +32,4 @@ def test_no_default_is_shared():
 
 def test_a_filter_asks_for_everything_by_default():
     given = {f.name for f in fields(EpisodeFilter) if getattr(EpisodeFilter(), f.name) not in (None, {}, [])}
-    assert given <= {"limit", "patience"}, "what is asked for narrows the answer"
+    assert given <= {"limit", "patience", "replays"}, "what is asked for narrows the answer"

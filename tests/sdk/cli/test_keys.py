@@ -70,7 +70,10 @@ def test_no_scope(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_limits_that_mean_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    for flags in (("--rate", "nan"), ("--rate", "0"), ("--rate=-1",), ("--concurrency", "0")):
+    with pytest.raises(SystemExit):
+        keys("add", "ci", "--rate", "nan")
+    assert "--rate: 'nan' is no number" in capsys.readouterr().err
+    for flags in (("--rate", "0"), ("--rate=-1",), ("--concurrency", "0")):
         assert keys("add", "ci", *flags) == 1
         out, err = capsys.readouterr()
         assert out == "" and err.startswith("slipstream keys: a ")
