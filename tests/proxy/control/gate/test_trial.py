@@ -187,7 +187,7 @@ def test_rewards_that_come_later_than_versions_do_not_keep_all_from_being_accept
         assert bool(found) is accepted
 
 
-@pytest.mark.parametrize("canary", [False, True])
+@pytest.mark.parametrize("canary", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_what_still_runs_after_a_rollback_is_no_evidence(canary: bool):
     """Forty episodes run at once. The first version always fails; the second is as good as the control, and stays."""
     wrong = 0
