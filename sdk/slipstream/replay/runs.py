@@ -27,7 +27,7 @@ import httpx
 from slipstream.contract import REPLAY_OF_TAG, CallRecord, EpisodeDetail, Headers, replay_of
 from slipstream.errors import ConfigError
 from slipstream.replay.comparison import CasePair
-from slipstream.replay.steps import SYSTEM, JsonObject, ReplayBudget, ReplayCase, Reply, Side
+from slipstream.replay.steps import SYSTEM, JsonObject, ReplayBudget, ReplayCase, Reply, Side, tokens_of
 from slipstream.shared.prefixes import whole_calls
 
 RUN_LIMITS = (
@@ -228,7 +228,7 @@ class RunServer:
                 client.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
             client.wfile.write(b"0\r\n\r\n")
         with contextlib.suppress(ValueError, TypeError, AttributeError):
-            run.budget.spent += int((json.loads(whole).get("usage") or {}).get("total_tokens") or 0)
+            run.budget.spent += tokens_of(json.loads(whole), "total_tokens")
 
 
 class RunReplayer:

@@ -274,8 +274,6 @@ class Replayer:
             try:
                 async with self._turn() as told:
                     response = await http.post(f"{side.base}/chat/completions", json=body, headers=headers)
-                    if told is not None and response.is_success:
-                        told(tokens_of(response.json(), "completion_tokens"))
                 if (response.status_code < 500 and response.status_code != 429) or attempt == TRIES:
                     break
             except TimeoutError:
@@ -289,6 +287,8 @@ class Replayer:
             kind = BrokenSide if response.status_code >= 500 else ValueError
             raise kind(f"{side.name} answered {response.status_code}: {response.text[:200]}")
         answer: JsonObject = response.json()
+        if told is not None:
+            told(tokens_of(answer, "completion_tokens"))
         self.budget.spent += tokens_of(answer, "total_tokens")
         if not answer["choices"]:
             raise ValueError(f"{side.name} answered without a choice")
