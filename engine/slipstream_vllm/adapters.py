@@ -201,12 +201,14 @@ def sharing(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def attach_hello(app: FastAPI) -> None:
-    """``GET /slipstream``: the proxy asks once whether the plugin is there, which packed form it writes, and what is
-    sampled with where a call says nothing.
+    """``GET /slipstream``: the proxy asks once whether the plugin is there, which packed form it writes, on what kind
+    of device the model runs, and what is sampled with where a call says nothing.
     """
+    from vllm.platforms import current_platform
 
     async def hello() -> dict[str, object]:
-        return {"packed": packing.VERSION, **sampling(getattr(app.state, "openai_serving_chat", None))}
+        said = {"packed": packing.VERSION, "device": current_platform.device_type}
+        return {**said, **sampling(getattr(app.state, "openai_serving_chat", None))}
 
     app.add_api_route(HELLO, hello, methods=["GET"], include_in_schema=False)
 

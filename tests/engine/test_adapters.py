@@ -145,7 +145,7 @@ def test_routes_are_attached_only_where_asked(asked: str, expected: bool, monkey
     serving_routes(routes)(app)
     assert attached == [expected]
     assert routes.envs is before
-    assert TestClient(app).get("/slipstream").json() == {"packed": 1}
+    assert TestClient(app).get("/slipstream").json() == {"packed": 1, "device": "cpu"}
 
 
 def test_what_a_call_is_sampled_with_that_leaves_it_open() -> None:

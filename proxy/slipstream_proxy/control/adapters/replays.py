@@ -70,14 +70,17 @@ STRETCH = 1.25
 a CPU each makes the engine's step longer, and an agent's call that comes waits for a step.
 """
 SURE, AGAIN = 8, 16
-"""Requests by which that is judged, and good judgements after which more is tried once more."""
+"""Requests by which that is judged, and good judgements after which more is tried once more. Each try that fails
+doubles the second: an engine that can never do more is seldom asked to.
+"""
 
 
 class IdleTurns:
     """Lets a replay's requests through while agents leave the engine alone, and takes them back when they do not.
 
     ``load()``: the engine's (running, waiting) requests, with ours. None: it does not say, so one goes at a time.
-    ``patience``: seconds without idle time after which one goes at a time beside agents.
+    ``patience``: seconds without idle time after which one goes at a time beside agents. ``at_once()``: how many of
+    ours may run at once at most.
     """
 
     def __init__(
@@ -85,8 +88,9 @@ class IdleTurns:
         load: Callable[[], Awaitable[tuple[float, float] | None]],
         awake: asyncio.Event,
         patience: float = math.inf,
+        at_once: Callable[[], int] = lambda: AT_ONCE,
     ) -> None:
-        self._load, self._awake, self._patience = load, awake, patience
+        self._load, self._awake, self._patience, self._at_once = load, awake, patience, at_once
         self._idle_at = time.monotonic()
         self._scopes: dict[asyncio.Timeout, None] = {}
         """Of our requests that run, the oldest first."""
@@ -94,8 +98,8 @@ class IdleTurns:
         self._changed = asyncio.Condition()
         self._busy_until = time.monotonic() + QUIET
         self._strikes = 0
-        self._most, self._ceiling, self._good = 1, AT_ONCE, 0
-        """How many of ours may run at once, how many at most, and good judgements since then."""
+        self._most, self._ceiling, self._good, self._again = 1, AT_ONCE, 0, AGAIN
+        """How many of ours may run at once, how many at most, good judgements since then, and how many it needs."""
         self._alone = 0.0
         self._paces: list[float] = []
         """Seconds a token of our newest requests."""
@@ -153,7 +157,7 @@ class IdleTurns:
                 self._allow(int(self.starves and load[1] == 0))
         elif now >= self._busy_until:
             self._strikes, self._idle_at = 0, now
-            self._allow(AT_ONCE)
+            self._allow(self._at_once())
         else:
             self._strikes = 0
             self._allow(int(self.starves))
@@ -164,11 +168,11 @@ class IdleTurns:
         if len(self._paces) < max(SURE, self._most):
             return
         pace, self._paces = statistics.median(self._paces), []
-        if self._most == 1:
-            self._alone = pace
-        if pace > STRETCH * self._alone:
-            self._ceiling, self._good = self._most // 2, 0
-        elif (good := self._good + 1) >= AGAIN:
+        if self._most == 1:  # one judgement alone may be half of the next
+            self._alone += (pace - self._alone) * (0.2 if self._alone else 1.0)
+        elif pace > STRETCH * self._alone:
+            self._ceiling, self._good, self._again = self._most // 2, 0, 2 * self._again
+        if (good := self._good + 1) >= self._again:
             self._ceiling, self._good = min(2 * self._ceiling, AT_ONCE), 0
         else:
             self._good = good
@@ -187,6 +191,13 @@ async def load_of(engines: EnginePool, engine: EngineReplica | None) -> tuple[fl
     if engine is None:
         return 0.0, 1.0  # nothing is known yet of the one that will be asked
     return await engines.open_requests(engine)
+
+
+def at_once(engines: EnginePool) -> int:
+    """One on a CPU: a step there is as long as what is in it, prompts above all, and an agent's call that comes waits
+    for a step. A replay was no slower for it.
+    """
+    return 1 if any(e.facts.plugin.get("device") == "cpu" for e in engines.engines) else AT_ONCE
 
 
 # --- the judge's queue
@@ -576,7 +587,9 @@ class ReplayGate:
         other = kept.get("by") != self._me and time.time() - kept.get("at", 0.0) < ALIVE
         if self.access.stores.shared and kept and other:
             return
-        turns = IdleTurns(lambda: load_of(self.engines, self._engine), self.engines.awake, PATIENCE)
+        turns = IdleTurns(
+            lambda: load_of(self.engines, self._engine), self.engines.awake, PATIENCE, lambda: at_once(self.engines)
+        )
         self.running, self._turns = name, turns
         watch = asyncio.create_task(self._turns.watch(), name="idle time")
         self._publish(replays=True)

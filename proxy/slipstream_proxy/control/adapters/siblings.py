@@ -21,7 +21,7 @@ from slipstream.settings.proxy import route_of
 from slipstream.shared.backoff import rest
 from slipstream_proxy.assignment import place
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
-from slipstream_proxy.control.adapters.replays import IdleTurns, ReplayGate, load_of
+from slipstream_proxy.control.adapters.replays import IdleTurns, ReplayGate, at_once, load_of
 from slipstream_proxy.control.engines.pool import EnginePool, EngineReplica
 from slipstream_proxy.control.observe.metrics import ControlMetrics
 from slipstream_proxy.control.shared.problem import Problem
@@ -125,7 +125,9 @@ class SiblingSampler:
         """Steps that are being sampled."""
         self._routes = any(r.explore == "siblings" for r in access.config.models.values())
         self._untrained = frozenset(access.config.identity.untrained_kinds)
-        self._turns = IdleTurns(lambda: load_of(self.engines, self._engine), engines.awake)
+        self._turns = IdleTurns(
+            lambda: load_of(self.engines, self._engine), engines.awake, at_once=lambda: at_once(engines)
+        )
         self._engine: EngineReplica | None = None
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
