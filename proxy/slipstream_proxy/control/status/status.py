@@ -48,9 +48,16 @@ DAYS = 6 * 86_400.0
 
 
 def headline(
-    base: str, live: str, rows: Iterable[JsonObject], versions: Mapping[str, Adapter], now: float
+    base: str,
+    live: str,
+    rows: Iterable[JsonObject],
+    versions: Mapping[str, Adapter],
+    now: float,
+    bounds: tuple[float, float] = (0.0, 1.0),
 ) -> str | None:
-    """None: the base model still serves, and none of its runs has a reward. ``rows``: of ``success_by_adapter``."""
+    """None: the base model still serves, and none of its runs has a reward. ``rows``: of ``success_by_adapter``.
+    ``bounds``: between which the model's rewards lie.
+    """
     mine = [r for r in rows if r["adapter"] == base or r["adapter"] in versions]
     made = [a for a in versions.values() if a.state not in (AdapterState.LOADING, AdapterState.REFUSED)]
     taken = sum(a.state == AdapterState.ROLLED_BACK for a in made)
@@ -59,8 +66,8 @@ def headline(
     for split, name in (("eval", "held-out"), ("train", "no held-out runs; training runs")):
         names = [live, *(a.name for a in good if a.name != live)] if live != base else []
         kind = "held-out" if split == "eval" else "rewarded"
-        newest = next(((a, m) for a in names if (m := _measured(mine, a, split)) is not None), None)
-        first = _measured(mine, base, split)
+        newest = next(((a, m) for a in names if (m := _measured(mine, a, split, bounds)) is not None), None)
+        first = _measured(mine, base, split, bounds)
         if first is not None and newest is not None:
             of, found = newest[0], {base: first, live: newest[1]}
             d, low, high = difference(found[base][:3], found[live][:3])
@@ -73,14 +80,14 @@ def headline(
             return f"{name} {found[base][0]:.2f} → {after} since {_day(since, now)}, {count} ({sure})"
     for split, name in (("eval", "held-out"), ("train", "training runs")):
         for adapter in (live, base):
-            if (one := _measured(mine, adapter, split)) is not None:
+            if (one := _measured(mine, adapter, split, bounds)) is not None:
                 said = f"{name} {one[0]:.2f} ± {(one[2] - one[1]) / 2:.2f} with {adapter}"
-                alone = made and not any(_measured(mine, a.name, split) for a in made if a.name != adapter)
+                alone = made and not any(_measured(mine, a.name, split, bounds) for a in made if a.name != adapter)
                 return f"{said}, {count}" + (": nothing to compare it with yet" if alone else "")
     return None
 
 
-def _measured(rows: list[JsonObject], adapter: str, split: str) -> Measured | None:
+def _measured(rows: list[JsonObject], adapter: str, split: str, bounds: tuple[float, float]) -> Measured | None:
     mine = [r for r in rows if r["adapter"] == adapter and (r["split"] == "eval") == (split == "eval")]
     n = sum(int(r["episodes"]) for r in mine)
     if not n:
@@ -88,9 +95,10 @@ def _measured(rows: list[JsonObject], adapter: str, split: str) -> Measured | No
     mean = sum(float(r["mean"]) * int(r["episodes"]) for r in mine) / n
     spread = sum((int(r["episodes"]) - 1) * float(r["std"]) ** 2 for r in mine)
     spread += sum(int(r["episodes"]) * (float(r["mean"]) - mean) ** 2 for r in mine)
-    means = [float(r["mean"]) for r in rows]
-    bounds = min(0.0, *means, mean), max(1.0, *means, mean)
-    return mean, *mean_interval(mean, (spread / max(1, n - 1)) ** 0.5, n, *bounds), n
+    lowest, highest = min(bounds[0], mean), max(bounds[1], mean)
+    if lowest >= 0.0 and highest <= 1.0:
+        lowest, highest = 0.0, 1.0
+    return mean, *mean_interval(mean, (spread / max(1, n - 1)) ** 0.5, n, lowest, highest), n
 
 
 def _day(at: float, now: float) -> str:
@@ -180,11 +188,12 @@ async def read_funnel(deps: Deps, stack: StackReport | None = None) -> c.Funnel:
     return funnel_of(counts, around)
 
 
-def headlines_of(deps: Deps, rows: list[JsonObject]) -> dict[str, str]:
+def headlines_of(deps: Deps, rows: list[JsonObject], bounds: Mapping[str, tuple[float, float]]) -> dict[str, str]:
     registry, found = deps.registry, {}
     for model in registry.models:
         versions = {a.name: a for a in registry.items.values() if a.model == model}
-        found[model] = headline(registry.base, registry.live(model), rows, versions, deps.now())
+        seen = bounds.get(model, (0.0, 1.0))
+        found[model] = headline(registry.base, registry.live(model), rows, versions, deps.now(), seen)
     return {model: text for model, text in found.items() if text is not None}
 
 
@@ -215,6 +224,7 @@ async def status_of(deps: Deps) -> c.Status:
     if counts:
         judging = await deps.ask(deps.judges.standing, deps.store.judging, deps.store.reports.labels, deps.now())
     rows = await deps.ask(deps.store.statistics.success_by_adapter) if counts else []
+    bounds = await deps.ask(deps.store.statistics.bounds) if counts else {}
     lost = await in_thread(read_losses, deps.config.root / "metrics")
     stats = deps.ingester.stats if deps.ingester else None
     newest = max((a.created for a in deps.registry.items.values()), default=None)
@@ -223,7 +233,7 @@ async def status_of(deps: Deps) -> c.Status:
         version=__version__,
         started=deps.started,
         models={m: deps.registry.live(m) for m in deps.registry.models},
-        headlines=headlines_of(deps, rows),
+        headlines=headlines_of(deps, rows, bounds),
         engines=[e.told() for e in deps.engines.engines],
         store="postgresql" if (deps.config.store.url or "").startswith("postgresql") else "duckdb",
         episodes=counts.get("episodes", {}),

@@ -645,6 +645,7 @@ class StoreStatistics:
         self._missing: PacedFigure[dict[str, int]] = PacedFigure()
         self._orphans: PacedFigure[Orphans] = PacedFigure()
         self._dear: PacedFigure[DearFigures] = PacedFigure()
+        self._bounds: PacedFigure[dict[str, tuple[float, float]]] = PacedFigure()
 
     def counts(self, now: float) -> JsonObject:
         """Episodes and groups by state, calls, untrainable by reason, rewards by source, missing rewards by name."""
@@ -686,6 +687,15 @@ class StoreStatistics:
             for parts, t in kept.items()
         ]
         return sorted(found, key=lambda r: (r["model"], r["first"], r["split"], r["arm"]))
+
+    def bounds(self) -> dict[str, tuple[float, float]]:
+        """Model → between which its runs' rewards lie."""
+        return self._bounds.get(None, self._look_bounds, self.db.stand())
+
+    def _look_bounds(self) -> dict[str, tuple[float, float]]:
+        sql = "SELECT model, min(reward), max(reward) FROM t_episodes WHERE reward IS NOT NULL GROUP BY model"
+        with self.db.read() as tx:
+            return {model: (lowest, highest) for model, lowest, highest in tx.all(sql)}
 
     def rewards_by_source(self) -> list[JsonObject]:
         """Source, adapter, split, count, mean, std (of the sample; 0 for one) of the latest rewards of each name."""
