@@ -75,6 +75,8 @@ class FakeControl:
     done: dict[str, str] = field(default_factory=dict)
     adapters: dict[str, Json] = field(default_factory=dict)
     live: str = ""
+    forgotten: list[str] = field(default_factory=list)
+    """Batches of which an episode was forgotten."""
     room: bool = True
     """Whether a new version would be loaded at once."""
     held: str | None = None
@@ -297,7 +299,7 @@ class FakeControl:
 
     async def list_adapters(self, request: web.Request) -> web.Response:
         listed = {"adapters": list(self.adapters.values()), "live": {self.model: self.live}}
-        return web.json_response(listed | {"room": {self.model: self.room}})
+        return web.json_response(listed | {"room": {self.model: self.room}, "forgotten": self.forgotten})
 
     # both
 

@@ -194,6 +194,62 @@ def test_a_step_from_a_version_that_is_taken_back_meanwhile_is_not_published(ben
         assert "rolled back meanwhile" in control.of_kind("skipped")[0]["reason"]
 
 
+def test_steps_that_are_in_no_version_are_dropped_when_an_episode_of_theirs_is_forgotten(bench, tmp_path) -> None:
+    shutil.copytree(bench.folder, tmp_path / "f")
+    with serve(FakeControl()) as control:
+        control.adapters = {k: dict(v) for k, v in bench.adapters.items()}
+        control.live, control.room = f"tiny@{VERSIONS}", False
+        worker = bench.worker(control, tmp_path / "f")
+        worker.current.recover()
+        for n in (5, 6):
+            control.add(f"b{n}", table(conversation(n)))
+            assert worker.once()
+            worker.publisher.finish()
+        assert worker.current.state.weights == f"tiny@{VERSIONS}+2"
+        control.forgotten, control.room = ["b5"], True
+        worker.current.look()
+        assert bench.are(f"tiny@{VERSIONS}")
+        assert torch.equal(bench.moment(), bench.momentum[f"tiny@{VERSIONS}"])
+        assert list(control.adapters) == list(bench.adapters), "nothing was published from them"
+        assert control.of_kind("restored")[0]["adapter"] == f"tiny@{VERSIONS}"
+        control.add("b7", table(conversation(7)))
+        assert worker.once()
+        worker.publisher.finish()
+        made = control.adapters[f"tiny@{VERSIONS + 1}"]
+        assert (made["parent"], made["batches"]) == (f"tiny@{VERSIONS}", ["b7"])
+
+
+@pytest.mark.parametrize("forgotten", ["b5", "late"], ids=["of a step before", "of the batch itself"])
+def test_a_step_on_what_is_forgotten_meanwhile_counts_for_nothing(bench, tmp_path, monkeypatch, forgotten) -> None:
+    shutil.copytree(bench.folder, tmp_path / "f")
+    with serve(FakeControl()) as control:
+        control.adapters = {k: dict(v) for k, v in bench.adapters.items()}
+        control.live, control.room = f"tiny@{VERSIONS}", False
+        worker = bench.worker(control, tmp_path / "f")
+        worker.current.recover()
+        control.add("b5", table(conversation(5)))
+        assert worker.once()
+        worker.publisher.finish()
+        before, train = adapter_state(worker.trainer.model), worker.train
+
+        def slow(samples):
+            control.forgotten = [forgotten]
+            return train(samples)
+
+        monkeypatch.setattr(worker, "train", slow)
+        control.add("late", table(conversation(9)))
+        assert worker.once()
+        worker.publisher.finish()
+        assert control.done["late"] == "released"
+        assert "an episode was forgotten" in control.of_kind("skipped")[0]["reason"]
+        if forgotten == "b5":
+            assert bench.are(f"tiny@{VERSIONS}") and worker.current.state.ahead == 0
+        else:
+            now = adapter_state(worker.trainer.model)
+            assert all(torch.equal(now[n], w) for n, w in before.items())
+            assert worker.current.state.unpublished == ["b5"]
+
+
 def adapter(version: int, state: AdapterState, accepted: bool = False) -> Adapter:
     return Adapter(
         name=f"m@{version}", model="m", version=version, state=state, created=1.0, decided=float(version), path="x",

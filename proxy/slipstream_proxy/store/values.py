@@ -163,6 +163,8 @@ class Forgotten(NamedTuple):
     archives: list[str]
     cases: list[str]
     """Sets of cases that held a copy of one of them."""
+    batches: list[str]
+    """That one of them was in, whatever became of these."""
 
 
 Name = tuple[str, str]

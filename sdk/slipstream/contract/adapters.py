@@ -363,6 +363,10 @@ class AdapterList(Model):
     """Trained model → whether a version that is registered now goes into the engines at once. If not, it waits there
     for a slot or for the gate.
     """
+    forgotten: list[str] = Field(default_factory=list)
+    """Batches that no version may be made from: the trainer drops their steps. An episode of each was forgotten before
+    a version had it (``store.forget = "retrain"``).
+    """
 
 
 Action = Literal["promote", "demote", "freeze", "unfreeze"]

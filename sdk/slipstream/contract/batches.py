@@ -79,6 +79,19 @@ class TrainAnew(TrainAgain):
     """What new runs get, and training goes on from."""
 
 
+class TaughtStep(Model):
+    """A step that no version has yet, or a batch that may become one."""
+
+    model: str
+    batch: Id
+    step: int | None = None
+    """None: the trainer has the batch, and has told of no step."""
+    dropped: bool = False
+    """It comes into no version: the trainer drops it, and trains on the rest again (``store.forget = "retrain"``). If
+    not, the next version of the model is made from it.
+    """
+
+
 class TrainAgainStopped(Model):
     groups: int
     """That are not trained on any more."""

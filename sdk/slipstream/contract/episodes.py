@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
 
 from slipstream.contract.base import Id, Model, RewardValue, Split, Tag
+from slipstream.contract.batches import TaughtStep
 from slipstream.contract.names import Named, NamedEpisode, TagText
 
 FORGET_MOST = 2000
@@ -292,6 +293,8 @@ class ForgetOut(Model):
     """Datasets that one of them stands in, as ``Deleted`` has them."""
     anew: list[str] = Field(default_factory=list)
     """Those that were taken back for that and are trained anew (``store.forget``)."""
+    steps: list[TaughtStep] = Field(default_factory=list)
+    """Steps from it that no version has yet, and batches with it that the trainer has."""
     cases: list[str] = Field(default_factory=list)
     """Sets of cases that had a copy of one. The copies are gone."""
     unknown: list[str] = Field(default_factory=list)
@@ -308,6 +311,8 @@ class Deleted(Model):
     """Those that were made from these."""
     anew: list[str] = Field(default_factory=list)
     """Those that were taken back for that and are trained anew (``store.forget``)."""
+    steps: list[TaughtStep] = Field(default_factory=list)
+    """Steps from it that no version has yet, and batches with it that the trainer has."""
     cases: list[str] = Field(default_factory=list)
     """Sets of cases that had a copy. The copies are gone."""
     exports: list[str] = Field(default_factory=list)

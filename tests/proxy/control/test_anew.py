@@ -75,6 +75,74 @@ async def test_versions_are_made_anew_without_episodes_that_are_named(make_plane
     assert (await plane.ask("POST", "/training/anew", {"adapter": "1"}, scopes=["trainer"]))[0] == 403
 
 
+async def _leased(plane) -> tuple[str, str]:
+    headers = (await first_lease(plane)).headers
+    return headers["x-slipstream-batch"], headers["x-slipstream-lease"]
+
+
+async def _episodes(plane) -> set[str]:
+    """Of the next batch."""
+    batch, _ = await _leased(plane)
+    return {e["episode"] for e in (await plane.ask("GET", f"/batches/{batch}"))[1]["episodes"]}
+
+
+async def _ack(plane, batch: str, lease: str, outcome: str = "trained", **told) -> None:
+    assert (await plane.ask("POST", f"/batches/{batch}/ack", {"lease": lease, "outcome": outcome, **told}))[0] == 200
+
+
+async def _audit(plane, action: str) -> list[dict]:
+    return [e for e in (await plane.ask("GET", "/audit"))[1]["entries"] if e["action"] == action]
+
+
+async def test_steps_that_no_version_has_yet_are_dropped_and_their_other_groups_come_again(make_plane) -> None:
+    plane = await make_plane(groups={"size": 3}, store={"forget": "retrain"})
+    await group_of(plane, "t1", [0.0, 1.0, 0.5])
+    first, lease = await _leased(plane)
+    await _ack(plane, first, lease, step=1)
+    await group_of(plane, "t2", [0.0, 1.0, 0.5])
+    second, lease = await _leased(plane)
+    assert (await plane.ask("GET", "/adapters"))[1]["forgotten"] == []
+    _, said = await plane.ask("POST", "/forget", {"episodes": ["t2-1"]})
+    assert (said["adapters"], said["anew"]) == ([], [])
+    assert said["steps"] == [{"model": "tiny", "batch": second, "step": None, "dropped": True}]
+    _, said = await plane.ask("POST", "/forget", {"episodes": ["t1-1"]})
+    assert said["steps"] == [{"model": "tiny", "batch": first, "step": 1, "dropped": True}]
+    assert (await plane.ask("GET", "/adapters"))[1]["forgotten"] == sorted([first, second])
+    assert [e["detail"]["steps"] for e in await _audit(plane, "train anew")] == [[1]]
+    await _ack(plane, second, lease, "released")
+    assert [await _episodes(plane) for _ in range(2)] == [{"t2-0", "t2-2"}, {"t1-0", "t1-2"}]
+
+
+async def test_a_version_made_of_what_was_forgotten_before_it_came_is_taken_back_at_once(make_plane) -> None:
+    plane = await make_plane(groups={"size": 3}, store={"forget": "retrain"})
+    await group_of(plane, "t1", [0.0, 1.0, 0.5])
+    batch, lease = await _leased(plane)
+    await plane.ask("POST", "/forget", {"episodes": ["t1-1"]})
+    _, made = await register(plane, 1, batches=[batch], step=1)  # the trainer had not looked
+    assert (made["state"], made["anew"]) == ("retired", True)
+    await _ack(plane, batch, lease, step=1, adapter="tiny@1")
+    assert await _episodes(plane) == {"t1-0", "t1-2"}
+    assert (await plane.ask("GET", "/adapters"))[1]["live"] == {"tiny": "tiny"}
+
+
+async def test_a_version_that_comes_after_the_forgetting_is_named_where_nothing_is_trained_anew(make_plane) -> None:
+    plane = await make_plane(groups={"size": 3})
+    await group_of(plane, "t1", [0.0, 1.0, 0.5])
+    batch, lease = await _leased(plane)
+    await _ack(plane, batch, lease, step=27)
+    status, said = await plane.ask("DELETE", "/episodes/t1-1")
+    assert (status, said["steps"]) == (200, [{"model": "tiny", "batch": batch, "step": 27, "dropped": False}])
+    assert (await register(plane, 1, batches=[batch], step=27))[1]["state"] == "live"
+    (entry,) = await _audit(plane, "trained on forgotten")
+    assert (entry["target"], entry["detail"]["batches"], entry["detail"]["episodes"]) == ("tiny@1", [batch], 1)
+    _, said = await plane.ask("DELETE", "/episodes/t1-0")
+    assert (said["adapters"], said["steps"]) == (["tiny@1"], [])
+    await register(plane, 2, parent="tiny@1", batches=["other"], step=28)
+    assert len(await _audit(plane, "trained on forgotten")) == 1
+    _, plan = await plane.ask("POST", "/training/anew", {"adapter": "tiny@1", "dry_run": True})
+    assert plan["adapters"] == ["tiny@1", "tiny@2"]
+
+
 @pytest.mark.slow
 async def test_forgetting_takes_back_what_it_taught_and_the_rest_is_trained_on_anew(work) -> None:
     plane, worker, step = work

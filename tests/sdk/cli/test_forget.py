@@ -35,6 +35,24 @@ def test_ids_and_what_is_told(server: Server, capsys: pytest.CaptureFixture[str]
     assert said.err.splitlines() == ["no such episode: e3"]
 
 
+@pytest.mark.parametrize(
+    ("dropped", "then"),
+    [
+        (True, ["the trainer drops it, and trains on the other groups again", "it takes no step on it"]),
+        (False, ["the next version is made from it", "the next version is made from it"]),
+    ],
+)
+def test_steps_that_no_version_has_yet_are_named(server: Server, capsys, dropped: bool, then: list[str]) -> None:
+    told = [("b1", 27), ("b2", None)]
+    steps = [{"model": "m", "batch": batch, "step": step, "dropped": dropped} for batch, step in told]
+    server.on("POST", PATH, answer(1, steps=steps))
+    assert main(["forget", "e1", "--url", server.url]) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "1 forgotten; trained on: no version yet"
+    starts = ["step 27 of m is in no version yet", "the trainer has batch b2 of m"]
+    assert [line.startswith(f"{s}: {t}") for line, s, t in zip(lines, starts, then, strict=True)] == [True, True]
+
+
 def test_by_user_tag_and_key_until_there_are_no_more(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     answers = iter([answer(2000, adapters=["m@1"], more=True), answer(5, adapters=["m@2"])])
     server.routes["POST", PATH] = lambda _: Reply(next(answers))

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from slipstream.client import Client, LeasedBatch
 from slipstream.config import Config
@@ -24,7 +24,7 @@ from slipstream_trainer.run.gpu_lease import GpuLease, worker_name
 from slipstream_trainer.run.trial import try_adapter
 from slipstream_trainer.versions.adapter_folder import sweep
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
-from slipstream_trainer.versions.current_policy import CurrentPolicy
+from slipstream_trainer.versions.current_policy import FORGOTTEN, CurrentPolicy
 from slipstream_trainer.versions.events import Metrics, clean, line
 from slipstream_trainer.versions.publisher import Publisher, Stop
 from slipstream_trainer.versions.reporting import Reporter
@@ -235,9 +235,9 @@ class Worker:
     def _commit(self, leased: LeasedBatch, result: Result) -> None:
         known, before = self.publisher.adapters(), self.current.state
         self.current.note(known)
-        if result.outcome == "step" and self.current.go_back_if_taken():
-            why = f"{before.weights}, which this step started from, was rolled back meanwhile"
-            self._skip(leased, why, result)
+        if result.outcome == "step" and (why := self._undone(leased, before)):
+            reason, outcome = why
+            self._skip(leased, reason, result, outcome)
             return
         if result.outcome == "skipped":
             self._skip(leased, result.reason or "", result)
@@ -272,7 +272,27 @@ class Worker:
         self._report(result.outcome, state.step, data)
         self.reporter.version(state, data)
 
-    def _skip(self, leased: LeasedBatch, reason: str, result: Result | None = None) -> None:
+    def _undone(
+        self, leased: LeasedBatch, before: CheckpointState
+    ) -> tuple[str, Literal["skipped", "released"]] | None:
+        """Why the step counts for nothing, and what becomes of its groups. The weights are those of before."""
+        rolled_back = self.current.fallen
+        if self.current.go_back_if_taken():
+            if rolled_back:
+                return f"{before.weights}, which this step started from, was rolled back meanwhile", "skipped"
+            return f"{FORGOTTEN} that {before.weights}, which this step started from, was trained on", "released"
+        if leased.id not in self.current.forgotten:
+            return None
+        self.current.undo()
+        return f"{FORGOTTEN} of this batch", "released"
+
+    def _skip(
+        self,
+        leased: LeasedBatch,
+        reason: str,
+        result: Result | None = None,
+        outcome: Literal["skipped", "released"] = "skipped",
+    ) -> None:
         """The batch changes nothing: an event and an ack say why."""
         self.publisher.finish()
         data: Mapping[str, object] = (result.figures if result else {}) | {
@@ -283,7 +303,7 @@ class Worker:
         }
         self.publisher.post("skipped", **data)
         found = {"advantages": result.advantages, "words": result.words} if result else {}
-        self.publisher.ack(leased.id, BatchAck(lease=leased.lease, outcome="skipped", reason=reason, **found))
+        self.publisher.ack(leased.id, BatchAck(lease=leased.lease, outcome=outcome, reason=reason, **found))
         if result is not None:
             self.publisher.gaps_once(leased.id, BatchGaps(lease=leased.lease, calls=result.gaps))
         self._report("skipped", self.current.state.step, data)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from slipstream_trainer.step.trainer import CapturedGRPOTrainer
 
 log = logging.getLogger(__name__)
+FORGOTTEN = "an episode was forgotten"
 
 
 class CurrentPolicy:
@@ -38,6 +39,8 @@ class CurrentPolicy:
         """Adapters that were rolled back."""
         self.fallen: str | None = None
         """The one of them that these weights are, or were made from."""
+        self.forgotten: set[str] = set()
+        """Batches that no version may be made from."""
         self.looked = 0.0
         """When the proxy was asked last (monotonic)."""
         self.known: dict[str, Adapter] = {}
@@ -54,7 +57,7 @@ class CurrentPolicy:
         self.publisher.publish(self._save(state), state, again=False)
         config, limit = self.config, self.config.data.max_gb
         full = limit is not None and sum(space_of(config.root, config.adapters_dir).values()) > limit * 1e9
-        self.checkpoints.prune(returnable(known, config.model_name), keep=1 if full else None)
+        self.checkpoints.prune({*returnable(known, config.model_name), state.published}, keep=1 if full else None)
 
     def recover(self) -> None:
         """Go on from the newest checkpoint, and publish what it had not; else from what is live; else anew."""
@@ -126,16 +129,28 @@ class CurrentPolicy:
         self.taken = {a.name for a in known.adapters if a.state == AdapterState.ROLLED_BACK}
         self.known = {a.name: a for a in known.adapters}
         self.fallen = fallen(self.known, self.state.published)
+        self.forgotten = set(known.forgotten)
 
     def go_back_if_taken(self) -> bool:
-        """To weights and optimiser of the version that is live."""
+        """To weights and optimiser of the version that is live; or of the newest version, where the steps since then
+        were taken on episodes of which one was forgotten.
+        """
         if self.fallen is None:
-            return False
+            steps = self.state.ahead
+            if self.forgotten.isdisjoint(self.state.unpublished):
+                return False
+            self._go_on_from(self.state.published, f"{FORGOTTEN} before the {steps} newest steps were published")
+            return True
         taken, ours = self.fallen, self.state.weights
         made = "" if taken == ours else f", and {ours} was made from it"
         self._go_on_from(self.live, f"{taken} was rolled back{made}", taken_back=taken)
         self.fallen = None
         return True
+
+    def undo(self) -> None:
+        """To the weights and the optimiser before the step that was just computed."""
+        if self.recovery.version(self.state.weights).source != "checkpoint":
+            self._go_on_from(self.state.published, FORGOTTEN)
 
     def _go_on_from(self, name: str, cause: str, **data: str) -> None:
         """Weights and optimiser of that version, or as much of them as there is: an event says what."""

@@ -28,6 +28,7 @@ from slipstream.contract import (
     BatchLeaseIn,
     Form,
     GroupKind,
+    TaughtStep,
     TrainAgain,
     filter_of,
     words_in,
@@ -658,6 +659,25 @@ class BatchQueue:
         with self.db.read() as tx:
             found = lineage_of(tx, [eid_of(*name) for name in names])
             return sorted(adapters_of(tx, {r.batch for rows in found.values() for r in rows if r.state == "trained"}))
+
+    def unpublished(self, published: Mapping[str, int]) -> list[TaughtStep]:
+        """Batches that the trainer has, and steps that no version has yet. ``published``: model → the newest version's
+        step. What was taken before that step is in a version, or the trainer has dropped it.
+        """
+        sql = """SELECT model, id, CASE WHEN state = 'trained' THEN step END FROM t_batches
+            WHERE state = 'leased' OR (state = 'trained' AND adapter IS NULL) ORDER BY step, created, id"""
+        with self.db.read() as tx:
+            found = [TaughtStep(model=model, batch=batch, step=step) for model, batch, step in tx.all(sql)]
+        return [s for s in found if s.step is None or s.step > published.get(s.model, 0)]
+
+    def with_forgotten(self, batches: Collection[str]) -> dict[str, int]:
+        """Those of these batches of which episodes were forgotten after the lease → how many."""
+        with self.db.read() as tx:
+            sql = f"SELECT batch, eid FROM t_members WHERE batch {IN} AND strpos(eid, '/forgotten-') > 0"
+            rows = tx.all(sql, (list(batches),)) if batches else []
+            sql = f"SELECT eid FROM t_episodes WHERE state = 'deleted' AND eid {IN}"
+            gone = {eid for (eid,) in tx.all(sql, (list({eid for _, eid in rows}),))} if rows else set()
+        return dict(Counter(batch for batch, eid in rows if eid in gone))
 
     def plan_anew(self, batches: Collection[str], without: Collection[Name]) -> tuple[dict[int, list[str]], TrainAgain]:
         """Epochs → groups of these batches, each to be trained on once more; and what becomes of the others. Groups

@@ -78,16 +78,15 @@ class Deletion:
             eids = list({**self.episodes.load(tx, asked), **dict.fromkeys(copied)})
             both = list(with_tombs(eids))
             batches = [b for (b,) in tx.all(f"SELECT DISTINCT batch FROM t_members WHERE eid {IN}", (both,))]
-            sql = f"SELECT id FROM t_batches WHERE state = 'trained' AND id {IN}"
-            trained = [b for (b,) in tx.all(sql, (batches,))] if batches else []
             sql = f"""SELECT DISTINCT d.export, e.format FROM t_exported d JOIN t_exports e ON e.id = d.export
                 WHERE d.eid {IN}"""
             found = sorted(tx.all(sql, (both,)))
-            adapters = sorted(adapters_of(tx, trained))
+            adapters = sorted(adapters_of(tx, batches))
             self.forget(tx, eids, now)
         exports = [name for name, form in found if form != "archive"]
         archives = [name for name, form in found if form == "archive"]
-        return Forgotten([name_of(eid) for eid in eids], adapters, exports, archives, sorted({s for _, s in held}))
+        names, sets = [name_of(eid) for eid in eids], sorted({s for _, s in held})
+        return Forgotten(names, adapters, exports, archives, sets, batches)
 
     def waiting(self) -> list[Erasing]:
         """Forgotten episodes whose bytes are still in some file of this proxy's."""

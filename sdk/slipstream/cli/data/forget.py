@@ -66,10 +66,22 @@ def forget(client: Client, wanted: list[c.ForgetIn]) -> c.ForgetOut:
         adapters=sorted({a for f in found for a in f.adapters}),
         made_from=sorted({a for f in found for a in f.made_from}),
         anew=sorted({a for f in found for a in f.anew}),
+        steps=list({s.batch: s for f in found for s in f.steps}.values()),
         cases=sorted({s for f in found for s in f.cases}),
         exports=sorted({e for f in found for e in f.exports}),
         unknown=[e for f in found for e in f.unknown],
     )
+
+
+def step_line(step: c.TaughtStep) -> str:
+    """What becomes of a step that no version has yet."""
+    if step.step is None:
+        what = f"the trainer has batch {step.batch} of {step.model}"
+        then = "it takes no step on it, and gets the other groups again" if step.dropped else ""
+    else:
+        what = f"step {step.step} of {step.model} is in no version yet"
+        then = "the trainer drops it, and trains on the other groups again" if step.dropped else ""
+    return f"{what}: {then or 'the next version is made from it, and the audit log will name that version'}"
 
 
 def wait(client: Client) -> None:
@@ -94,7 +106,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(gone.model_dump_json())
         return 0
-    print(f"{gone.forgotten} forgotten; trained on: {', '.join(gone.adapters) or 'nothing'}")
+    none = "no version yet" if gone.steps else "nothing"
+    print(f"{gone.forgotten} forgotten; trained on: {', '.join(gone.adapters) or none}")
+    for line in map(step_line, gone.steps):
+        print(line)
     if gone.made_from:
         print(f"made from these: {', '.join(gone.made_from)}")
     if gone.anew:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import time
@@ -19,7 +20,7 @@ from slipstream.shared.files import sync
 from slipstream_proxy.control.adapters.files import CONFIG, WEIGHTS
 from slipstream_proxy.control.adapters.fleet import NEXT
 from slipstream_proxy.control.api.http import ADMIN, TRAINER, VIEWER, Ctx, Query, Routes, explain, reply
-from slipstream_proxy.control.api.routes.episodes import KeyId
+from slipstream_proxy.control.api.routes.episodes import KeyId, made_of_forgotten, unpublished
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.gate.report import joined, last_reading
 from slipstream_proxy.control.shared.problem import Problem
@@ -52,7 +53,18 @@ async def list_adapters(ctx: Ctx) -> web.StreamResponse:
     registry = ctx.deps.registry
     live = {m: registry.live(m) for m in registry.models}
     room = {m: ctx.deps.swapper.room(m) for m in registry.models}
-    return reply(c.AdapterList(adapters=registry.public(ctx.deps.engines.loaded()), live=live, room=room))
+    shown = registry.public(ctx.deps.engines.loaded())
+    return reply(c.AdapterList(adapters=shown, live=live, room=room, forgotten=await _forgotten(ctx.deps)))
+
+
+async def _forgotten(deps: Deps) -> list[str]:
+    """Batches that no version may be made from. While the store is away, a version that comes is looked at instead."""
+    if deps.config.store.forget != "retrain":
+        return []
+    with contextlib.suppress(Problem):
+        batches = [s.batch for s in await unpublished(deps)]
+        return sorted(await deps.ask(deps.store.batches.with_forgotten, batches))
+    return []
 
 
 MADE = {201: c.Adapter}
@@ -66,6 +78,8 @@ async def post_adapter(ctx: Ctx) -> web.StreamResponse:
     deps = ctx.deps
     body: c.AdapterIn = ctx.body if ctx.body is not None else await upload(ctx)
     adapter = await deps.registrar.register(body)
+    if adapter.batches:
+        await made_of_forgotten(ctx, adapter)
     until = time.monotonic() + ctx.query.wait
     while deps.registry.items[adapter.name].state == c.AdapterState.LOADING and time.monotonic() < until:
         await asyncio.sleep(POLL)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from aiohttp import web
@@ -20,6 +21,7 @@ from slipstream_proxy.store.values import EpisodeFilter, Forgotten, Name
 if TYPE_CHECKING:
     from slipstream_proxy.control.deps import Deps
 
+log = logging.getLogger(__name__)
 EPISODE = "/episodes/{episode:[^/]+}"
 """Any text that a client may have tagged its calls with: ``episode_of`` has its id."""
 FORM = (
@@ -200,10 +202,10 @@ async def delete_episode(ctx: Ctx) -> web.StreamResponse:
     names = await _named(ctx, key, [episode])
     if not names:
         raise _unknown(ctx)
-    gone, anew = await _forget(ctx, names)
+    gone, anew, steps = await _forget(ctx, names)
     ctx.target = mark_of(episode)
     made = c.descendants(ctx.deps.registry.items, gone.adapters)
-    told = {"made_from": made, "anew": anew, "exports": gone.exports, "cases": gone.cases}
+    told = {"made_from": made, "anew": anew, "steps": steps, "exports": gone.exports, "cases": gone.cases}
     return reply(c.Deleted(id=episode, adapters=gone.adapters, **told))
 
 
@@ -225,13 +227,14 @@ async def forget_episodes(ctx: Ctx) -> web.StreamResponse:
     copied = await ctx.deps.ask(ctx.deps.store.cases.named, key, asked.episodes, tags)
     names = list(dict.fromkeys([*names, *copied]))
     found = {episode for _, episode in names}
-    gone, anew = await _forget(ctx, names[: c.FORGET_MOST])
+    gone, anew, steps = await _forget(ctx, names[: c.FORGET_MOST])
     return reply(
         c.ForgetOut(
             forgotten=sum(not c.is_sibling(episode) for _, episode in gone.names),
             adapters=gone.adapters,
             made_from=c.descendants(ctx.deps.registry.items, gone.adapters),
             anew=anew,
+            steps=steps,
             exports=gone.exports,
             cases=gone.cases,
             unknown=[e for e in asked.episodes if e not in found],
@@ -247,8 +250,8 @@ async def _named(ctx: Ctx, key: str | None, ids: Sequence[str]) -> list[Name]:
     return list(dict.fromkeys([*await ctx.deps.ask(store.episodes.known, key, ids), *copied]))
 
 
-async def _forget(ctx: Ctx, names: Sequence[Name]) -> tuple[Forgotten, list[str]]:
-    """→ What is gone, and the versions that are trained anew for that."""
+async def _forget(ctx: Ctx, names: Sequence[Name]) -> tuple[Forgotten, list[str], list[c.TaughtStep]]:
+    """→ What is gone, the versions that are trained anew for that, and the steps that no version has yet."""
     deps, parts = ctx.deps, []
     names = [*names, *await deps.ask(deps.store.episodes.siblings, names)]
     for at in range(0, len(names), TOGETHER):
@@ -259,14 +262,66 @@ async def _forget(ctx: Ctx, names: Sequence[Name]) -> tuple[Forgotten, list[str]
         parts.append(await deps.ask(deps.store.forget, some, deps.now()))
         deps.forgetter.told(parts[-1])
         deps.judges.forget()
+    batches = {batch for part in parts for batch in part.batches}
+    # the store may not have a version yet that was registered just now
+    listed = {a.name for a in deps.registry.items.values() if not batches.isdisjoint(a.batches)}
     gone = Forgotten(
         [name for part in parts for name in part.names],
-        sorted({a for part in parts for a in part.adapters}),
+        sorted(listed.union(*[part.adapters for part in parts])),
         sorted({e for part in parts for e in part.exports}),
         sorted({a for part in parts for a in part.archives}),
         sorted({s for part in parts for s in part.cases}),
+        sorted(batches),
     )
-    return gone, await _retrain(ctx, gone.adapters) if deps.config.store.forget == "retrain" else []
+    steps = [s for s in await unpublished(deps) if s.batch in batches] if batches else []
+    if deps.config.store.forget != "retrain":
+        return gone, [], steps
+    anew = await _retrain(ctx, gone.adapters)
+    for model in sorted({s.model for s in steps if s.step is not None}):
+        await train_steps_anew(deps, ctx.caller.key, model)
+    return gone, anew, [s.model_copy(update={"dropped": True}) for s in steps]
+
+
+async def unpublished(deps: Deps) -> list[c.TaughtStep]:
+    """Batches that the trainer has, and steps that no version has yet."""
+    ours = [a for a in deps.registry.items.values() if a.batches]
+    newest = {a.model: a.step or 0 for a in sorted(ours, key=lambda a: a.step or 0)}
+    listed = {batch for a in ours for batch in a.batches}
+    return [s for s in await deps.ask(deps.store.batches.unpublished, newest) if s.batch not in listed]
+
+
+async def train_steps_anew(deps: Deps, key: str, model: str, also: Collection[str] = ()) -> None:
+    """The trainer drops the steps that no version has yet, because of an episode that was forgotten. What else they
+    were trained on comes to it once more. ``also``: more batches of which that is so.
+    """
+    steps = [s for s in await unpublished(deps) if s.model == model and s.step is not None]
+    epochs, plan = await deps.ask(deps.store.batches.plan_anew, {*also, *(s.batch for s in steps)}, ())
+    await _ask_again(deps, epochs)
+    detail = {"steps": [s.step for s in steps], "groups": plan.groups, "cause": "store.forget"}
+    await deps.audit.note(key, "train anew", model, detail)
+
+
+async def _ask_again(deps: Deps, epochs: Mapping[int, Sequence[str]]) -> None:
+    for times, groups in epochs.items():
+        for at in range(0, len(groups), GROUPS_TOGETHER):
+            await deps.mutate("again", {"groups": groups[at : at + GROUPS_TOGETHER], "epochs": times})
+
+
+async def made_of_forgotten(ctx: Ctx, adapter: c.Adapter) -> None:
+    """A version is here whose episodes were in part forgotten since the trainer got them: it is taken back at once
+    (``store.forget = "retrain"``), or the audit log names it.
+    """
+    deps = ctx.deps
+    found: dict[str, int] = await deps.ask(deps.store.batches.with_forgotten, adapter.batches)
+    if not found or adapter.anew:
+        return
+    if deps.config.store.forget == "retrain":
+        await _retrain(ctx, [adapter.name])
+        return
+    count = sum(found.values())
+    log.warning("%s was trained on %d episodes that were forgotten before it came", adapter.name, count)
+    detail = {"batches": sorted(found), "episodes": count, "fix": f"slipstream adapters retrain {adapter.name}"}
+    await deps.audit.note(ctx.caller.key, "trained on forgotten", adapter.name, detail)
 
 
 async def train_anew(
@@ -285,9 +340,7 @@ async def train_anew(
     start = deps.registry.live(model, {**items, **{a.name: a for a in change.changed}} if change else None)
     if not dry_run:
         await deps.lifecycle.anew(model, gone, reason)
-        for times, groups in epochs.items():
-            for at in range(0, len(groups), GROUPS_TOGETHER):
-                await deps.mutate("again", {"groups": groups[at : at + GROUPS_TOGETHER], "epochs": times})
+        await _ask_again(deps, epochs)
     return c.TrainAnew(**plan.model_dump(), adapters=gone, start=start)
 
 

@@ -12,7 +12,14 @@ from aiohttp import web
 
 from slipstream import contract as c
 from slipstream_proxy.control.api.http import ADMIN, JUDGE, TRAINER, VIEWER, Ctx, Routes, check_source, reply
-from slipstream_proxy.control.api.routes.episodes import GROUPS_TOGETHER, FilterQuery, Stored, train_anew, wanted
+from slipstream_proxy.control.api.routes.episodes import (
+    GROUPS_TOGETHER,
+    FilterQuery,
+    Stored,
+    train_anew,
+    train_steps_anew,
+    wanted,
+)
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.json_types import JsonObject
@@ -221,6 +228,10 @@ async def ack_batch(ctx: Ctx) -> web.StreamResponse:
             await deps.mutate("ack", {"batch": batch, "ack": body.model_dump(mode="json"), "members": members})
     if body.outcome == "trained":
         deps.last_step = deps.now()
+        retrain = members and deps.config.store.forget == "retrain"
+        # an episode was forgotten before the trainer told of the step
+        if retrain and await deps.ask(deps.store.batches.with_forgotten, [batch]):
+            await train_steps_anew(deps, ctx.caller.key, str(members["model"]), [batch])
     return reply(Stored())
 
 
