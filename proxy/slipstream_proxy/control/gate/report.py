@@ -115,10 +115,12 @@ def groups_of(trial: GateTrial, *, of_best: bool) -> list[GateGroup]:
 def interval(trial: GateTrial, *, of_best: bool) -> tuple[float | None, float, float]:
     """→ (difference, least, most) in the scale's units: of what is on trial and the control, or the best version.
 
-    Where control and best are one version, both detectors speak of it, and the one that is surer is shown.
+    Where control and best are one version, both detectors speak of it, and the one that is surer is shown. With a
+    canary only the first has runs of both sides: its candidate is never compared with the best version.
     """
     alpha, worse, best = trial.settings.alpha, trial.worse, trial.worse_best
-    if of_best or (trial.control == trial.best and best.wealth > worse.wealth):
+    surer = best.wealth > worse.wealth and best.difference() is not None
+    if of_best or (trial.control == trial.best and surer):
         better, worse, best = trial.better_best, best, worse
     else:
         better = trial.better

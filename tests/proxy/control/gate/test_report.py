@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 from tests.support.trial import play, success, warm
 
-from slipstream_proxy.control.gate.report import report_of
+from slipstream_proxy.control.gate.report import reading_of, report_of
 from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
 from slipstream_proxy.control.gate.trial import GateTrial, HeldOut
 
@@ -192,3 +193,21 @@ def test_suspicion_says_how_long_it_may_take():
     report = report_of(trial, NAMES, waiting=["tiny@2"])
     assert "may still be chance" in report.reason and report.waiting == ["tiny@2"]
     assert report.control_share == pytest.approx(0.5)
+
+
+def test_a_canary_that_is_clearly_better_shows_its_difference_and_interval():
+    """The best version's own bets have no run of the candidate, and look surer where the canary loses nothing."""
+    trial = GateTrial(TrialSettings(canary=True, plan=[0.05, 0.3]))
+    for n in range(40):
+        trial.observe(outcome_of(0, "live", "", "", float(n % 5 < 2)))
+    trial.serve(1)
+    coin, reward = random.Random(0), success({0: 0.4, 1: 0.78})
+    for i in range(1003):
+        version, arm = (1, "candidate") if i % 7 in (3, 4) else (0, "live")
+        trial.observe(outcome_of(version, arm, "live=0.7 candidate=0.3", "", reward(coin, version), 1))
+    report = report_of(trial, NAMES)
+    assert (report.own_episodes, report.trial_episodes, report.control_episodes) == (286, 286, 717)
+    assert trial.control == trial.best and trial.worse_best.wealth > trial.worse.wealth
+    assert 0 < report.lower <= report.difference <= report.upper and report.difference < 0.6
+    reading = reading_of(trial, 1, 1.0)
+    assert (reading.difference, reading.lower, reading.upper) == (report.difference, report.lower, report.upper)
