@@ -21,7 +21,7 @@ async def test_old_days_are_archived_and_dropped(make_plane, tmp_path):
     assert rows[0]["completion_ids"] == [[4, 5]]
     assert (await plane.seen("new"))["call_list"] != []
     assert (await plane.seen("old"))["call_list"] == []
-    gone = {"id": "old", "adapters": [], "made_from": [], "anew": [], "cases": [], "exports": []}
+    gone = {"id": "old", "adapters": [], "made_from": [], "anew": [], "steps": [], "cases": [], "exports": []}
     assert await plane.ask("DELETE", "/episodes/old") == (200, gone)
     await plane.deps.forgetter.erase()
     assert pq.read_table(tmp_path / "cold" / f"calls-{day}.parquet").num_rows == 0

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from slipstream.cli.common import MOMENT, add_client, connect, finite, number, table, when
+from slipstream.cli.data.forget import step_line
 from slipstream.contract import WORDS, CallRecord, EpisodeDetail, Reward, Split, words_in
 from slipstream.errors import ConfigError
 from slipstream.shared.moments import parse_moment
@@ -153,9 +154,11 @@ def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         if args.id and args.delete:
             gone = client.delete(args.id)
-            said = f"forgotten; trained on it: {', '.join(gone.adapters) or 'nothing'}"
+            none = "no version yet" if gone.steps else "nothing"
+            said = f"forgotten; trained on it: {', '.join(gone.adapters) or none}"
             if gone.exports:
                 said += f"; still in: {', '.join(gone.exports)}"
+            said = "\n".join([said, *map(step_line, gone.steps)])
             print(gone.model_dump_json() if args.json else said)
             return 0
         if args.id:

@@ -155,7 +155,7 @@ async def test_forgetting(plane):
     status, body = await plane.ask("DELETE", "/episodes/e1")
     assert (status, body) == (
         200,
-        {"id": "e1", "adapters": [], "made_from": [], "anew": [], "cases": [], "exports": []},
+        {"id": "e1", "adapters": [], "made_from": [], "anew": [], "steps": [], "cases": [], "exports": []},
     )
     assert (await plane.ask("DELETE", "/episodes/e1"))[0] == 404
     assert "secret" not in str(await plane.ask("GET", "/episodes/e1"))
