@@ -74,6 +74,8 @@ class CasesChanged(Model):
     set: CaseSet
     changed: int
     """Episodes that were added, replaced by a newer copy, or removed."""
+    coming: int = 0
+    """Of ``changed``, those that are kept, and that the store may not have yet. Then ``set`` may be as before."""
     unknown: list[str] = Field(default_factory=list)
     """Ids of no episode, or of none in the set."""
     too_large: list[str] = Field(default_factory=list)

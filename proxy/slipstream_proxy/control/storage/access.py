@@ -221,4 +221,4 @@ class CaseKeeper:
         if there and coming is None:
             changed = await self.access.ask(self.access.store.cases.moved, name, version)
         none = c.CaseSet(name=name, version=version if changed else 0, cases=0, changed=self.access.now())
-        return c.CasesChanged(set=known or none, changed=changed)
+        return c.CasesChanged(set=known or none, changed=changed, coming=coming or 0)

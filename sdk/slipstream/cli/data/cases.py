@@ -79,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
                     raise ConfigError(f"{args.file}: no episodes in it")
                 forgotten = [episode for d in done for episode in d.forgotten]
                 all_parts = {"changed": sum(d.changed for d in done), "forgotten": forgotten}
+                if done[-1].coming:  # the last part comes after all others
+                    all_parts["coming"] = sum(d.coming for d in done)
                 return _tell(done[-1].model_copy(update=all_parts), args)
         if args.all:
             gone = client.drop_cases(args.name)
@@ -133,7 +135,12 @@ def _tell(done: c.CasesChanged, args: argparse.Namespace) -> int:
     if args.json:
         print(done.model_dump_json())
     else:
-        if done.set.version:
+        if done.coming:
+            taken = (
+                f"{done.changed - done.coming} of {done.changed} changes" if done.changed > done.coming else "no change"
+            )
+            print(f"{done.set.name}: the store has {taken} yet, and takes {done.coming} in a moment")
+        elif done.set.version:
             print(
                 f"{done.set.name}, version {done.set.version}: {done.set.cases} cases ({done.changed} in this change)"
             )

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.support.plane import until
 
 
 async def filled(plane, count: int = 6) -> None:
@@ -48,6 +49,19 @@ async def test_a_set_moves_to_another_store_and_is_trained_on_by_nobody(plane):
     _, moved = await plane.ask("GET", "/cases/moved", params={"whole": "1"})
     assert [c["detail"]["call_list"][0]["prompt_ids"] for c in moved["cases"]] == [[1, 2, 3]] * 2
     assert {e["id"] for e in (await plane.ask("GET", "/episodes"))[1]["episodes"]} == {"e0", "e1"}
+
+
+async def test_an_import_that_the_store_has_not_taken_yet_is_not_told_as_an_empty_set(plane, monkeypatch):
+    await filled(plane, 2)
+    mutations = plane.deps.cases.access.mutations
+    put = mutations.put
+    monkeypatch.setattr(mutations, "put", lambda op, data, **_: put(op, data, wait=0))
+    _, body = await plane.ask("POST", "/cases/s", {"episodes": ["e0", "e1"]})
+    assert (body["changed"], body["coming"]) == (2, 2)
+    monkeypatch.undo()
+    await until(lambda: plane.deps.cases.known("s"))
+    _, body = await plane.ask("POST", "/cases/s", {"episodes": ["e0"]})
+    assert (body["set"]["cases"], body["coming"]) == (2, 0)
 
 
 def without_names(record: dict[str, str]) -> dict[str, str]:
