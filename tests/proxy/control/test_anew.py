@@ -162,3 +162,20 @@ async def test_forgetting_takes_back_what_it_taught_and_the_rest_is_trained_on_a
     versions = [a["version"] for a in (await plane.ask("GET", "/adapters"))[1]["adapters"]]
     learned = set().union(*[await _trained(plane, n) for n in versions if n > 3])
     assert learned == {"t2-0", "t2-2", "t3-0", "t3-1", "t3-2"}
+
+
+@pytest.mark.slow
+async def test_the_trainer_drops_a_step_that_waits_for_its_version(work, monkeypatch) -> None:
+    plane, worker, step = work
+    monkeypatch.setattr(plane.deps.swapper, "room", lambda _: False)
+    await group_of(plane, "t4", [0.0, 1.0, 0.5], adapter="tiny@3")
+    await until(step)
+    assert worker.current.state.weights == "tiny@3+1"
+    _, said = await plane.ask("POST", "/forget", {"episodes": ["t4-1"]})
+    assert [(s["step"], s["dropped"]) for s in said["steps"]] == [(4, True)] and said["anew"] == []
+    await asyncio.to_thread(worker.current.look)
+    assert worker.current.state.weights == "tiny@3"
+    monkeypatch.undo()
+    await until(step)
+    made = await state(plane, 4)
+    assert (made["parent"], await _trained(plane, 4)) == ("tiny@3", {"t4-0", "t4-2"})
