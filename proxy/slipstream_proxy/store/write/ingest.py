@@ -260,8 +260,9 @@ class Ingest:
         changes.eps = self.recall.known(tx, touched)
         self.mutations.prepare(tx, changes, mutations.values())
         for kind, same in itertools.groupby(_once(items, calls, mutations), _kind_of):
-            if kind == "episode":
-                self.mutations.restore.apply(tx, changes, [item for item in same if isinstance(item, Mutation)])
+            if kind in ("episode", "case"):
+                together = self.mutations.restore.apply if kind == "episode" else self.mutations.add_cases
+                together(tx, changes, [item for item in same if isinstance(item, Mutation)])
                 continue
             for item in same:
                 if isinstance(item, RecordedCall):

@@ -200,19 +200,25 @@ class CaseTable:
 
     # out of the log
 
-    def add(self, tx: Tx, name: str, version: int, text: str, now: float) -> None:
-        """The set has this copy from ``version`` on, instead of an earlier one. The same copy again changes nothing."""
-        detail = detail_of(text)
-        eid = eid_of(detail.key, detail.id)
-        there = tx.all("SELECT body FROM t_cases WHERE name = ? AND eid = ? AND gone IS NULL", (name, eid))
-        if there and not _changed(detail, text, there[0][0]):
-            return
-        tx.run("DELETE FROM t_cases WHERE name = ? AND eid = ? AND version = ?", (name, eid, version))
-        self._leave(tx, name, version, [eid])
-        tags, task = dump({clean(k): clean(v) for k, v in detail.tags.items()}), clean(detail.task)
-        calls = len(detail.call_list)
-        tx.insert("t_cases", [CaseRow(name, eid, version, None, task, tags, detail.reward, calls, now, text)])
-        self._touch(tx, name, version, now)
+    def add(self, tx: Tx, name: str, version: int, copies: Mapping[str, tuple[str, float]]) -> None:
+        """The set has these copies (episode → its JSON, and when it was added) from ``version`` on, instead of earlier
+        ones. The same copy again changes nothing.
+        """
+        sql = f"SELECT eid, body FROM t_cases WHERE name = ? AND gone IS NULL AND eid {IN}"
+        there: dict[str, str] = dict(tx.all(sql, (name, list(copies))))
+        rows = []
+        for eid, (text, now) in copies.items():
+            detail = detail_of(text)
+            if eid not in there or _changed(detail, text, there[eid]):
+                tags, task = dump({clean(k): clean(v) for k, v in detail.tags.items()}), clean(detail.task)
+                calls = len(detail.call_list)
+                rows.append(CaseRow(name, eid, version, None, task, tags, detail.reward, calls, now, text))
+        if rows:
+            eids = [row.eid for row in rows]
+            tx.run(f"DELETE FROM t_cases WHERE name = ? AND version = ? AND eid {IN}", (name, version, eids))
+            self._leave(tx, name, version, eids)
+            tx.insert("t_cases", rows)
+            self._touch(tx, name, version, rows[0].ts)
 
     def remove(self, tx: Tx, name: str, version: int, eid: str, now: float) -> None:
         """The set has no such case from ``version`` on."""
@@ -456,6 +462,12 @@ NAMED = ("reward", "done", "episode", "case")
 """Mutations that name an episode by ``key`` and ``episode``."""
 
 
+def _is_gone(changes: Changes, eid: str) -> bool:
+    """It was forgotten: before this batch of records, or in it."""
+    ep = changes.eps.get(eid)
+    return (ep is not None and ep.state == "deleted") or eid in changes.gone
+
+
 @dataclass(slots=True)
 class MutationReplay:
     rewards: RewardTable
@@ -509,8 +521,10 @@ class MutationReplay:
                 self.cache.write(tx, data["key"], data["value"], data.get("at") or item.at)
                 if "newest" in data:
                     self.cache.trim(tx, *data["newest"])
-            case "case" | "uncase":
-                self._case(tx, changes, item)
+            case "uncase":
+                eid = eid_of(data["key"], data["episode"])
+                if not _is_gone(changes, eid):
+                    self.cases.remove(tx, data["set"], data["version"], eid, item.at)
             case "caseset":
                 self.cases.drop(tx, data["set"])
             case "pin":
@@ -522,15 +536,17 @@ class MutationReplay:
             case other:
                 raise ValueError(f"a mutation of an unknown kind: {other}")
 
-    def _case(self, tx: Tx, changes: Changes, item: Mutation) -> None:
-        data, eid = item.data, eid_of(item.data["key"], item.data["episode"])
-        ep = changes.eps.get(eid)
-        if (ep is not None and ep.state == "deleted") or eid in changes.gone:
-            return
-        if item.op == "case":
-            self.cases.add(tx, data["set"], data["version"], data["text"], item.at)
-        else:
-            self.cases.remove(tx, data["set"], data["version"], eid, item.at)
+    def add_cases(self, tx: Tx, changes: Changes, items: Sequence[Mutation]) -> None:
+        """Those that come one after the other are written together: by itself, each would be five statements."""
+        for start in range(0, len(items), AT_ONCE):
+            sets = defaultdict[tuple[str, int], dict[str, tuple[str, float]]](dict)
+            for item in items[start : start + AT_ONCE]:
+                changes.now = max(changes.now, item.at)
+                data, eid = item.data, eid_of(item.data["key"], item.data["episode"])
+                if not _is_gone(changes, eid):
+                    sets[data["set"], data["version"]][eid] = data["text"], item.at
+            for (name, version), copies in sets.items():
+                self.cases.add(tx, name, version, copies)
 
     def _done(self, changes: Changes, item: Mutation, eid: str) -> None:
         if eid in changes.gone:
@@ -541,8 +557,7 @@ class MutationReplay:
             changes.early.setdefault(eid, item.at)
 
     def _reward(self, changes: Changes, item: Mutation, eid: str, reward: RewardIn) -> None:
-        ep = changes.eps.get(eid)
-        if (ep is not None and ep.state == "deleted") or eid in changes.gone:
+        if _is_gone(changes, eid):
             return
         if reward.key is not None:
             if (eid, reward.key) in changes.idem:
