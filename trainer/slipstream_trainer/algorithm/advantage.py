@@ -86,9 +86,9 @@ class Advantages:
     """What runs were compared with → how many: ``group`` (runs of their task), ``step`` (samples of one step),
     ``batch`` (all ungrouped runs of the batch), ``ema`` (the same, by how far each is from its kind of traffic's fading
     mean), ``call`` (their group's runs, by rewards of single calls)."""
-    reward_mean: float = 0.0
-    reward_std: float = 0.0
-    """Mean and spread count kept and dropped runs of agents."""
+    reward_mean: float | None = None
+    reward_std: float | None = None
+    """Mean and spread count kept and dropped runs of agents. None: there are no such runs."""
 
 
 def assign(

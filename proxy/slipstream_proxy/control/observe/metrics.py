@@ -181,7 +181,7 @@ class ControlMetrics:
         self.siblings = counter(
             "slipstream_siblings",
             "Further samples of agents' steps: sampled, failed, other_prompt (the prompt had other ids), budget (steps "
-            "left out because the day's tokens are spent).",
+            "left out because the day's tokens are spent), redacted (thrown away).",
             ["outcome"],
         )
         self.untrainable = gauge(

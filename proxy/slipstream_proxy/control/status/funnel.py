@@ -121,6 +121,13 @@ _FIELDS = {
     "penalties": ("presence_penalty", "frequency_penalty", "repetition_penalty"),
 }
 """Reason → the fields that it is about."""
+SHAPED = frozenset(
+    (
+        *(*_FIELDS, "min_tokens", "ignore_eos", "logit_bias", "structured output", "forced tool", "restricted tokens"),
+        *(UNKNOWN_SAMPLING, "engine options", "watermark", "thinking budget"),
+    )
+)
+"""Reasons that lie in how the reply was sampled: its siblings are sampled otherwise."""
 
 
 def in_the_file(model: str) -> str:
@@ -212,10 +219,15 @@ def unweighted_fix(name: str, weights: Mapping[str, float]) -> str:
 def unweighted_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
     """Scores and rewards that train nothing, because ``reward.weights`` does not name them."""
     weights, judge = around.config.reward.weights, around.config.judge
+    siblings = any(r.explore == "siblings" for r in around.config.models.values())
     found = {name: 0 for name in (judge.names or [judge.name] * around.judge_expected) if name not in weights}
     for name, count in (found | counts.unweighted).items():
         wanted = tomli_w.dumps({"x": {name: 1.0}}).splitlines()[1]
         who = "the judge's scores" if name in found else "rewards"
+        if siblings and name in found:  # siblings train by them, whatever the weights
+            if not count:
+                continue
+            who += " of agents' own runs"
         text = f"{who} named {name!r} train nothing: {name!r} has no weight in reward.weights"
         if count:
             text += f" ({plural(count, 'episode', 'episodes')} with one wait)"
@@ -658,11 +670,21 @@ def _untrainable(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
         text = f"{plural(count, 'call', 'calls')} can't be trained on: {reason}"
         own = around.sampling.values if around.sampling else {}
         fix, stuck = fix_untrainable(reason, own, around.config.model_name), 0 < counts.trained_calls <= total
-        explores = next((r for r in around.config.models.values() if r.explore is not None), None)
-        if explores is not None and (reason in _FIELDS or explores.explore == "siblings"):
-            share, siblings = f"{explores.explore_share:.0%}", explores.explore == "siblings"
-            how = "calls get siblings, which train" if siblings else "runs are sampled at a temperature, and train"
-            fix, stuck = f"nothing to do where explore is set: {share} of such {how}", False
+        explores = {
+            name: r
+            for name, r in around.config.models.items()
+            if (r.explore is not None and reason in _FIELDS) or (r.explore == "siblings" and reason in SHAPED)
+        }
+        if explores:
+            share, how = next((r.explore_share, r.explore) for r in explores.values())
+            what = (
+                "calls get siblings, which train"
+                if how == "siblings"
+                else "runs are sampled at a temperature, and train"
+            )
+            where = f"for the model {', '.join(explores)}, whose setting explore gives that {share:.0%} of such {what}"
+            whole = around.config.model_name in explores
+            fix, stuck = f"nothing to do {where}" + ("" if whole else f"; for others {fix}"), stuck and not whole
         yield FunnelLine(stage="untrainable", cause=reason[:80], count=count, text=text, fix=fix, blocks=stuck)
 
 
@@ -712,7 +734,8 @@ def _ready(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         text += f"{early} until the run is over" if early else ""
         text += ", " if early and words else ""
         if words and few:
-            text += f"{words} for more of them ({LEAST_RUNS} count as a group, and {need} groups are a step) or "
+            text += f"{words} for more of them (a step takes one of a run; {LEAST_RUNS} count as a group, and {need} "
+            text += "groups are a step) or "
             text += span(waits - waited)
         elif words:
             text += f"{words} ready: {_then(counts, around)}"

@@ -135,10 +135,12 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
     known, why = (True, None) if ack.known else await _known(ctx, key, episode)
     ack = ack.model_copy(update={"known": known})
     fixes = [why] if why else []
-    if c.words_in(body.name, body.meta):
+    words = c.words_in(body.name, body.meta)
+    if words:
         fixes += [EVAL_FIX] if await _of_eval(ctx, key, episode) else []
-    elif not deps.config.reward.weights.get(body.name):
-        fixes.append(unweighted_fix(body.name, deps.config.reward.weights))
+    if (not words or body.name == c.THUMBS) and not deps.config.reward.weights.get(body.name):
+        mine = "the words train; of the thumb: " if words else ""
+        fixes.append(mine + unweighted_fix(body.name, deps.config.reward.weights))
     ack = ack.model_copy(update={"fix": "; ".join(fixes) or None})
     return ended_reply(reply(ack.model_copy(update={"done": True}))) if ends else reply(ack)
 
