@@ -10,6 +10,9 @@ import pyarrow as pa
 
 from slipstream_proxy.log.records import CallHead, Parsed
 
+SAME = 1e-8
+"""Rewards that differ by less are equal, to the trainer too."""
+
 
 @dataclass(slots=True)
 class RecordedCall:

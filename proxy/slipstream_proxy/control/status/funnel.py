@@ -33,6 +33,7 @@ from slipstream_proxy.control.observe.boards import ScheduleState
 from slipstream_proxy.data.observe.losses import Losses
 from slipstream_proxy.dialects.sampling import UNKNOWN_SAMPLING
 from slipstream_proxy.store.read.status import RATE_SECONDS, FunnelCounts, plural, span
+from slipstream_proxy.store.values import SAME
 from slipstream_proxy.store.write.batches import LEAST_RUNS, MUCH_LONGER
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ def reward_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
         yield FunnelLine(stage="reward", cause=cause, count=count, text=text, fix=fix, blocks=stuck)
     shape = list(shape_lines(counts))
     yield from shape
-    equal = [o for o in counts.outcomes if o.low == o.high]
+    equal = [o for o in counts.outcomes if o.high - o.low < SAME]
     if not equal or any(found.blocks for found in shape):
         return
     recent = len(counts.outcomes)
@@ -276,7 +277,7 @@ def shape_lines(counts: FunnelCounts) -> Iterator[FunnelLine]:
     shape = counts.shape
     if shape is None or shape.n < SHAPE_LEAST:
         return
-    if counts.best == counts.worst:
+    if counts.best is None or counts.worst is None or counts.best - counts.worst < SAME:
         text = f"all {shape.n} rewards of the newest runs are {shape.high:g}, and no run ever got another"
         fix = "try the reward or the judge on a run that you know is good and on one that is bad: both must differ"
         yield FunnelLine(stage="reward", cause="constant", count=shape.n, text=text, fix=fix, blocks=True)

@@ -64,6 +64,8 @@ def untrainable_reason(call: RecordedCall) -> str | None:
     head, parsed = call.head, call.parsed
     if head.outcome != "ok":
         return head.outcome
+    if head.note == "redacted":  # another model's, too: its text is not to be imitated
+        return head.note
     if head.external or head.trained is None:
         return "not a trained model"
     if parsed.untrainable:

@@ -28,7 +28,7 @@ from slipstream_proxy.store.tables.memory import ExactFigure, PacedFigure
 from slipstream_proxy.store.tables.rows import load
 from slipstream_proxy.store.tables.schema import day_of, table_of
 from slipstream_proxy.store.tables.tallies import OWN_RUNS, STALE_RUNS, KeptCount, Tallied, TallyTable, get_meta
-from slipstream_proxy.store.values import Rules
+from slipstream_proxy.store.values import SAME, Rules
 
 SIBLING = Split.SIBLING
 K = TypeVar("K")
@@ -241,8 +241,6 @@ RECENT = 16
 """Groups, and steps, that count as recent."""
 SHAPED = 256
 """Newest rewarded runs that say how rewards are spread."""
-SAME = 1e-9
-"""Rewards of a group that differ by less are equal."""
 DIFFERENT = 5
 """Values of reward and of length that must occur before one is said to follow the other."""
 PAIRS = 64
@@ -552,7 +550,7 @@ def _teaching(tx: Tx, rules: Rules) -> Teaching:
     )
     over = [(episode, at) for episode, at in said if episode not in goes_on]
     heard = len({episode for episode, _ in over})
-    sql = f"""SELECT grp, min(reward) < max(reward), count(*) FROM t_episodes WHERE grp {IN} AND reward IS NOT NULL
+    sql = f"""SELECT grp, max(reward) - min(reward) >= {SAME}, count(*) FROM t_episodes WHERE grp {IN} AND reward IS NOT NULL
         GROUP BY grp"""
     runs = {
         group: int(n)

@@ -60,7 +60,7 @@ from slipstream_proxy.store.learning.rewards import LatestReward, RewardTable, c
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, MemberRow, dump, eid_of, load
 from slipstream_proxy.store.tables.tallies import STALE_RUNS, get_meta, set_meta
-from slipstream_proxy.store.values import ArrowBatch, Name, Rules
+from slipstream_proxy.store.values import SAME, ArrowBatch, Name, Rules
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -312,7 +312,8 @@ def rarity_of(members: Sequence[EpisodeRow]) -> float:
 
 def is_equal(members: Sequence[EpisodeRow]) -> bool:
     """Whether all have the same reward, so that there is nothing to compare."""
-    return len({ep.reward for ep in members}) == 1
+    rewards = [ep.reward for ep in members if ep.reward is not None]
+    return not rewards or (len(rewards) == len(members) and max(rewards) - min(rewards) < SAME)
 
 
 class Chosen(NamedTuple):
