@@ -10,10 +10,9 @@ from typing import NamedTuple
 from slipstream.imports.inputs import messages_of
 from slipstream.imports.messages import Message
 from slipstream.imports.records import LogRun, ModelCall
-from slipstream.imports.registry import Reading
-from slipstream.imports.report import Place, Value
+from slipstream.imports.report import Place, Report, Value
 from slipstream.imports.rows import LogRow
-from slipstream.imports.values import listed, mapping, parsed, whole
+from slipstream.imports.values import first, listed, mapping, parsed, whole
 
 
 @dataclass(slots=True)
@@ -40,8 +39,8 @@ class Trace:
         if span and parent:
             self.parents[span] = str(parent)
 
-    def run(self, tool: str, reading: Reading) -> LogRun:
-        place = Place(reading.report, f"{self.file}: trace {self.id or 'without an id'}")
+    def run(self, tool: str, report: Report) -> LogRun:
+        place = Place(report, f"{self.file}: trace {self.id or 'without an id'}")
         run = LogRun(place.where, self.id and f"{tool}-{self.id}", self.task, tags=self.tags, share=self.share)
         run.calls = list(self._sampled(place))
         names = Counter(name for name, _, _ in self.scores)
@@ -110,7 +109,7 @@ class Traces(dict[str, Trace]):
         whole.parents |= part.parents
         whole.scores += part.scores
 
-    def runs(self, tool: str, reading: Reading) -> Iterator[LogRun]:
+    def runs(self, tool: str, report: Report) -> Iterator[LogRun]:
         homes = {span: trace for trace in self.values() for span in trace.spans} if self.late else {}
         for late in self.late:
             named = [str(i) for i in late.ids if i not in (None, "")]
@@ -121,7 +120,7 @@ class Traces(dict[str, Trace]):
                 root = not any(trace.parents.get(i) for i in named)
                 trace.scores.append((late.name, late.value, late.of_trace and root))
         for trace in self.values():
-            yield trace.run(tool, reading)
+            yield trace.run(tool, report)
 
 
 def replies_of(output: Value, sent: list[Message], place: Place) -> list[Message]:
@@ -152,7 +151,7 @@ def tool_of(value: Value) -> Value:
     tool = mapping(value)
     if "function" in tool or not tool.get("name"):
         return parsed(value)
-    schema = next((tool[n] for n in ("parameters", "input_schema", "inputSchema") if tool.get(n) is not None), None)
+    schema = first(tool, "parameters", "input_schema", "inputSchema")
     function = {"name": tool["name"]} | ({"description": tool["description"]} if tool.get("description") else {})
     return {"type": "function", "function": function | ({"parameters": parsed(schema)} if schema is not None else {})}
 

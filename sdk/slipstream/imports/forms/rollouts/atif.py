@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from slipstream.imports.fields import rewards_in
 from slipstream.imports.messages import Message, expand, with_ids
 from slipstream.imports.records import LogRun, Talk, Told
-from slipstream.imports.registry import Reading, each
+from slipstream.imports.registry import each
 from slipstream.imports.report import Place, Refused, Value
-from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import tool_of, usage_of
 from slipstream.imports.values import first, listed, mapping, text_of
 
@@ -30,11 +29,8 @@ def is_one(row: Mapping[str, Value]) -> bool:
     return isinstance(steps, list) and bool(steps) and isinstance(steps[0], Mapping) and steps[0].get("source") in SIDES
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
-    return each(rows, reading, _run)
-
-
-def _run(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
+@each
+def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     told = _framed(row)
     extra, agent = mapping(told.get("extra")), mapping(told.get("agent"))
     ident = first(told, "session_id", "trajectory_id")

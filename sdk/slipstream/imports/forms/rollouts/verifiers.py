@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from slipstream.imports.fields import ROW, described, numbers_in
 from slipstream.imports.forms.datasets.openai import tools_in
 from slipstream.imports.inputs import messages_of
-from slipstream.imports.messages import Message, with_ids
+from slipstream.imports.messages import with_ids
 from slipstream.imports.records import LogRun, Talk, Told, digest
-from slipstream.imports.registry import Reading, each
+from slipstream.imports.registry import each
 from slipstream.imports.report import Place, Refused, Value
-from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import tool_of, usage_of
 from slipstream.imports.values import first, listed, mapping, parsed
 
@@ -53,11 +52,8 @@ def is_one(row: Mapping[str, Value]) -> bool:
     return "prompt" in row and ("completion" in row or "completions" in row)
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
-    return each(rows, reading, _runs)
-
-
-def _runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
+@each
+def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     for own in _rows(row):
         yield _run(own, place)
 
@@ -94,8 +90,8 @@ def _rows(row: dict[str, Value]) -> Iterator[dict[str, Value]]:
 
 def _run(row: dict[str, Value], place: Place) -> LogRun:
     run = described(row, place, read=[*READ, *(k for k, v in row.items() if isinstance(v, bool | int | float))])
-    prompt = _messages(row["prompt"], "user", place)
-    completion = _messages(row["completion"], "assistant", place)
+    prompt = messages_of(row["prompt"], "user", place)
+    completion = messages_of(row["completion"], "assistant", place)
     if not prompt or not completion:
         raise Refused("a prompt and a completion are needed", "completion" if prompt else "prompt")
     example = first(row, "example_id", "task_id")
@@ -121,7 +117,3 @@ def _run(row: dict[str, Value], place: Place) -> LogRun:
             told = run.talks[0].replies[replies[0]]
             told.prompt_tokens, told.completion_tokens = usage_of(first(row, "token_usage", "usage"))
     return run
-
-
-def _messages(value: Value, role: str, place: Place) -> list[Message]:
-    return messages_of(value, role, place)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from slipstream.imports.records import LogRun, ModelCall, Told
-from slipstream.imports.registry import Reading, guarded
-from slipstream.imports.report import Place, Value
+from slipstream.imports.registry import guarded
+from slipstream.imports.report import Place, Report, Value
 from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import Late, Trace, Traces, replies_of, sent_of, tool_of, usage_of
 from slipstream.imports.values import first, listed, mapping, parsed
@@ -39,11 +39,11 @@ def _is_trace(row: Mapping[str, Value]) -> bool:
     return {"id", "timestamp", "bookmarked", "public"} <= row.keys()
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
+def runs(rows: Iterable[LogRow], report: Report) -> Iterator[LogRun]:
     """All traces of an export, in the order in which they stand."""
     found = Traces()
     for row in rows:
-        place = reading.at(row)
+        place = Place(report, row.where)
         with guarded(place):
             if "observations" in row.value or "trace" in row.value:
                 _trace(found, row, place)
@@ -58,7 +58,7 @@ def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
                 _describe(found.named(row.value["id"], row), row.value)
             else:
                 place.drop("a row", "it is neither a trace nor an observation nor a score")
-    yield from found.runs("langfuse", reading)
+    yield from found.runs("langfuse", report)
 
 
 def _trace(found: Traces, row: LogRow, place: Place) -> None:
@@ -142,5 +142,5 @@ def _call(row: Mapping[str, Value], place: Place) -> ModelCall:
         },
     )
     model = first(row, "model", "providedModelName", "provided_model_name")
-    told = Told(at, None if at is None or end is None else max(0.0, end - at), *counts, str(model) if model else None)
+    told = Told.between(at, end, counts, model)
     return ModelCall(messages, replies_of(row.get("output"), messages, place), told, tools)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from slipstream.imports.messages import Message, expand
 from slipstream.imports.records import LogRun, ModelCall, Told
-from slipstream.imports.registry import Reading, guarded
-from slipstream.imports.report import Place, Value
+from slipstream.imports.registry import guarded
+from slipstream.imports.report import Place, Report, Value
 from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import Late, Traces, replies_of, sent_of, tool_of
 from slipstream.imports.values import in_order, listed, mapping, nested, parsed, text_of, whole
@@ -29,10 +29,10 @@ def _is_annotation(row: Mapping[str, Value]) -> bool:
     return "annotator_kind" in row and ("span_id" in row or "trace_id" in row)
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
+def runs(rows: Iterable[LogRow], report: Report) -> Iterator[LogRun]:
     found = Traces()
     for flat in rows:
-        place = reading.at(flat)
+        place = Place(report, flat.where)
         with guarded(place):
             if _is_annotation(flat.value):
                 if (said := _score(flat.value, True, place)) is not None:
@@ -59,7 +59,7 @@ def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
             kind = str(row.get("span_kind") or row.get("spanKind") or "").upper() or None
             if (call := openinference_call(attributes, times, place, kind)) is not None:
                 trace.call(span, parent, call)
-    yield from found.runs("phoenix", reading)
+    yield from found.runs("phoenix", report)
 
 
 def _score(score: Mapping[str, Value], of_trace: bool, place: Place) -> tuple[str, float, bool] | None:
@@ -88,15 +88,9 @@ def openinference_call(
         tools = tools or more or []
     if not replies:
         replies = replies_of(_value(attributes.get("output")), sent, place)
-    counts = mapping(llm.get("token_count"))
-    model, (at, end) = llm.get("model_name"), times
-    told = Told(
-        at,
-        None if at is None or end is None else max(0.0, end - at),
-        whole(counts.get("prompt")),
-        whole(counts.get("completion")),
-    )
-    told.model = str(model) if model else None
+    count = mapping(llm.get("token_count"))
+    counts = whole(count.get("prompt")), whole(count.get("completion"))
+    told = Told.between(*times, counts, llm.get("model_name"))
     return ModelCall(sent, replies, told, tools or None)
 
 

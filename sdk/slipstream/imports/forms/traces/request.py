@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from slipstream.imports.fields import described, json_in
 from slipstream.imports.records import LogRun, ModelCall, Told
-from slipstream.imports.registry import Reading, each
+from slipstream.imports.registry import each
 from slipstream.imports.report import Place, Refused, Value
-from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import replies_of, sent_of, usage_of
 from slipstream.imports.values import first, mapping
 
@@ -27,11 +26,8 @@ def is_one(row: Mapping[str, Value]) -> bool:
     return any(a in row and b in row for a, b in PAIRS)
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
-    return each(rows, reading, _run)
-
-
-def _run(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
+@each
+def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     a, b = next(((a, b) for a, b in PAIRS if a in row and b in row), PAIRS[0])
     if a not in row or b not in row:
         raise Refused("it has no request and response")
