@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from slipstream.cli.common import MOMENT, add_client, connect, finite, number, table, when
+from slipstream.cli.common import MOMENT, add_client, connect, finite, number, table, tell, when
 from slipstream.contract import WORDS, CallRecord, EpisodeDetail, Reward, Split, words_in
 from slipstream.errors import ConfigError
 from slipstream.shared.moments import parse_moment
@@ -156,19 +156,15 @@ def run(args: argparse.Namespace) -> int:
             said = f"forgotten; trained on it: {', '.join(gone.adapters) or 'nothing'}"
             if gone.exports:
                 said += f"; still in: {', '.join(gone.exports)}"
-            print(gone.model_dump_json() if args.json else said)
-            return 0
+            return tell(args, gone, said)
         if args.id:
             episode = client.episode(args.id)
             print(episode.model_dump_json(indent=2) if args.json else describe(episode))
             return 0
         page = client.episodes(limit=args.limit, **filters(args))
-    if args.json:
-        print(page.model_dump_json(indent=2))
-        return 0
     rows = [
         (e.id, e.task or "-", e.split, e.state, e.adapter or "-", e.arm, e.calls, number(e.reward), when(e.started))
         for e in page.episodes
     ]
-    print(table(("episode", "task", "split", "state", "adapter", "arm", "calls", "reward", "started"), rows))
-    return 0
+    header = ("episode", "task", "split", "state", "adapter", "arm", "calls", "reward", "started")
+    return tell(args, page, table(header, rows), indent=2)
