@@ -2,8 +2,8 @@
 
 Why each flag: exact capture needs ``--generation-config vllm`` (a model's own would silently set top_k and top_p) and
 ``--logprobs-mode processed_logprobs`` (log-probabilities as sampled, after temperature); ``/v1/responses`` says how
-much of a prompt was cached, which
-only ``--enable-prompt-tokens-details`` tells; hot swaps need ``--enable-lora`` and runtime updating.
+much of a prompt was cached, which only ``--enable-prompt-tokens-details`` tells; hot swaps need ``--enable-lora`` and
+runtime updating.
 """
 
 from __future__ import annotations
