@@ -346,13 +346,11 @@ def fallen(adapters: Mapping[str, Adapter], name: str | None) -> str | None:
 def descendants(adapters: Mapping[str, Adapter], names: Collection[str]) -> list[str]:
     """Versions that were made from one of these, directly or not, by version. Those themselves are left out."""
     found = set(names)
-    for a in sorted(
-        adapters.values(), key=lambda a: (a.model, a.version)
-    ):  # a parent comes before what is made from it
+    ordered = sorted(adapters.values(), key=lambda a: (a.model, a.version))
+    for a in ordered:  # a parent comes before what is made from it
         if a.parent in found:
             found.add(a.name)
-    left = [adapters[name] for name in found - set(names) if name in adapters]
-    return [a.name for a in sorted(left, key=lambda a: (a.model, a.version))]
+    return [a.name for a in ordered if a.name in found and a.name not in names]
 
 
 class AdapterList(Model):

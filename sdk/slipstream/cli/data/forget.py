@@ -7,6 +7,7 @@ import time
 from slipstream import contract as c
 from slipstream.cli.common import add_client, connect
 from slipstream.client import Client
+from slipstream.contract.episodes import ForgottenTraces
 from slipstream.errors import ConfigError
 
 POLL = 0.5
@@ -61,15 +62,9 @@ def forget(client: Client, wanted: list[c.ForgetIn]) -> c.ForgetOut:
             if not found[-1].more:
                 break
             print(f"{sum(f.forgotten for f in found)} forgotten so far", file=sys.stderr)
-    return c.ForgetOut(
-        forgotten=sum(f.forgotten for f in found),
-        adapters=sorted({a for f in found for a in f.adapters}),
-        made_from=sorted({a for f in found for a in f.made_from}),
-        anew=sorted({a for f in found for a in f.anew}),
-        cases=sorted({s for f in found for s in f.cases}),
-        exports=sorted({e for f in found for e in f.exports}),
-        unknown=[e for f in found for e in f.unknown],
-    )
+    traces = {name: sorted({x for f in found for x in getattr(f, name)}) for name in ForgottenTraces.model_fields}
+    unknown = [e for f in found for e in f.unknown]
+    return c.ForgetOut(forgotten=sum(f.forgotten for f in found), unknown=unknown, **traces)
 
 
 def wait(client: Client) -> None:
