@@ -37,26 +37,16 @@ def of_items(items: Sequence[Value], place: Place) -> list[Message]:
         own = mapping(item)
         kind = own.get("type")
         if kind in ("function_call_output", "custom_tool_call_output", "local_shell_call_output"):
-            found.append(
-                {
-                    "role": "tool",
-                    "tool_call_id": text_of(own.get("call_id") or ""),
-                    "content": _output(own.get("output"), place),
-                }
-            )
+            ident, said = text_of(own.get("call_id") or ""), _output(own.get("output"), place)
+            found.append({"role": "tool", "tool_call_id": ident, "content": said})
             continue
         if kind in ("function_call", "custom_tool_call", "local_shell_call", "mcp_call"):
             name = own.get("name") or kind
             given = first(own, "arguments", "input", "action")
             if kind == "custom_tool_call" and isinstance(given, str):
                 given = {"input": given}
-            new: list[Message] = [
-                {
-                    "role": "assistant",
-                    "content": None,
-                    "tool_calls": [tool_call(own.get("call_id") or own.get("id"), name, given)],
-                }
-            ]
+            call = tool_call(own.get("call_id") or own.get("id"), name, given)
+            new: list[Message] = [{"role": "assistant", "content": None, "tool_calls": [call]}]
         elif kind == "reasoning":
             texts = [
                 text_of(mapping(p).get("text", "")) for p in [*listed(own.get("summary")), *listed(own.get("content"))]
@@ -122,14 +112,10 @@ def messages_of(value: Value, role: str, place: Place) -> list[Message]:
         return []
     text = isinstance(value, str) or role == "assistant"
     if text and (isinstance(read, bool | int | float) or (isinstance(read, list) and not _holds_messages(value, read))):
-        return [
-            {"role": role, "content": text_of(value)}
-        ]  # what a model answered as JSON, or a text that is no message
+        # what a model answered as JSON, or a text that is no message
+        return [{"role": role, "content": text_of(value)}]
     if isinstance(read, Mapping):
-        own = mapping(read)
-        if wrapped := _wrapped(own, role, place):
-            return wrapped
-        return expand(value, role, place)
+        return _wrapped(mapping(read), role, place) or expand(value, role, place)
     if not isinstance(read, list):
         return expand(read, role, place)
     value = read

@@ -113,12 +113,8 @@ def _feedback(said: Reward, numbers: dict[str, int], changed: str) -> list[str]:
 
 def describe(episode: EpisodeDetail) -> str:
     """A page for a terminal: who, rewards, and the conversation call by call."""
-    lines = [
-        (
-            f"episode {episode.id}  task {episode.task or '-'}  {episode.split}  {episode.state}  adapter "
-            f"{episode.adapter or '-'}"
-        )
-    ]
+    about = f"task {episode.task or '-'}  {episode.split}  {episode.state}  adapter {episode.adapter or '-'}"
+    lines = [f"episode {episode.id}  {about}"]
     numbers = {call.id: call.number for call in episode.call_list}
     for r in episode.rewards:
         if words_in(r.name, r.meta):

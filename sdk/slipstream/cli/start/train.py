@@ -60,17 +60,8 @@ def run(args: argparse.Namespace) -> int:
     config = read_config(args, [f"trainer.init_adapter={args.init_adapter}"] if args.init_adapter else [])
     train = need("slipstream_trainer.run.export_training", "trainer").train
     export = Path(args.from_export) if args.from_export else None
-    return int(
-        train(
-            config,
-            once=args.once,
-            from_export=export,
-            resume=args.resume,
-            out=args.out,
-            url=proxy_url(args),
-            key=args.key,
-        )
-    )
+    own = {"once": args.once, "resume": args.resume, "out": args.out}
+    return int(train(config, from_export=export, url=proxy_url(args), key=args.key, **own))
 
 
 def _from_store(args: argparse.Namespace) -> int:

@@ -67,16 +67,9 @@ def _talk(told: Mapping[str, Value], place: Place) -> Talk:
         source = step.get("source")
         if source not in SIDES:
             raise Refused(f"system, user or agent is needed, this is {source!r:.40}", "steps.source")
-        made = expand(
-            {
-                "role": SIDES[str(source)],
-                "content": step.get("message"),
-                "reasoning_content": step.get("reasoning_content"),
-                "tool_calls": step.get("tool_calls") or [],
-            },
-            "user",
-            place,
-        )
+        said = {"role": SIDES[str(source)], "content": step.get("message")}
+        said |= {"reasoning_content": step.get("reasoning_content"), "tool_calls": step.get("tool_calls") or []}
+        made = expand(said, "user", place)
         sampled = source == "agent" and step.get("llm_call_count") != 0 and not step.get("is_copied_context")
         if sampled and made:
             metrics = mapping(step.get("metrics"))

@@ -244,16 +244,8 @@ def _as_attributes(attributes: Mapping[str, Value], place: Place) -> Said:
     sent, _ = sent_of(first(attributes, "gen_ai.input.messages", "gen_ai.prompt"), place)
     system = parsed(attributes.get("gen_ai.system_instructions"))
     if system:
-        sent = [
-            *expand(
-                {"role": "system", "parts": system}
-                if isinstance(system, list)
-                else {"role": "system", "content": system},
-                "system",
-                place,
-            ),
-            *sent,
-        ]
+        said = {"role": "system", "parts" if isinstance(system, list) else "content": system}
+        sent = [*expand(said, "system", place), *sent]
     return sent, replies_of(first(attributes, "gen_ai.output.messages", "gen_ai.completion"), sent, place)
 
 

@@ -108,14 +108,8 @@ def _message(item: Mapping[str, Value], role: str, place: Place) -> list[Message
     if calls:
         own["tool_calls"] = calls
     if own.get("function_call_name"):
-        own["tool_calls"] = [
-            {
-                "function": {
-                    "name": own.pop("function_call_name"),
-                    "arguments": own.pop("function_call_arguments_json", None),
-                }
-            }
-        ]
+        name, arguments = own.pop("function_call_name"), own.pop("function_call_arguments_json", None)
+        own["tool_calls"] = [{"function": {"name": name, "arguments": arguments}}]
     if isinstance(own.get("content"), Mapping):  # JSON in a text, which is what was said
         own["content"] = text_of(own["content"])
     own.setdefault("role", role)

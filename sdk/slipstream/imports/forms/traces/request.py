@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from slipstream.imports.fields import described, json_in
+from slipstream.imports.forms.datasets.openai import tools_in
 from slipstream.imports.records import LogRun, ModelCall, Told
 from slipstream.imports.registry import each
 from slipstream.imports.report import Place, Refused, Value
 from slipstream.imports.traces import replies_of, sent_of, usage_of
-from slipstream.imports.values import first, mapping
+from slipstream.imports.values import first, listed, mapping
 
 GATHERS = False
 PAIRS = (
@@ -65,12 +66,6 @@ def asked(request: Mapping[str, Value], response: Mapping[str, Value], place: Pl
     created = first(response, "created", "created_at")
     at = place.time(created, "created")
     model = first(request, "model") or first(response, "model", "modelVersion")
+    tools = tools or tools_in({"functions": listed(request.get("functions"))})
     usage = usage_of(first(response, "usage", "usageMetadata", "usage_metadata"))
-    return ModelCall(messages, replies, Told(at, None, *usage, str(model) if model else None), tools or legacy(request))
-
-
-def legacy(request: Mapping[str, Value]) -> list[Value] | None:
-    functions = request.get("functions")
-    return (
-        [{"type": "function", "function": f} for f in functions] if isinstance(functions, list) and functions else None
-    )
+    return ModelCall(messages, replies, Told(at, None, *usage, str(model) if model else None), tools)
