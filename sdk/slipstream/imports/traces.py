@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slipstream.imports.inputs import messages_of
 from slipstream.imports.messages import Message
 from slipstream.imports.records import LogRun, ModelCall
+from slipstream.imports.registry import ReadRows, guarded
 from slipstream.imports.report import Place, Report, Value
 from slipstream.imports.rows import LogRow
 from slipstream.imports.values import first, listed, mapping, parsed, whole
@@ -123,6 +124,23 @@ class Traces(dict[str, Trace]):
             yield trace.run(tool, report)
 
 
+def gathered(tool: str) -> Callable[[Callable[[Traces, LogRow, Place], None]], ReadRows]:
+    """A form's ``runs``, where a row is a part of a trace: the function puts it to its own in ``Traces``."""
+
+    def form(take: Callable[[Traces, LogRow, Place], None]) -> ReadRows:
+        def runs(rows: Iterable[LogRow], report: Report) -> Iterator[LogRun]:
+            found = Traces()
+            for row in rows:
+                place = Place(report, row.where)
+                with guarded(place):
+                    take(found, row, place)
+            yield from found.runs(tool, report)
+
+        return runs
+
+    return form
+
+
 def replies_of(output: Value, sent: list[Message], place: Place) -> list[Message]:
     """The assistant's messages of an output; several are choices. An output that repeats what was sent: what is new."""
     found = messages_of(output, "assistant", place)
@@ -156,12 +174,6 @@ def tool_of(value: Value) -> Value:
     return {"type": "function", "function": function | ({"parameters": parsed(schema)} if schema is not None else {})}
 
 
-def tokens(usage: Iterable[tuple[Mapping[str, Value], tuple[str, ...]]]) -> int | None:
-    """The first count that is there, of objects and the names that it has in them."""
-    counts = (whole(told[name]) for told, names in usage for name in names if name in told)
-    return next((count for count in counts if count is not None), None)
-
-
 PROMPT = (
     "prompt_tokens",
     "input_tokens",
@@ -185,4 +197,9 @@ COMPLETION = (
 def usage_of(*told: Value) -> tuple[int | None, int | None]:
     """Tokens of prompt and completion, by any of the names that providers have for them."""
     objects = [mapping(t) for t in told]
-    return tokens((o, PROMPT) for o in objects), tokens((o, COMPLETION) for o in objects)
+
+    def count(names: Iterable[str]) -> int | None:
+        counts = (whole(o[name]) for o in objects for name in names if name in o)
+        return next((n for n in counts if n is not None), None)
+
+    return count(PROMPT), count(COMPLETION)

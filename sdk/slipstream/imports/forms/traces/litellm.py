@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
-from slipstream.imports.records import LogRun, ModelCall, Told
-from slipstream.imports.registry import guarded
-from slipstream.imports.report import Place, Report, Value
+from slipstream.imports.records import ModelCall, Told
+from slipstream.imports.report import Place, Value
 from slipstream.imports.rows import LogRow
-from slipstream.imports.traces import Traces, replies_of, sent_of, tool_of, usage_of
+from slipstream.imports.traces import Traces, gathered, replies_of, sent_of, tool_of, usage_of
 from slipstream.imports.values import first, listed, mapping
 
 GATHERS = True
@@ -25,16 +24,12 @@ def is_one(row: Mapping[str, Value]) -> bool:
     )
 
 
-def runs(rows: Iterable[LogRow], report: Report) -> Iterator[LogRun]:
-    found = Traces()
-    for row in rows:
-        place = Place(report, row.where)
-        with guarded(place):
-            told = row.value
-            for frame in (*FRAMES, *FRAMES[:1]):
-                told = mapping(told.get(frame)) or told
-            _take(found, told, place, row)
-    yield from found.runs("litellm", report)
+@gathered("litellm")
+def runs(found: Traces, row: LogRow, place: Place) -> None:
+    told = row.value
+    for frame in (*FRAMES, *FRAMES[:1]):
+        told = mapping(told.get(frame)) or told
+    _take(found, told, place, row)
 
 
 def _take(found: Traces, row: Mapping[str, Value], place: Place, at: LogRow) -> None:
