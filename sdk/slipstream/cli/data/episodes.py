@@ -30,10 +30,15 @@ def add_filters(parser: argparse.ArgumentParser, **told: str) -> None:
     parser.add_argument("--tag", metavar="KEY=VALUE", action="append", default=[])
 
 
-def filters(args: argparse.Namespace) -> dict[str, Any]:
+def tags_of(args: argparse.Namespace) -> dict[str, str]:
+    """Raises ``ConfigError``."""
     if wrong := next((t for t in args.tag if "=" not in t), None):
         raise ConfigError(f"--tag {wrong}: write KEY=VALUE")
-    tags = dict(t.split("=", 1) for t in args.tag)
+    return dict(t.split("=", 1) for t in args.tag)
+
+
+def filters(args: argparse.Namespace) -> dict[str, Any]:
+    tags = tags_of(args)
     found = {name: getattr(args, name) for name in FILTERS if getattr(args, name) is not None}
     found |= {name: parse_moment(found[name], flag=f"--{name}") for name in MOMENTS if name in found}
     return found | ({"tags": tags} if tags else {})

@@ -6,6 +6,7 @@ import time
 
 from slipstream import contract as c
 from slipstream.cli.common import add_client, connect
+from slipstream.cli.data.episodes import tags_of
 from slipstream.client import Client
 from slipstream.contract.episodes import ForgottenTraces
 from slipstream.errors import ConfigError
@@ -38,11 +39,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def which(args: argparse.Namespace) -> list[c.ForgetIn]:
     """The requests that name them. Raises ``ConfigError``."""
-    if wrong := next((t for t in args.tag if "=" not in t), None):
-        raise ConfigError(f"--tag {wrong}: write KEY=VALUE")
+    tags = tags_of(args)
     if not (args.id or args.of_key or args.tag or args.user):
         raise ConfigError("which episodes? give ids, --of-key, --tag or --user")
-    tags = dict(t.split("=", 1) for t in args.tag)
     parts = [args.id[at : at + c.FORGET_MOST] for at in range(0, len(args.id), c.FORGET_MOST)] or [[]]
     return [c.ForgetIn(episodes=part, key=args.of_key, tags=tags, user=args.user) for part in parts]
 
