@@ -122,10 +122,8 @@ def choose_targets(model: PreTrainedModel, wanted: list[str] | str) -> Targets:
     """
     if not isinstance(wanted, str):
         return Targets(list(wanted), f"LoRA adapts {', '.join(wanted)}, as trainer.lora_targets says")
-    refused = REFUSED.get(str(model.config.get_text_config().model_type), frozenset())
+    linear, refused = _linear(model)
     blocks = tuple(f"{n}." for n in _blocks(model))
-    head = model.get_output_embeddings()
-    linear = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m is not head}
     takes = [n for n in linear if n.startswith(blocks) and _last(n) not in refused | ROUTERS] if blocks else []
     if not takes:
         raise ConfigError("trainer.lora_targets = 'all-linear' finds no linear layer in this model: name some")
@@ -140,6 +138,13 @@ def choose_targets(model: PreTrainedModel, wanted: list[str] | str) -> Targets:
         said += " (set trainer.lora_targets to choose others)"
     unique = not any(_last(n) in kinds for n in linear if n not in takes)
     return Targets(kinds if unique else takes, said)
+
+
+def _linear(model: PreTrainedModel) -> tuple[list[str], frozenset[str]]:
+    """The names of its linear layers but the head, and what of them no adapter can have."""
+    head = model.get_output_embeddings()
+    names = [name for name, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m is not head]
+    return names, REFUSED.get(str(model.config.get_text_config().model_type), frozenset())
 
 
 def _last(name: str) -> str:
@@ -169,10 +174,8 @@ def check_targets(config: Config, model: PreTrainedModel) -> None:
     wanted = config.trainer.lora_targets
     if isinstance(wanted, str):
         return
-    head = model.get_output_embeddings()
-    there = [name for name, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m is not head]
+    there, refused = _linear(model)
     short = sorted({_last(name) for name in there})
-    refused = REFUSED.get(str(model.config.get_text_config().model_type), frozenset())
     path = model.config.name_or_path
     for target in wanted:
         if _last(target) in refused:
