@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from slipstream.client import Client
 from slipstream.config import Config, load_config
 from slipstream.errors import ConfigError
@@ -151,6 +153,12 @@ def proxy_url(args: argparse.Namespace) -> str | None:
 
 def connect(args: argparse.Namespace) -> Client:
     return Client(proxy_url(args), args.key)
+
+
+def tell(args: argparse.Namespace, found: BaseModel, text: str, *, indent: int | None = None) -> int:
+    """Print what was found: as JSON where that was asked for, else the text. → Exit code 0."""
+    print(found.model_dump_json(indent=indent) if args.json else text)
+    return 0
 
 
 def when(at: float | None) -> str:

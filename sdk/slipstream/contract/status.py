@@ -1,9 +1,4 @@
-"""Where things stand, and how engine and trainer share a GPU.
-
-One GPU for engine and trainer: who has it, and until when.
-
-Events, status and SQL: how users see where things stand.
-"""
+"""Where things stand: status, events and SQL. And how engine and trainer share a GPU: who has it, and until when."""
 
 from __future__ import annotations
 

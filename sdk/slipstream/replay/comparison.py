@@ -232,14 +232,6 @@ def _scores(step: ReplayStep, score: Callable[[CallRecord, Reply], float]) -> tu
     return [score(step.call, r) for r in step.candidate], [score(step.call, r) for r in step.control]
 
 
-def _called(step: ReplayStep) -> bool:
-    return bool(calls_of(step.call.reply[0]))
-
-
-def _at_least(reward: float | None, middle: float) -> bool:
-    return reward is not None and reward >= middle
-
-
 def _won(step: ReplayStep) -> tuple[list[float], list[float]]:
     """The shares of pairs, a reply of each side, that the judge says each side wins. A judge's scores are relative, so
     only which is higher counts.
@@ -308,13 +300,14 @@ class Questions:
     def see(self, case: ReplayCase) -> dict[str, CasePair]:
         """The next case, which was answered. → What it says to each question that it is about."""
         self._broken += any(step.control == [BROKEN] for step in case.steps)
+        good = case.episode.reward is not None and case.episode.reward >= self.middle
         found = {GUARDS: pair_of(case, lambda s: _scores(s, lambda _, r: float(guard(r) is None)))}
         if self.by == JUDGE:
             found[JUDGE] = pair_of(case, _won)
         elif self._score is not None:
             score = self._score
             found[str(self.by)] = pair_of(case, lambda s: _scores(s, lambda c, r: score(c, r["message"])))
-        elif self._alike and _at_least(case.episode.reward, self.middle) and any(map(_called, case.steps)):
+        elif self._alike and good and any(calls_of(step.call.reply[0]) for step in case.steps):
             found[TOOLS] = pair_of(case, lambda s: _scores(s, lambda c, r: by_tools(c, r["message"])))
         held = set(groups_of(case.episode.tags, case.episode.task))
         found |= {_in(q, name): pair for q, pair in found.items() for name in self.groups if name in held}

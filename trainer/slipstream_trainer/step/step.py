@@ -1,9 +1,4 @@
-"""One batch, from samples to a stepped (or refused, or undone) policy, with its figures.
-
-How far the trainer's log-probabilities are from the engine's at each trained token, for people to look at.
-
-One batch, from samples to a stepped (or refused, or undone) policy, with the figures of its event.
-"""
+"""One batch, from samples to a stepped (or refused, or undone) policy, with the figures of its event."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from slipstream.cli.common import MOMENT, add_client, connect, finite, number, table, when
+from slipstream.cli.common import MOMENT, add_client, connect, finite, number, table, tell, when
 from slipstream.contract import WORDS, CallRecord, EpisodeDetail, Reward, Split, words_in
 from slipstream.errors import ConfigError
 from slipstream.shared.moments import parse_moment
@@ -30,10 +30,15 @@ def add_filters(parser: argparse.ArgumentParser, **told: str) -> None:
     parser.add_argument("--tag", metavar="KEY=VALUE", action="append", default=[])
 
 
-def filters(args: argparse.Namespace) -> dict[str, Any]:
+def tags_of(args: argparse.Namespace) -> dict[str, str]:
+    """Raises ``ConfigError``."""
     if wrong := next((t for t in args.tag if "=" not in t), None):
         raise ConfigError(f"--tag {wrong}: write KEY=VALUE")
-    tags = dict(t.split("=", 1) for t in args.tag)
+    return dict(t.split("=", 1) for t in args.tag)
+
+
+def filters(args: argparse.Namespace) -> dict[str, Any]:
+    tags = tags_of(args)
     found = {name: getattr(args, name) for name in FILTERS if getattr(args, name) is not None}
     found |= {name: parse_moment(found[name], flag=f"--{name}") for name in MOMENTS if name in found}
     return found | ({"tags": tags} if tags else {})
@@ -113,12 +118,8 @@ def _feedback(said: Reward, numbers: dict[str, int], changed: str) -> list[str]:
 
 def describe(episode: EpisodeDetail) -> str:
     """A page for a terminal: who, rewards, and the conversation call by call."""
-    lines = [
-        (
-            f"episode {episode.id}  task {episode.task or '-'}  {episode.split}  {episode.state}  adapter "
-            f"{episode.adapter or '-'}"
-        )
-    ]
+    about = f"task {episode.task or '-'}  {episode.split}  {episode.state}  adapter {episode.adapter or '-'}"
+    lines = [f"episode {episode.id}  {about}"]
     numbers = {call.id: call.number for call in episode.call_list}
     for r in episode.rewards:
         if words_in(r.name, r.meta):
@@ -156,19 +157,15 @@ def run(args: argparse.Namespace) -> int:
             said = f"forgotten; trained on it: {', '.join(gone.adapters) or 'nothing'}"
             if gone.exports:
                 said += f"; still in: {', '.join(gone.exports)}"
-            print(gone.model_dump_json() if args.json else said)
-            return 0
+            return tell(args, gone, said)
         if args.id:
             episode = client.episode(args.id)
             print(episode.model_dump_json(indent=2) if args.json else describe(episode))
             return 0
         page = client.episodes(limit=args.limit, **filters(args))
-    if args.json:
-        print(page.model_dump_json(indent=2))
-        return 0
     rows = [
         (e.id, e.task or "-", e.split, e.state, e.adapter or "-", e.arm, e.calls, number(e.reward), when(e.started))
         for e in page.episodes
     ]
-    print(table(("episode", "task", "split", "state", "adapter", "arm", "calls", "reward", "started"), rows))
-    return 0
+    header = ("episode", "task", "split", "state", "adapter", "arm", "calls", "reward", "started")
+    return tell(args, page, table(header, rows), indent=2)

@@ -6,7 +6,9 @@ import time
 
 from slipstream import contract as c
 from slipstream.cli.common import add_client, connect
+from slipstream.cli.data.episodes import tags_of
 from slipstream.client import Client
+from slipstream.contract.episodes import ForgottenTraces
 from slipstream.errors import ConfigError
 
 POLL = 0.5
@@ -37,11 +39,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def which(args: argparse.Namespace) -> list[c.ForgetIn]:
     """The requests that name them. Raises ``ConfigError``."""
-    if wrong := next((t for t in args.tag if "=" not in t), None):
-        raise ConfigError(f"--tag {wrong}: write KEY=VALUE")
+    tags = tags_of(args)
     if not (args.id or args.of_key or args.tag or args.user):
         raise ConfigError("which episodes? give ids, --of-key, --tag or --user")
-    tags = dict(t.split("=", 1) for t in args.tag)
     parts = [args.id[at : at + c.FORGET_MOST] for at in range(0, len(args.id), c.FORGET_MOST)] or [[]]
     return [c.ForgetIn(episodes=part, key=args.of_key, tags=tags, user=args.user) for part in parts]
 
@@ -61,15 +61,9 @@ def forget(client: Client, wanted: list[c.ForgetIn]) -> c.ForgetOut:
             if not found[-1].more:
                 break
             print(f"{sum(f.forgotten for f in found)} forgotten so far", file=sys.stderr)
-    return c.ForgetOut(
-        forgotten=sum(f.forgotten for f in found),
-        adapters=sorted({a for f in found for a in f.adapters}),
-        made_from=sorted({a for f in found for a in f.made_from}),
-        anew=sorted({a for f in found for a in f.anew}),
-        cases=sorted({s for f in found for s in f.cases}),
-        exports=sorted({e for f in found for e in f.exports}),
-        unknown=[e for f in found for e in f.unknown],
-    )
+    traces = {name: sorted({x for f in found for x in getattr(f, name)}) for name in ForgottenTraces.model_fields}
+    unknown = [e for f in found for e in f.unknown]
+    return c.ForgetOut(forgotten=sum(f.forgotten for f in found), unknown=unknown, **traces)
 
 
 def wait(client: Client) -> None:

@@ -1,7 +1,4 @@
-"""``slipstream doctor``: what is wrong, each finding with its fix. Engines and the proxy:
-
-``engine.py``, ``proxy.py``.
-"""
+"""``slipstream doctor``: what is wrong, each finding with its fix. Engines and the proxy have modules of their own."""
 
 from __future__ import annotations
 
@@ -29,8 +26,6 @@ from slipstream.operate.run.preflight import untrainable
 from slipstream.settings.judge import is_own
 from slipstream.shared.machine import has_gpu, installed
 from slipstream.shared.machine import versions as package_versions
-
-__all__ = ["Finding", "as_json", "examine"]
 
 WAIT = "wait; `up.log` in data_dir says how far it is"
 FIX_MODEL = "`slipstream up --model MODEL` with a folder or a hub's name, or correct engine.model"
