@@ -1,12 +1,8 @@
-"""The store over any driver (DuckDB, PostgreSQL): its parts, wired, and what people look at.
-
-The store over any driver (DuckDB, PostgreSQL): its components, wired.
+"""The store over any driver (DuckDB, PostgreSQL): its components, wired.
 
 ``store.episodes``, ``store.batches`` and so on have the methods that one would look for there. All methods block and
 may be called from any thread. Times are seconds since the epoch and always come from the caller, so that tests can move
 the clock.
-
-What people look at and nothing else needs: read from the tables that the work is done in.
 """
 
 from __future__ import annotations

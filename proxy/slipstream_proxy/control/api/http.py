@@ -1,6 +1,4 @@
-"""Routes, queries, bodies, replies, and who may ask what.
-
-The control API's plumbing: routes as data, checked parameters and bodies, one error shape, who may do what.
+"""The control API's plumbing: routes as data, checked parameters and bodies, one error shape, who may do what.
 
 A ``Route`` says all that is to be known of a call; the same data make the handler's checks and
 ``/slipstream/openapi.json``.

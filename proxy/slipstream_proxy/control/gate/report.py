@@ -1,8 +1,5 @@
-"""What a trial says of itself, and what it said before.
-
-What people see of a trial: the same numbers that decide, and why there is no verdict yet.
-
-How the gate's evidence of a version moved: enough readings for a chart, however many episodes it saw.
+"""What people see of a trial: the same numbers that decide, why there is no verdict yet, and how the evidence moved:
+enough readings for a chart, however many episodes it saw.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
-"""How far rewards lie apart, and when their scale has changed.
-
-Rewards of any scale, as numbers from 0 to 1.
+"""Rewards of any scale, as numbers from 0 to 1, and when their scale has changed.
 
 A reward is placed between bounds that come from earlier rewards alone, or from ``gate.reward_range``. What lies outside
 is clipped, so one huge reward counts as a good one and no more. Both arms use the same bounds: rewards that have one
 distribution keep having one.
 
-Notices that rewards are given on another scale than before: 0/100 became 0/1, or passes became points.
-
-It compares the newest rewards of the reference arm, whose adapter is the same as before, with the rewards before them.
-Other tasks move the shares of known rewards. Another scale brings rewards that were never seen, or leaves most of the
-range empty.
+A change of scale (0/100 became 0/1, or passes became points) is seen by comparing the newest rewards of the reference
+arm, whose adapter is the same as before, with the rewards before them. Other tasks move the shares of known rewards.
+Another scale brings rewards that were never seen, or leaves most of the range empty.
 """
 
 from __future__ import annotations

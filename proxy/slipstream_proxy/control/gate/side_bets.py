@@ -1,15 +1,13 @@
 """What the gate bets on beside the reward of all runs: groups of them, and guards.
 
-Is what is served worse for one group of runs: those of one tag, or of one task? A gain elsewhere hides that.
+A group is the runs of one tag, or of one task: a gain elsewhere hides that it got worse. Each group that gets enough of
+the traffic has bets of its own (``detector``), against the control and against the best version. The groups share a
+fixed part of the error level, whatever their number. A group speaks against a version only where it loses more than
+``MARGIN``: a version that gains on the whole may lose a little somewhere.
 
-Each group that gets enough of the traffic has bets of its own (``detector``), against the control and against the best
-version. The groups share a fixed part of the error level, whatever their number. A group speaks against a version only
-where it loses more than ``MARGIN``: a version that gains on the whole may lose a little somewhere.
-
-Does something else get worse while the reward does not? A policy can learn to please the reward alone.
-
-A guard is a side measure of a run with the direction that is bad. It has the same bets as the reward, and an error
-level of its own. It speaks against a version only where the measure is worse by more than ``MARGIN``.
+A guard is a side measure of a run with the direction that is bad: a policy can learn to please the reward alone. It has
+the same bets as the reward, and an error level of its own. It speaks against a version only where the measure is worse
+by more than ``MARGIN``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The control plane's metrics.
-
-Metrics of what was ingested: tokens of calls, and rewards by who gave them.
-
-The control plane's metrics, in its own registry: what ``GET /internal/metrics`` answers and the data plane's
+"""The control plane's metrics, in its own registry: what ``GET /internal/metrics`` answers and the data plane's
 ``/metrics`` adds to its own.
 """
 

@@ -1,8 +1,6 @@
 """The store as the control plane's handlers ask it: what it knows, and what it shall keep.
 
 A question ends within a second while the database is away. A change is in the log before it is in the store.
-
-Sets of cases: which episodes are found or sampled, and their copies, each change a version of its own.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
-"""Follows the spool into the store, and takes erased episodes out of it.
-
-What is forgotten, gone from the spool too: a frame of the same length that says nothing takes the place of each of
-its records.
-
-Only records that a verified snapshot of the store holds are touched, so that a write that is cut off costs nothing.
-
-Spool → store, each record exactly once.
+"""Spool → store, each record exactly once; and what is forgotten, gone from the spool too.
 
 A round reads what every writer has appended since ``store.positions()``, merges it by the time it happened, parses
 calls with their dialect and hands 256–512 records to ``store.ingest`` together with the new positions: one transaction,
 so a kill at any point repeats or loses nothing.
+
+A frame of the same length that says nothing takes the place of each forgotten record. Only records that a verified
+snapshot of the store holds are touched, so that a write that is cut off costs nothing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
-"""Between a call as it was recorded, its row, and the calls that users see.
-
-Which of a run's calls are wanted, and in which form.
-
-Between a call as the data plane recorded it, its row, and the call that users see.
-
-The calls of one run out of their rows: in deltas as they are stored, or whole, one at a time.
+"""Between a call as the data plane recorded it, its row, and the call that users see: whole, or in deltas as it is
+stored.
 
 Nothing is put together before it is asked for, so that a run of thousands of calls costs what its rows hold.
 """

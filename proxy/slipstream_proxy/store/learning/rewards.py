@@ -1,11 +1,4 @@
-"""Rewards as they came, the number that trains, and the outcomes that the gate reads.
-
-From reward rows to the one number that trains.
-
-Rewards as they came, and each episode's combined one.
-
-Assignments in their order, and rewards in the order in which they became final: what the gate reads, a few at a
-time.
+"""Rewards as they came, the number that trains, and the outcomes that the gate reads, a few at a time.
 
 An episode is written down twice: when it is assigned (``reward`` is NULL), and when it is done and its combined reward
 is known for the first time. Later corrections change the episode and what trains, not this log. So the order is the

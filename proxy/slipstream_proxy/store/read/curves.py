@@ -1,10 +1,6 @@
-"""Rewards over adapters and over time, each with its interval.
+"""Rewards and costs over adapters and over time, counted by the database in one pass.
 
-How sure a mean or a share is: 95 % intervals that hold for few runs, too.
-
-Rewards over adapters and over time, with standard errors, counted by the database in one pass.
-
-What runs took: tokens, seconds of engines and of the trainer, and the judge's dollars, by version, task or tag.
+Each mean and share has a 95 % interval that holds for few runs, too.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Episodes: found, listed, whole, exported.
 
-Episodes by what their calls say: text, outcome, trainable. There is no index: the search looks back for a bounded
-time, and a cursor goes on with it.
-
-The newest episodes that the other filters want are looked at first, in windows that grow, until a page is full or the
-time is over. So a page costs no more where the store holds more.
-
-Episodes: rows, pages, details and exports.
+By what their calls say (text, outcome, trainable) there is no index: the search looks back for a bounded time, and a
+cursor goes on with it. The newest episodes that the other filters want are looked at first, in windows that grow, until
+a page is full or the time is over. So a page costs no more where the store holds more.
 """
 
 from __future__ import annotations

@@ -1,20 +1,7 @@
-"""Groups, calls, tasks and labels as people look at them.
+"""Groups, batches, calls' tokens, tasks and labels as people look at them.
 
-Groups, calls and labels as people look at them.
-
-Which episodes a person's label would tell most about: where votes, sources or nobody agree.
-
-Groups and batches to look at: lists, and one with its runs, their judgements and what was trained on them.
-
-How far trainer and engine were apart at each token of the newest batches, as the trainer told it.
-
-A figure for people to look at: it may be lost, is not in the spool, and only the newest ``KEPT`` tokens stay.
-
-The tokens of one call, without putting the rest of its run together.
-
-Each task: how its runs went with the base model and go now, how surely they differ, and its worst runs.
-
-What a version changed in behaviour: side measures and tools of its runs beside those of the base model.
+How far trainer and engine were apart at a token (``GapTable``) is for people, too: it may be lost, is not in the spool,
+and only the newest ``KEPT`` tokens stay.
 """
 
 from __future__ import annotations

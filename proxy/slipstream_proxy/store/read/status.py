@@ -1,13 +1,4 @@
-"""Where things stand, in numbers: counts, why there was no step yet, rewards by adapter.
-
-Groups counted once, for everything that is told of them.
-
-Where things stand, in numbers (why there was no step yet: ``status.py``).
-
-The numbers behind "why is there no step yet".
-
-What the page, the metrics and the gate compare: rewards by adapter, arm and source.
-"""
+"""Where things stand, in numbers: counts, why there was no step yet, rewards by adapter, arm and source."""
 
 from __future__ import annotations
 

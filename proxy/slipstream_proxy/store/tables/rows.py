@@ -1,10 +1,6 @@
 """Rows as the database holds them, and what one batch changes of them.
 
-Values as the database holds them: JSON text, token ids and log-probabilities as bytes.
-
-Rows of the tables. Their fields are the tables' columns (``schema.columns_like``).
-
-What one batch of the ingester changes, collected before it is written.
+JSON is text, token ids and log-probabilities are bytes. Rows' fields are the tables' columns (``schema.columns_like``).
 """
 
 from __future__ import annotations

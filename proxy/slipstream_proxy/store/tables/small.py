@@ -1,10 +1,5 @@
-"""Small tables: values by name, training events, who changed what by hand.
-
-Values by name: what the judge's upstream answered, by a hash of what was asked; and what the gate keeps.
-
-Training events, in order.
-
-Who changed what by hand: entries are added and never changed.
+"""Small tables: values by name (what the judge's upstream answered, by a hash of what was asked, and what the gate
+keeps), training events, and who changed what by hand: entries are added and never changed.
 """
 
 from __future__ import annotations

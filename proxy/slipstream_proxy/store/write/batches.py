@@ -1,8 +1,6 @@
-"""The trainer's work.
+"""The trainer's work: ready groups leased as one Arrow table, trained on once or handed back.
 
-A batch's rows as Arrow: ``contract.BATCH_COLUMNS``, one row per choice.
-
-The trainer's work: ready groups leased as one Arrow table, trained on once or handed back.
+Its rows are ``contract.BATCH_COLUMNS``, one for each choice.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Imports: logs of other tools, and episodes and adapters of another store.
 
-Logs of elsewhere read in: each assistant message becomes a call of text, beside rewards and the done mark.
+Of a log each assistant message becomes a call of text, beside rewards and the done mark. What another Slipstream
+exported is put back whole: episodes with their ids, tokens, log-probabilities, rewards and lineage; adapters with their
+states. This is how a store moves (DuckDB → PostgreSQL): export there, import here.
 
-What another Slipstream exported, put back whole: episodes with their ids, tokens, log-probabilities, rewards and
-lineage; adapters with their states.
-
-This is how a store moves (DuckDB → PostgreSQL): export there, import here. And the way back of everything: a backup,
-while everything runs.
+And the way back of everything: a backup, while everything runs.
 """
 
 from __future__ import annotations

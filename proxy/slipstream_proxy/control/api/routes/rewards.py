@@ -1,8 +1,5 @@
-"""Rewards, and what people do by hand: labels, a pause, notes.
-
-Rewards, and the end of an episode: who may write which, for whose episode.
-
-What people do by hand: label cases, pause training, write notes on the time axis, and see who did what.
+"""Rewards and the end of an episode, and what people do by hand: label cases, pause training, write notes on the time
+axis, and see who did what.
 """
 
 from __future__ import annotations

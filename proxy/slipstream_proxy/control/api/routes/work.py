@@ -1,8 +1,5 @@
-"""The sidecars' work: judge, trainer, and their hold on the engine.
-
-The judge's and the trainer's work: leases that expire, scores, batches as Arrow, acks.
-
-The trainer's turn on the GPU that it shares with the engine.
+"""The sidecars' work: leases that expire, scores, batches as Arrow, acks, and the trainer's turn on the GPU that it
+shares with the engine.
 """
 
 from __future__ import annotations
