@@ -153,7 +153,7 @@ class Sweeper:
         if dropped:
             await deps.ask(deps.store.snapshot)  # only then does the file say how much of it is free
         # at each round: a reader may have kept the dropped tables' blocks in use until now
-        deps.forgetter.shrink |= await deps.ask(deps.store.free_share) > EMPTY
+        deps.forgetter.shrink |= await deps.ask(deps.store.db.free_share) > EMPTY
 
     async def _drop(self, day: str) -> int:
         """→ Calls that went; 0: calls of that day are just being stored."""

@@ -22,7 +22,15 @@ from typing import NamedTuple
 
 from slipstream.contract import EXPLORE_TAG, SIBLINGS_TAG, GroupKind, Split
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
-from slipstream_proxy.store.tables.rows import EPISODE_COLUMNS, EPISODE_FIELDS, EpisodeRow, GroupRow, dump, load
+from slipstream_proxy.store.tables.rows import (
+    EPISODE_COLUMNS,
+    EPISODE_FIELDS,
+    EpisodeRow,
+    GroupRow,
+    dump,
+    load,
+    name_of,
+)
 from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import get_meta, set_meta
 from slipstream_proxy.store.values import RecordedCall, Rules
@@ -98,7 +106,7 @@ class Pace:
         ends: dict[str, float] = {}
         for eid, model, start, end in calls:
             if eid in ends:
-                self.note(Agent(eid.split("/", 1)[0], model), start - ends[eid], start)
+                self.note(Agent(name_of(eid)[0], model), start - ends[eid], start)
             ends[eid] = max(end, ends.get(eid, 0.0))
 
     def idle_after(self, agent: Agent, now: float, *, untagged: bool) -> float:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from slipstream.contract import CostLine, CostTable, Learning, LearningPoint
 from slipstream_proxy.log.records import IMPORTED
-from slipstream_proxy.store.tables.driver import IN, Driver, Tx, given
+from slipstream_proxy.store.tables.driver import IN, Driver, Tx, equal, given
 from slipstream_proxy.store.tables.rows import dump, load
 from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import own_runs
@@ -118,11 +118,7 @@ def _series_of(each: str | None) -> tuple[str, list[object]]:
 
 def _where(wanted: LearningFilter, *always: str) -> tuple[str, list[object]]:
     tests, params = given(
-        ("key = ?", wanted.key),
-        ("model = ?", wanted.model),
-        ("task = ?", wanted.task),
-        ("split = ?", wanted.split),
-        ("arm = ?", wanted.arm),
+        *equal(wanted, "key", "model", "task", "split", "arm"),
         ("strpos(tags, ?) > 0", dump(dict([wanted.tag]))[1:-1] if wanted.tag else None),
         ("started >= ?", wanted.since),
         ("started < ?", wanted.until),

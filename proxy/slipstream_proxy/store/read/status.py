@@ -21,7 +21,6 @@ from slipstream_proxy.store.tables.schema import day_of, table_of
 from slipstream_proxy.store.tables.tallies import OWN_RUNS, STALE_RUNS, KeptCount, Tallied, TallyTable, get_meta
 from slipstream_proxy.store.values import Rules
 
-SIBLING = Split.SIBLING
 K = TypeVar("K")
 SIBLING = Split.SIBLING
 LOST = ("stale", "dropped", "skipped")

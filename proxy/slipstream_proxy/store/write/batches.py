@@ -56,7 +56,7 @@ from slipstream_proxy.store.learning.groups import (
 )
 from slipstream_proxy.store.learning.rewards import LatestReward, RewardTable, combine_calls
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
-from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, MemberRow, dump, eid_of, load
+from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, MemberRow, dump, eid_of, load, name_of
 from slipstream_proxy.store.tables.tallies import STALE_RUNS, get_meta, set_meta
 from slipstream_proxy.store.values import ArrowBatch, Name, Rules
 
@@ -557,7 +557,7 @@ class BatchQueue:
         return {
             "model": model,
             "groups": list(dict.fromkeys(g for g, _, _ in rows)),
-            "episodes": [[*eid.split("/", 1), g, reward] for g, eid, reward in rows],
+            "episodes": [[*name_of(eid), g, reward] for g, eid, reward in rows],
         }
 
     def replay(self, tx: Tx, batch: str, ack: BatchAck, members: JsonObject | None, now: float) -> None:
@@ -607,7 +607,7 @@ class BatchQueue:
         self._note_words(tx, ack)
         if ack.advantages:
             eids = [eid for (eid,) in tx.all("SELECT eid FROM t_members WHERE batch = ?", (batch,))]
-            named = {eid: ack.advantages.get(eid, ack.advantages.get(eid.split("/", 1)[1])) for eid in eids}
+            named = {eid: ack.advantages.get(eid, ack.advantages.get(name_of(eid)[1])) for eid in eids}
             found = [(batch, eid, advantage) for eid, advantage in named.items() if advantage is not None]
             tx.update("t_members", ("batch", "eid"), ("advantage",), found)
 

@@ -80,6 +80,7 @@ from slipstream_proxy.store.tables.rows import (
     dump,
     eid_of,
     load,
+    name_of,
 )
 from slipstream_proxy.store.tables.small import AuditLog, CacheTable, EventLog
 from slipstream_proxy.store.values import Name, RecordedCall, Rules
@@ -108,7 +109,7 @@ class CaseRow(NamedTuple):
     body: str
 
     def public(self, *, whole: bool) -> Case:
-        key, _, episode = self.eid.partition("/")
+        key, episode = name_of(self.eid)
         return Case(
             key=key,
             episode=episode,
@@ -182,7 +183,7 @@ class CaseTable:
             SELECT eid FROM t_cases WHERE name = ? AND gone IS NULL) ORDER BY e.started DESC LIMIT ?"""
         with self.db.read() as tx:
             rows = tx.all(sql, (model, without, most))
-        return [(key, episode) for key, _, episode in (eid.partition("/") for (eid,) in rows)]
+        return [name_of(eid) for (eid,) in rows]
 
     def named(self, key: str | None, ids: Collection[str], tags: Mapping[str, str]) -> list[Name]:
         """(key, id) of episodes of which some set has a copy: of this key or (None) any, one of these ids or (none
@@ -190,13 +191,8 @@ class CaseTable:
         """
         with self.db.read() as tx:
             rows = tx.all("SELECT DISTINCT eid, tags FROM t_cases")
-        found = [(*eid.split("/", 1), load(held)) for eid, held in rows]
-        wanted = {
-            (k, i)
-            for k, i, held in found
-            if key in (None, k) and (not ids or i in ids) and tags.items() <= held.items()
-        }
-        return sorted(wanted)
+        found = {name_of(eid) for eid, held in rows if tags.items() <= load(held).items()}
+        return sorted((k, i) for k, i in found if key in (None, k) and (not ids or i in ids))
 
     # out of the log
 
