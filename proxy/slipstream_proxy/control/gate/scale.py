@@ -99,16 +99,16 @@ class RewardScale:
 
     def load(self, kept: dict[str, JsonValue]) -> None:
         if not self.fixed:
-            self.low, self.high = _number(kept["low"]), _number(kept["high"])
+            self.low, self.high = number(kept["low"]), number(kept["high"])
         ring = kept["ring"]
         assert isinstance(ring, list)
-        self.count, self.next = int(_number(kept["count"])), int(_number(kept["next"]))
-        self.outside = int(_number(kept.get("outside", 0)))
-        self.ring = [_number(r) for r in ring]
+        self.count, self.next = int(number(kept["count"])), int(number(kept["next"]))
+        self.outside = int(number(kept.get("outside", 0)))
+        self.ring = [number(r) for r in ring]
         self.ordered = sorted(self.ring)
 
 
-def _number(value: JsonValue) -> float:
+def number(value: JsonValue) -> float:
     if not isinstance(value, int | float):
         raise TypeError(f"not a number: {value!r}")
     return float(value)

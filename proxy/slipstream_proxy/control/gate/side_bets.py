@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from slipstream_proxy.control.gate.baseline import CONTROL_MEMORY, SHRINK, Baseline, FadingMean, mean_of
 from slipstream_proxy.control.gate.detector import LEAST_EPISODES, BettingDetector
-from slipstream_proxy.control.gate.scale import RewardScale
+from slipstream_proxy.control.gate.scale import RewardScale, number
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -240,26 +240,20 @@ class GroupWatch:
         slots, counts, total, seen = kept["slots"], kept["counts"], kept["total"], kept["seen"]
         if not isinstance(slots, list) or not isinstance(counts, dict):
             raise TypeError("groups of another shape")
-        self.counts = {name: _number(n) for name, n in counts.items()}
-        self.total, self.seen = _number(total), int(_number(seen))
+        self.counts = {name: number(n) for name, n in counts.items()}
+        self.total, self.seen = number(total), int(number(seen))
         first = kept.get("first")
-        self.first = {name: int(_number(n)) for name, n in first.items()} if isinstance(first, dict) else {}
+        self.first = {name: int(number(n)) for name, n in first.items()} if isinstance(first, dict) else {}
         self.slots = {}
         for one in slots:
             if not isinstance(one, list) or len(one) not in (5, 6) or not isinstance(one[2], dict):
                 raise TypeError("groups of another shape")
-            slot = self.slots[str(one[0])] = GroupSlot(str(one[0]), int(_number(one[1])))
+            slot = self.slots[str(one[0])] = GroupSlot(str(one[0]), int(number(one[1])))
             slot.baseline.load(one[2])
             for detector, state in zip(slot.detectors, one[3:5], strict=True):
                 detector.load(state)
             for best in one[5:]:
                 slot.best = mean_of(CONTROL_MEMORY, best)
-
-
-def _number(value: JsonValue) -> float:
-    if not isinstance(value, int | float):
-        raise TypeError(f"not a number: {value!r}")
-    return float(value)
 
 
 Direction = Literal["up", "down"]
