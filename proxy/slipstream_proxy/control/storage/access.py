@@ -28,6 +28,8 @@ from slipstream_proxy.store.tables.rows import eid_of
 from slipstream_proxy.store.values import EpisodeFilter, Name
 
 T = TypeVar("T")
+Change = tuple[str, JsonObject]
+"""The kind of a mutation and its data."""
 
 
 def away() -> Problem:
@@ -101,6 +103,15 @@ class StoreAccess:
             raise unwritable()
         return applied
 
+    async def mutate_all(self, changes: Sequence[Change]) -> bool:
+        """Accept these, in this order. The last one's commit is waited for, which comes after the others'. → Whether
+        the store has it.
+        """
+        last = len(changes) - 1
+        puts = [self.mutate(op, data, wait=10.0 if n == last else 0) for n, (op, data) in enumerate(changes)]
+        done = await asyncio.gather(*puts)
+        return not done or done[-1]
+
 
 LOOKED_AT = 20_000
 """Episodes among which a request takes its sample."""
@@ -108,8 +119,6 @@ TOGETHER = 50
 """Episodes that are copied together."""
 LARGEST = 32 * 2**20
 """Characters of one copy's JSON."""
-Change = tuple[str, JsonObject]
-"""The kind of a mutation and its data, without the set."""
 
 
 def rank(key: str, episode: str) -> str:
@@ -133,7 +142,7 @@ def sample(episodes: Sequence[c.Episode], count: int, by: str | None) -> list[c.
 
 
 def case_change(detail: c.EpisodeDetail) -> Change:
-    """As text: a transcript may hold numbers and letters that the spool's own JSON has no way to write."""
+    """Without the set. As text: a transcript may hold numbers and letters that the spool's JSON has no way to write."""
     return "case", {"key": detail.key, "episode": detail.id, "text": json_line(detail)}
 
 
@@ -192,16 +201,8 @@ class CaseKeeper:
             await self.access.mutate("caseset", {"set": name})
 
     async def _put(self, name: str, changes: Sequence[Change], version: int) -> bool:
-        """Into the log, then the store. The last one's commit is waited for, which comes after the others'. → Whether
-        the store has it.
-        """
         to = {"set": name, "version": version}
-        last = len(changes) - 1
-        puts = [
-            self.access.mutate(op, to | data, wait=10.0 if n == last else 0) for n, (op, data) in enumerate(changes)
-        ]
-        done = await asyncio.gather(*puts)
-        return not done or done[-1]
+        return await self.access.mutate_all([(op, to | data) for op, data in changes])
 
     async def known(self, name: str) -> c.CaseSet | None:
         found = await self.access.ask(self.access.store.cases.sets, name)

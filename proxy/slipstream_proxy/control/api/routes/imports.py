@@ -29,7 +29,7 @@ from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.storage import backup
-from slipstream_proxy.control.storage.access import away, unwritable
+from slipstream_proxy.control.storage.access import Change, away, unwritable
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.ids import text_of
 from slipstream_proxy.log.records import IMPORTED, CallHead, Kind
@@ -281,16 +281,14 @@ async def _is_new(ctx: Ctx, key: str, episode: str, idempotency: str | None) -> 
 async def _keep(deps: Deps, conversations: Sequence[_Conversation]) -> None:
     """Into the spool together, in this order; the last one's commit is waited for, which comes after the others'."""
     puts = [deps.mutations.writer.put(Kind.CALL, *call) for one in conversations for call in one.calls]
-    changes: list[tuple[str, JsonObject]] = []
+    changes: list[Change] = []
     for one in conversations:
         name = {"key": one.key, "episode": one.episode}
         changes += [("reward", {**name, "reward": given.model_dump(mode="json")}) for given in one.rewards]
         if one.calls:
             changes.append(("done", name))
-    last = len(changes) - 1
-    mutations = [deps.mutate(op, data, wait=10.0 if n == last else 0) for n, (op, data) in enumerate(changes)]
     kept = asyncio.gather(*puts)
-    await asyncio.gather(*mutations)
+    await deps.mutate_all(changes)
     if not all(await kept):
         raise unwritable()
 
@@ -450,8 +448,7 @@ async def post_episodes(ctx: Ctx) -> web.StreamResponse:
     if len({(e.key, e.id) for e in body.episodes}) != len(body.episodes):
         raise Problem(409, "the list has an episode twice", field="body.episodes", fix="send each once")
     new = await check(ctx, body.episodes, [f"body.episodes.{n}" for n in range(len(body.episodes))])
-    mutate = ctx.deps.mutate
-    await asyncio.gather(*(mutate("episode", change_of(e), wait=10.0 if e is new[-1] else 0) for e in new))
+    await ctx.deps.mutate_all([("episode", change_of(e)) for e in new])
     fresh = {(e.key, e.id) for e in new}
     found = [Imported(episode=e.id, calls=len(e.call_list) if (e.key, e.id) in fresh else 0) for e in body.episodes]
     return reply(ImportedMany(episodes=found))
