@@ -45,7 +45,6 @@ def rules_of(config: Config) -> Rules:
         window=config.judge.window,
         max_staleness=config.trainer.max_staleness,
         judged=tuple(config.judge.names or [config.judge.name]),
-        min_groups=config.trainer.min_groups,
         untrained_kinds=frozenset(config.identity.untrained_kinds),
     )
 
