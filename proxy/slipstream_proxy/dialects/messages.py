@@ -123,16 +123,7 @@ class MessagesTranslator(ChatEvents):
                 }
             )
         reason, sequence = _stop(choice.get("finish_reason"), choice.get("stop_reason"), tools=bool(calls), whole=True)
-        made = {
-            "id": read["id"],
-            "type": "message",
-            "role": "assistant",
-            "content": content or [{"type": "text", "text": ""}],
-            "model": read["model"],
-            "stop_reason": reason,
-            "stop_sequence": sequence,
-            "usage": _usage(read.get("usage")),
-        }
+        made = _answer(read, content or [{"type": "text", "text": ""}], reason, sequence)
         return dumps({name: value for name, value in made.items() if value is not None})
 
     def _end(self) -> bytes | None:
@@ -144,17 +135,7 @@ class MessagesTranslator(ChatEvents):
     def _events(self, read: JsonObject) -> list[bytes]:
         if not self.begun:
             self.begun = True
-            message = {
-                "id": read["id"],
-                "type": "message",
-                "role": "assistant",
-                "content": [],
-                "model": read["model"],
-                "stop_reason": None,
-                "stop_sequence": None,
-                "usage": _usage(read.get("usage")),
-            }
-            return [_sse("message_start", {"message": message})]
+            return [_sse("message_start", {"message": _answer(read, [])})]
         if not read["choices"]:
             made = self._close()
             done = self.used and _is_json(self.arguments)
@@ -222,6 +203,21 @@ class MessagesTranslator(ChatEvents):
             made += self._say("text", "text", text)
             made += self._close()
         return made
+
+
+def _answer(
+    read: JsonObject, content: list[JsonObject], reason: str | None = None, sequence: str | None = None
+) -> JsonObject:
+    return {
+        "id": read["id"],
+        "type": "message",
+        "role": "assistant",
+        "content": content,
+        "model": read["model"],
+        "stop_reason": reason,
+        "stop_sequence": sequence,
+        "usage": _usage(read.get("usage")),
+    }
 
 
 def _sse(kind: str, fields: JsonObject) -> bytes:

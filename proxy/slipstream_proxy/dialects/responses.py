@@ -336,8 +336,8 @@ def _id(prefix: str) -> str:
     return f"{prefix}_{uuid.uuid4().hex[:16]}"
 
 
-def _message(text: str, uid: str, status: str = "completed", logprobs: Json = None) -> JsonObject:
-    content = [{"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs}] if text else []
+def _message(text: str, uid: str, status: str = "completed") -> JsonObject:
+    content: JsonList = [{"annotations": [], "text": text, "type": "output_text", "logprobs": None}] if text else []
     return {"id": uid, "content": content, "role": "assistant", "status": status, "type": "message", "phase": None}
 
 

@@ -35,6 +35,8 @@ MOST_GONE = 256
 
 
 class LivePublisher:
+    """Writes the live state: what each trained model's new episodes get, and which engines are up."""
+
     def __init__(self, registry: AdapterRegistry, trials: GateTrials, engines: EnginePool, live: LiveState) -> None:
         self.registry, self.trials, self.engines, self.live = registry, trials, engines, live
 

@@ -76,6 +76,8 @@ UNSAID = "it failed; what it said may hold what was forgotten since (its own log
 
 
 class JudgeBoard:
+    """Which copies of the judge are at work, and how far the judge is behind the agents."""
+
     def __init__(self, name: str, names: Collection[str] = ()) -> None:
         """``name``: ``judge.name``, for as long as no copy has reported. ``names``: what else the judge writes."""
         self.name = name

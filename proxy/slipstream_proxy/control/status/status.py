@@ -255,6 +255,8 @@ STATES = {"episodes": ("open", "done"), "groups": ("forming", "waiting_reward", 
 
 
 class MetricsScrape:
+    """Fills the metrics for one scrape: from the control plane's own objects, and from the store's counts."""
+
     def __init__(self, deps: Deps) -> None:
         self.deps, self.metrics = deps, deps.metrics
         self._looked = 0.0

@@ -147,6 +147,8 @@ def case_change(detail: c.EpisodeDetail) -> Change:
 
 
 class CaseKeeper:
+    """Sets of cases: which episodes are found, and their copies, each change a version of its own."""
+
     def __init__(self, access: StoreAccess) -> None:
         self.access = access
         self._one = asyncio.Lock()

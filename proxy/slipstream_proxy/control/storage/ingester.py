@@ -223,19 +223,13 @@ class Ingester:
     """Runs in the control plane. ``on_commit(items)`` is called in the event loop after each commit."""
 
     def __init__(
-        self,
-        spool_dir: Path,
-        store: Store,
-        *,
-        on_commit: Callable[[Sequence[Item]], None] | None = None,
-        snapshot_every: float = SNAPSHOT_EVERY,
+        self, spool_dir: Path, store: Store, *, on_commit: Callable[[Sequence[Item]], None] | None = None
     ) -> None:
         self.dir = spool_dir
         self.large = LargeRecords(spool_dir.with_name(FOLDER))
         self.store = store
         self.on_commit = on_commit
         self.stats = Stats()
-        self.snapshot_every = snapshot_every
         self._positions: dict[str, Position] = {}
         self._sure = False
         """The store is where ``_positions`` say: nothing has failed since they were read there."""
@@ -445,7 +439,7 @@ class Ingester:
 
     async def _snapshots(self) -> None:
         while True:
-            await rest(self.snapshot_every, self._snapshot_now)
+            await rest(SNAPSHOT_EVERY, self._snapshot_now)
             self._snapshot_now.clear()
             try:
                 await in_thread(self.tidy)

@@ -220,6 +220,8 @@ def _number(text: str | None) -> float | None:
 
 
 class CostReport:
+    """What runs took: tokens, seconds of engines and of the trainer, and the judge's dollars."""
+
     def __init__(self, db: Driver, days: DayTables) -> None:
         self.db = db
         self.days = days

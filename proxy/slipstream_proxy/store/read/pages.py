@@ -152,6 +152,8 @@ def assignee(said: Collection[Saying]) -> str | None:
 
 
 class LabelQueue:
+    """Which episodes a person's label would tell most about: where votes, sources or nobody agree."""
+
     def __init__(self, db: Driver, rewards: RewardTable) -> None:
         self.db = db
         self.rewards = rewards
@@ -481,6 +483,8 @@ class StoredTokens:
 
 
 class CallTokenTable:
+    """The tokens of one call, without putting the rest of its run together."""
+
     def __init__(self, db: Driver, calls: CallTable) -> None:
         self.db = db
         self.calls = calls
@@ -520,6 +524,8 @@ MOST_TASKS = 2000
 
 
 class TaskReport:
+    """Each task: how its runs went with the base model and go now, how surely they differ, and its worst runs."""
+
     def __init__(self, db: Driver) -> None:
         self.db = db
 
@@ -574,6 +580,8 @@ MOST_PAIRS = 5
 
 
 class BehaviourReport:
+    """What a version changed in behaviour: side measures and tools of its runs beside those of the base model."""
+
     def __init__(self, db: Driver, outcomes: OutcomeLog) -> None:
         self.db = db
         self.outcomes = outcomes

@@ -1,16 +1,12 @@
-"""What the control API accepted, applied in order; cases, and an exported episode put back whole.
+"""Mutations out of the spool: what the control API accepted, applied in order.
+
+An exported episode is put back whole: ids, tokens, log-probabilities, rewards, group, and what was trained on it.
 
 Sets of cases: copies of episodes that a new version is tried on before it goes live.
 
 A copy is made when an episode is added, so that retention does not end it and a set stays what it was. A set has a
 version, which grows with each change. Each row says from which version on it belongs to the set, and at which it left.
 Forgetting an episode deletes its copies from every version.
-
-What the control API accepted, applied in order; also an exported episode, put back whole.
-
-Put an exported episode back whole: ids, tokens, log-probabilities, rewards, group, and what was trained on it.
-
-Mutations out of the spool: what the control API accepted, applied in order.
 
 ``Mutation.data`` by ``op`` (key: the API key's id, episode: the client's id). All are idempotent, by mutation id and by
 what they hold:
