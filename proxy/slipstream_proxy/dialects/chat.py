@@ -1,11 +1,7 @@
 """``POST /v1/chat/completions``.
 
-What a whole reply says that the client did not ask for, and how a large one loses it: there, copies count.
-
-A message of a chat: its parts put together as a stream brings them, and the digest of what it says.
-
-What a chat stream says, read as its events come: what is left to do at its end would keep the client waiting, and
-many streams may end in one moment.
+What a whole reply says that the client did not ask for is taken out; copies of a large one count. A stream is read as
+its events come: what is left to do at its end would keep the client waiting, and many streams may end in one moment.
 """
 
 from __future__ import annotations

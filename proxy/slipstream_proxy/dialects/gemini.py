@@ -15,7 +15,6 @@ from slipstream.engines.engine import NEUTRAL
 from slipstream_proxy.dialects.base import AsAsked, ReplyTranslator, Turn, dumps, loads, shown, stream_objects
 from slipstream_proxy.dialects.call_reader import Read
 from slipstream_proxy.dialects.chat import canonical
-from slipstream_proxy.dialects.purpose import orders, quotes
 from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
@@ -439,16 +438,6 @@ class Gemini(ThroughChat):
     def turn(self, body: JsonObject) -> Turn:
         contents = body.get("contents")
         return self._turn(contents if isinstance(contents, list) else [contents])
-
-    def said(self, reply: bytes, *, stream: bool) -> Turn:
-        try:
-            _, choices, _ = self._read(reply, stream=stream)
-        except Exception:
-            choices = []
-        turn = self._turn([c.message for c in choices], has_reply=True)
-        turn.quotes = [quote for choice in choices for quote in quotes(choice.message)]
-        turn.orders = orders([choice.message for choice in choices])
-        return turn
 
     def _add(self, turn: Turn, item: JsonObject) -> None:
         turn.has_reply = turn.has_reply or item.get("role") == "model"

@@ -1,15 +1,11 @@
-"""OpenAI's ``POST /v1/responses``: asked as a chat completion, answered as a response.
-
-A ``/v1/responses`` request as a chat completion: only the chat route gives token ids.
+"""OpenAI's ``POST /v1/responses``: asked as a chat completion, since only that route gives token ids.
 
 vLLM's own responses route renders the items as chat messages, samples once and cuts the tokens with the parsers that
 chat completions use (0.32, ``entrypoints/openai/responses``). The same is done here. What is not known to come out
 equal raises ``AsAsked``: such a call (stored, in the background, after an earlier response, with the engine's own
 tools, …) goes to the engine's own route as it is, and is recorded without ids.
 
-A chat reply as a response, as vLLM's own responses route makes it.
-
-``POST /v1/responses``. A request by an earlier response's id continues its episode; the record lacks its items.
+A request by an earlier response's id continues its episode; the record lacks its items.
 """
 
 from __future__ import annotations
@@ -340,8 +336,8 @@ def _id(prefix: str) -> str:
     return f"{prefix}_{uuid.uuid4().hex[:16]}"
 
 
-def _message(text: str, uid: str, status: str = "completed", logprobs: Json = None) -> JsonObject:
-    content = [{"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs}] if text else []
+def _message(text: str, uid: str, status: str = "completed") -> JsonObject:
+    content: JsonList = [{"annotations": [], "text": text, "type": "output_text", "logprobs": None}] if text else []
     return {"id": uid, "content": content, "role": "assistant", "status": status, "type": "message", "phase": None}
 
 

@@ -55,8 +55,6 @@ class Rules:
     """Kinds of calls that are not trained on (``kinds``)."""
     judged: tuple[str, ...] = ("judge",)
     """Names of the rewards that judges give."""
-    min_groups: int = 4
-    """What ``counts`` names as needed for a step (``trainer.min_groups``)."""
 
 
 @dataclass(slots=True)

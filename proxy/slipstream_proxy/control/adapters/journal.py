@@ -1,14 +1,9 @@
-"""Changes of adapters, written down and published.
-
-Writes the live state: what each trained model's new episodes get, and which engines are up.
-
-Changes of adapters' states, kept durably.
+"""Changes of adapters' states, kept durably and published in the live state.
 
 Alone, a change is a mutation in the spool. With a shared store it is a compare-and-set of the store's revision: it
 counts if no other proxy was first, so one gate decides, whichever proxy it runs in.
 
-What an action makes of adapters' states, before it is done. What is said of an action by hand is computed by the same
-lines as what is done.
+What is said of an action by hand before it is done is computed by the same lines as what is done.
 """
 
 from __future__ import annotations
@@ -40,6 +35,8 @@ MOST_GONE = 256
 
 
 class LivePublisher:
+    """Writes the live state: what each trained model's new episodes get, and which engines are up."""
+
     def __init__(self, registry: AdapterRegistry, trials: GateTrials, engines: EnginePool, live: LiveState) -> None:
         self.registry, self.trials, self.engines, self.live = registry, trials, engines, live
 

@@ -54,15 +54,13 @@ class Swapper:
         publisher: LivePublisher,
         stores: StoreHandle,
         replays: ReplayGate | None = None,
-        *,
-        grace: float = GRACE,
     ) -> None:
         self.replays = replays
         self.registry, self.trials, self.journal = registry, trials, journal
         self.lifecycle, self.fleet = lifecycle, fleet
         self.engines, self.lease, self.publisher, self.stores = engines, lease, publisher, stores
         self.config = registry.config
-        self.grace = grace
+        self.grace = GRACE
         self.draining: dict[str, float] = {}
         self.superseded: dict[str, float] = {}
         """Adapter that only running episodes have → since when (monotonic)."""

@@ -1,8 +1,7 @@
-"""Episodes as files for trainers and people.
+"""Datasets out of the store, as a stream: JSON lines of whole episodes, SFT rows, DPO pairs, Parquet.
 
-Answers that people wrote in place of the agent's: ``meta.edited`` of a reward with source ``human``.
-
-Datasets out of the store, as a stream: JSON lines of whole episodes, SFT rows, DPO pairs, Parquet.
+An answer that a person wrote in place of the agent's (``meta.edited`` of a reward with source ``human``) is the better
+one of a pair.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""What a trial says of itself, and what it said before.
-
-What people see of a trial: the same numbers that decide, and why there is no verdict yet.
-
-How the gate's evidence of a version moved: enough readings for a chart, however many episodes it saw.
+"""What people see of a trial: the same numbers that decide, why there is no verdict yet, and how the evidence moved:
+enough readings for a chart, however many episodes it saw.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ from slipstream_proxy.control.gate.scale import COARSE_OF
 from slipstream_proxy.control.gate.scale import WINDOW as COARSE_WINDOW
 from slipstream_proxy.control.gate.side_bets import Guard
 from slipstream_proxy.control.gate.trial import OWN, SETTLED, GateTrial
+from slipstream_proxy.json_types import JsonObject
 
 SOON = 8
 """Finished episodes before the pace of the evidence says how long it will take."""
@@ -39,32 +37,21 @@ def report_of(
     waiting: Sequence[str] = (),
 ) -> GateReport:
     """``names``: of the versions that have a part. ``waiting``: newer versions that are not tried yet."""
-    worse, best = trial.worse, trial.worse_best
     span = trial.scale.span or 1.0
     control_share, best_share = trial.shares()
     if trial.settings.canary:
         control_share = 1.0 - control_share if trial.on_trial else 0.0
     rolled = decision in (Decision.ROLLBACK, Decision.ROLLBACK_BEST, Decision.ROLLBACK_GROUP)
     by_best = decision is Decision.ROLLBACK_BEST or (rolled and trial.shown_by_best)
-    difference, lower, upper = interval(trial, of_best=by_best)
-    shown = best if by_best else worse
     left, reason, fix = outlook(trial, names, manual=manual)
     return GateReport(
         decision="rollback" if rolled else "accept" if decision is Decision.ACCEPT else "undecided",
         control=names.get(trial.best if by_best else trial.control, ""),
         best=names.get(trial.best, ""),
-        difference=scaled(difference, span),
-        lower=scaled(lower, span) if difference is not None else None,
-        upper=scaled(upper, span) if difference is not None else None,
         own_episodes=trial.own,
         own_difference=scaled(trial.own_difference(), span),
         timed_out=trial.own_late,
-        trial_episodes=shown.n_tested,
-        control_episodes=shown.n_reference,
-        evidence=round(min(trial.against(best=False) + trial.against(best=True), 1e9), 4),
         threshold=1.0 / trial.settings.alpha,
-        drift_difference=scaled(best.difference(), span) if trial.tried != trial.best else None,
-        drift_evidence=round(min(trial.against(best=True), 1e9), 4),
         control_share=round(control_share, 4),
         best_share=round(best_share, 4),
         episodes_left=left if decision is Decision.UNDECIDED else None,
@@ -73,7 +60,25 @@ def report_of(
         waiting=list(waiting),
         groups=groups_of(trial, of_best=by_best),
         guards=guards_of(trial),
+        **_figures(trial, of_best=by_best),
     )
+
+
+def _figures(trial: GateTrial, *, of_best: bool) -> JsonObject:
+    """What a report and a reading have alike. ``of_best``: beside the best version, not the control."""
+    span = trial.scale.span or 1.0
+    difference, lower, upper = interval(trial, of_best=of_best)
+    shown = trial.worse_best if of_best else trial.worse
+    return {
+        "trial_episodes": shown.n_tested,
+        "control_episodes": shown.n_reference,
+        "difference": scaled(difference, span),
+        "lower": scaled(lower, span) if difference is not None else None,
+        "upper": scaled(upper, span) if difference is not None else None,
+        "evidence": round(min(trial.against(best=False) + trial.against(best=True), 1e9), 4),
+        "drift_difference": scaled(trial.worse_best.difference(), span) if trial.tried != trial.best else None,
+        "drift_evidence": round(min(trial.against(best=True), 1e9), 4),
+    }
 
 
 def guards_of(trial: GateTrial) -> list[GateGuard]:
@@ -301,22 +306,7 @@ def reading_of(trial: GateTrial, outcome: int, at: float) -> GateReading | None:
     """What the gate sees after this outcome; None: nothing is compared."""
     if not trial.on_trial and trial.control == trial.best:
         return None
-    span = trial.scale.span or 1.0
-    difference, lower, upper = interval(trial, of_best=False)
-    known = difference is not None
-    worse, best = trial.worse, trial.worse_best
-    return GateReading(
-        outcome=outcome,
-        at=at,
-        trial_episodes=worse.n_tested,
-        control_episodes=worse.n_reference,
-        difference=scaled(difference, span),
-        lower=scaled(lower, span) if known else None,
-        upper=scaled(upper, span) if known else None,
-        evidence=round(min(trial.against(best=False) + trial.against(best=True), 1e9), 4),
-        drift_difference=scaled(best.difference(), span) if trial.tried != trial.best else None,
-        drift_evidence=round(min(trial.against(best=True), 1e9), 4),
-    )
+    return GateReading(outcome=outcome, at=at, **_figures(trial, of_best=False))
 
 
 def last_reading(report: GateReport, before: Sequence[GateReading], at: float) -> GateReading | None:

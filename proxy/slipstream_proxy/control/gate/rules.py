@@ -1,9 +1,4 @@
-"""What the gate is told: the rules of a trial, and one outcome.
-
-What a trial goes by, and what it can decide.
-
-What the gate learns about a finished episode.
-"""
+"""What the gate is told: the rules of a trial, what it can decide, and one finished episode's outcome."""
 
 from __future__ import annotations
 

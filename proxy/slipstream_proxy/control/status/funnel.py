@@ -1,12 +1,4 @@
-"""Why there is no step yet: every stage from a call to a live adapter, with its fix.
-
-Fixes by reason: for calls that cannot be trained on, and for groups that were lost.
-
-The lines of the funnel on rewards: which are missing, which count for nothing, and which teach nothing.
-
-The lines of the funnel on the engines: which are down, and which take no adapters.
-
-Why is there no step yet? Every stage from a call to a live adapter, in one object.
+"""Why is there no step yet? Every stage from a call to a live adapter with its fix, in one object.
 
 ``slipstream status``, ``slipstream doctor``, the page and the metric ``slipstream_funnel`` all show what ``funnel_of``
 returns, so they use the same words.

@@ -1,12 +1,5 @@
-"""Where things stand: the report, its first sentence, and the metrics that are read from the store.
-
-Is it better, and how sure is that? One sentence: on the page's first view, and in ``slipstream status``.
-
-Where things stand: the report, and the metrics that are read from the store.
-
-Where things stand: the status object and its funnel.
-
-Fills the control plane's metrics for one scrape: from its own objects, and from the store's counts.
+"""Where things stand: the report and its funnel, its first sentence (is it better, and how sure is that?), and the
+metrics that are read from the store for one scrape.
 """
 
 from __future__ import annotations
@@ -272,6 +265,8 @@ STATES = {"episodes": ("open", "done"), "groups": ("forming", "waiting_reward", 
 
 
 class MetricsScrape:
+    """Fills the metrics for one scrape: from the control plane's own objects, and from the store's counts."""
+
     def __init__(self, deps: Deps) -> None:
         self.deps, self.metrics = deps, deps.metrics
         self._looked = 0.0

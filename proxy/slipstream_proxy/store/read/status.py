@@ -1,13 +1,4 @@
-"""Where things stand, in numbers: counts, why there was no step yet, rewards by adapter.
-
-Groups counted once, for everything that is told of them.
-
-Where things stand, in numbers (why there was no step yet: ``status.py``).
-
-The numbers behind "why is there no step yet".
-
-What the page, the metrics and the gate compare: rewards by adapter, arm and source.
-"""
+"""Where things stand, in numbers: counts, why there was no step yet, rewards by adapter, arm and source."""
 
 from __future__ import annotations
 
@@ -30,7 +21,6 @@ from slipstream_proxy.store.tables.schema import day_of, table_of
 from slipstream_proxy.store.tables.tallies import OWN_RUNS, STALE_RUNS, KeptCount, Tallied, TallyTable, get_meta
 from slipstream_proxy.store.values import SAME, Rules
 
-SIBLING = Split.SIBLING
 K = TypeVar("K")
 SIBLING = Split.SIBLING
 LOST = ("stale", "dropped", "skipped")

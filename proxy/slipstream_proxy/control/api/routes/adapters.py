@@ -18,6 +18,7 @@ from slipstream.contract.adapters import GROUP
 from slipstream.shared.files import sync
 from slipstream_proxy.control.adapters.files import CONFIG, WEIGHTS
 from slipstream_proxy.control.adapters.fleet import NEXT
+from slipstream_proxy.control.adapters.journal import effect_of
 from slipstream_proxy.control.api.http import ADMIN, TRAINER, VIEWER, Ctx, Query, Routes, explain, reply
 from slipstream_proxy.control.api.routes.episodes import KeyId
 from slipstream_proxy.control.deps import Deps
@@ -227,7 +228,7 @@ async def effect(ctx: Ctx) -> web.StreamResponse:
     """What `promote`, `demote`, `freeze` or `unfreeze` would do now. Nothing is changed."""
     adapter = ctx.deps.registry.find(ctx.path("adapter"))
     group = ctx.query.group
-    says = ctx.deps.lifecycle.effect(adapter, ctx.query.action, group)
+    says = effect_of(ctx.deps.registry, adapter, ctx.query.action, group)
     if group is None:
         says += await _not_learned(ctx.deps, adapter, ctx.query.action)
     elif ctx.deps.trials.is_strange(adapter.model, group):

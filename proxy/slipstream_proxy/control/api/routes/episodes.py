@@ -71,20 +71,7 @@ class FilterQuery(Query):
     )
 
 
-PLAIN = {
-    "task",
-    "split",
-    "adapter",
-    "model",
-    "reward_min",
-    "reward_max",
-    "since",
-    "until",
-    "q",
-    "outcome",
-    "trainable",
-    "kind",
-}
+PLAIN = set(FilterQuery.model_fields) - {"key", "state", "tag"}
 """Filters that the store has under the same name."""
 
 
@@ -179,11 +166,11 @@ async def get_episode(ctx: Ctx) -> web.StreamResponse:
     key, page = ctx.visible(q.key), CallPage(q.form, q.calls_from, q.calls)
     found = await ctx.deps.ask(ctx.deps.store.episodes.get, key, episode_of(ctx), tokens=q.tokens, page=page)
     if found is None:
-        raise _unknown(ctx)
+        raise unknown(ctx)
     return web.Response(body=await in_thread(json_of, found), content_type=JSON)
 
 
-def _unknown(ctx: Ctx) -> Problem:
+def unknown(ctx: Ctx) -> Problem:
     return Problem(404, f"no episode {episode_of(ctx)}", field="path.episode", fix="list them with GET episodes")
 
 
@@ -199,7 +186,7 @@ async def delete_episode(ctx: Ctx) -> web.StreamResponse:
     key, episode = ctx.query.key if ctx.caller.admin else ctx.owner(ctx.query.key), episode_of(ctx)
     names = await _named(ctx, key, [episode])
     if not names:
-        raise _unknown(ctx)
+        raise unknown(ctx)
     gone, anew = await _forget(ctx, names)
     ctx.target = mark_of(episode)
     made = c.descendants(ctx.deps.registry.items, gone.adapters)
@@ -286,9 +273,14 @@ async def train_anew(
     if not dry_run:
         await deps.lifecycle.anew(model, gone, reason)
         for times, groups in epochs.items():
-            for at in range(0, len(groups), GROUPS_TOGETHER):
-                await deps.mutate("again", {"groups": groups[at : at + GROUPS_TOGETHER], "epochs": times})
+            await ask_again(deps, groups, times)
     return c.TrainAnew(**plan.model_dump(), adapters=gone, start=start)
+
+
+async def ask_again(deps: Deps, groups: Sequence[str], epochs: int) -> None:
+    """That these groups are trained on until they were so often."""
+    for at in range(0, len(groups), GROUPS_TOGETHER):
+        await deps.mutate("again", {"groups": groups[at : at + GROUPS_TOGETHER], "epochs": epochs})
 
 
 async def _retrain(ctx: Ctx, adapters: Sequence[str]) -> list[str]:
