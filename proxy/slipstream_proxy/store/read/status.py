@@ -540,8 +540,8 @@ def _teaching(tx: Tx, rules: Rules) -> Teaching:
     )
     over = [(episode, at) for episode, at in said if episode not in goes_on]
     heard = len({episode for episode, _ in over})
-    sql = f"""SELECT grp, max(reward) - min(reward) >= {SAME}, count(*) FROM t_episodes WHERE grp {IN} AND reward IS NOT NULL
-        GROUP BY grp"""
+    sql = f"""SELECT grp, max(reward) - min(reward) >= {SAME}, count(*) FROM t_episodes
+        WHERE grp {IN} AND reward IS NOT NULL GROUP BY grp"""
     runs = {
         group: int(n)
         for group, differ, n in tx.all(sql, (list(ready),))

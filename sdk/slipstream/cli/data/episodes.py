@@ -28,6 +28,8 @@ def add_filters(parser: argparse.ArgumentParser, **told: str) -> None:
         text = told.get(name, MOMENT if name in MOMENTS else text)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=text)
     parser.add_argument("--tag", metavar="KEY=VALUE", action="append", default=[])
+    text = "one of these as NAME=VALUE, as task=refund or tag.team=us; may be repeated"
+    parser.add_argument("--where", metavar="NAME=VALUE", action="append", default=[], help=text)
 
 
 def tags_of(args: argparse.Namespace) -> dict[str, str]:
@@ -38,10 +40,26 @@ def tags_of(args: argparse.Namespace) -> dict[str, str]:
 
 
 def filters(args: argparse.Namespace) -> dict[str, Any]:
+    """What the control API is asked for. Raises ``ConfigError``."""
+    for one in args.where:
+        name, _, value = one.partition("=")
+        if name.startswith("tag.") and value:
+            args.tag.append(one.removeprefix("tag."))
+        elif name in FILTERS and value:
+            setattr(args, name, _number(one, value) if name in {"reward_min", "reward_max"} else value)
+        else:
+            raise ConfigError(f"--where {one}: write NAME=VALUE, NAME one of {', '.join(FILTERS)} or tag.KEY")
     tags = tags_of(args)
     found = {name: getattr(args, name) for name in FILTERS if getattr(args, name) is not None}
     found |= {name: parse_moment(found[name], flag=f"--{name}") for name in MOMENTS if name in found}
     return found | ({"tags": tags} if tags else {})
+
+
+def _number(said: str, value: str) -> float:
+    try:
+        return finite(value)
+    except argparse.ArgumentTypeError as e:
+        raise ConfigError(f"--where {said}: {e}") from e
 
 
 def add(parser: argparse.ArgumentParser) -> None:
