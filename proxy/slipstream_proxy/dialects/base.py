@@ -171,11 +171,11 @@ class Dialect:
         raise NotImplementedError
 
     def turn(self, body: JsonObject) -> Turn:
-        """The request's conversation."""
+        """The request's conversation. Never raises."""
         raise NotImplementedError
 
     def said(self, reply: bytes, *, stream: bool) -> Turn:
-        """The reply's messages (one a choice)."""
+        """The reply's messages (one a choice). Never raises."""
         raise NotImplementedError
 
     def speech(self) -> Speech | None:

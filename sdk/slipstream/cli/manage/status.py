@@ -84,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
     for model, live in status.models.items():
         print(f"  {model}: new episodes get {served(live, status.engines)}")
     for engine in status.engines:
-        print(f"  engine {engine.get('url')}: {standing(engine)}")
+        title = f" ({engine['title']})" if engine.get("title") else ""
+        print(f"  engine {engine.get('url')}{title}: {standing(engine)}")
     for sidecar in status.sidecars:
         print(f"  {sidecar.name}: {sidecar.state} since {when(sidecar.since)}")
     print(f"  calls {status.calls} ({status.capture_lost} lost), episodes {counts(status.episodes)}")
