@@ -74,6 +74,7 @@ def test_relayed_recorded_judged_exported_never_trained(tmp_path: Path, server: 
         episodes = [recorded(proxy.url, run, 3) for run in ("a", "b")]
         for found in episodes:
             assert found.call_list[0].messages and found.call_list[0].reply[0]["content"] == "you said hi ✓"
+            assert (found.call_list[0].prompt_tokens, found.call_list[0].completion_tokens) == (9, 3), "as it counts"
             assert all(not call.trainable and call.untrainable_reason == NO_IDS for call in found.call_list)
         with Client(proxy.url) as client:
             for run in ("a", "b"):
