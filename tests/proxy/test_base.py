@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 
 import pytest
@@ -106,7 +105,7 @@ def test_what_the_engine_will_refuse_is_not_changed(name):
 
 def test_an_address_that_says_more_than_one_path_is_of_the_format_that_knows_it(monkeypatch):
     class Deep(Chat):
-        name, paths = "deep", re.compile(r"/deep/[^/]+:ask")
+        name, paths = "deep", r"/deep/[^/]+:ask"
 
     monkeypatch.setitem(BY_NAME, "deep", Deep())
     assert of_path("/deep/m:ask") is BY_NAME["deep"]

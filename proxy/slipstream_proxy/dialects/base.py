@@ -120,8 +120,8 @@ class Dialect:
 
     name: str = ""
     path: str = ""
-    paths: re.Pattern[str] | None = None
-    """All its addresses, where they say more than ``path``."""
+    paths: str = ""
+    """A regular expression of all its addresses, where they say more than ``path``."""
     routeless: bool = False
     """No engine has a route for it: what cannot be asked as a chat completion is refused."""
 

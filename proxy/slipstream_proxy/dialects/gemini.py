@@ -389,7 +389,7 @@ def _said(status: int, message: str) -> JsonObject:
 class Gemini(ThroughChat):
     name = "gemini"
     path = "/v1beta/models"
-    paths = PATH
+    paths = PATH.pattern
     routeless = True
 
     def read_path(self, path: str, body: JsonObject) -> None:
