@@ -12,22 +12,25 @@ from io import BytesIO
 from typing import Final
 
 from slipstream_proxy.dialects.base import (
+    PACKED,
     Hide,
     Injected,
+    OpenAI,
+    Read,
     Speech,
     Turn,
+    ask_for_ids,
     dumps,
     event_data,
     loads,
     logprobs_end,
     null_ids,
     null_logprobs,
+    parsed,
     put_behind,
     stream_events,
     stream_objects,
 )
-from slipstream_proxy.dialects.call_reader import Read, parsed
-from slipstream_proxy.dialects.openai import PACKED, OpenAI, ask_for_ids
 from slipstream_proxy.dialects.purpose import orders, quotes
 from slipstream_proxy.dialects.sampling import forces
 from slipstream_proxy.dialects.token_arrays import ASKED, FIELD, MEMBER, Sampled

@@ -12,6 +12,7 @@ import uuid
 
 from slipstream_proxy.dialects.base import (
     AsAsked,
+    Read,
     ReplyTranslator,
     Turn,
     dumps,
@@ -21,9 +22,8 @@ from slipstream_proxy.dialects.base import (
     shown,
     stream_objects,
 )
-from slipstream_proxy.dialects.call_reader import Read
 from slipstream_proxy.dialects.chat import canonical
-from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items
+from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items, thought
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
 
@@ -78,6 +78,8 @@ class MessagesTranslator(ChatEvents):
         self.finish: str | None = None
         self.stop: Json = None
         self.begun = False
+        self.ended = False
+        """Its reason to stop is said."""
         self.index = 0
         self.kind: str | None = None
         self.tool: str | None = None
@@ -108,8 +110,8 @@ class MessagesTranslator(ChatEvents):
         message = choice["message"]
         calls = message.get("tool_calls") or []
         content: list[JsonObject] = []
-        if message.get("reasoning"):
-            content.append({"type": "thinking", "thinking": message["reasoning"], "signature": uuid.uuid4().hex})
+        if thoughts := thought(message):
+            content.append({"type": "thinking", "thinking": thoughts, "signature": uuid.uuid4().hex})
         if message.get("content"):
             content.append({"type": "text", "text": message["content"]})
         for call in calls:
@@ -127,28 +129,37 @@ class MessagesTranslator(ChatEvents):
         return dumps({name: value for name, value in made.items() if value is not None})
 
     def _end(self) -> bytes | None:
-        return b"".join(self._close()) + _sse("message_stop", {}) if self.begun else None
+        if not self.begun:
+            return None
+        made = [] if self.ended else self._over(None)  # some servers count no tokens of a stream
+        return b"".join([*made, *self._close(), _sse("message_stop", {})])
 
     def _error(self, error: JsonObject) -> bytes:
         return _sse("error", {"error": {"type": "internal_error", "message": str(error.get("message"))}})
 
+    def _over(self, usage: JsonObject | None) -> list[bytes]:
+        self.ended = True
+        made = self._close()
+        done = self.used and _is_json(self.arguments)
+        reason, sequence = _stop(self.finish or "stop", self.stop, tools=self.used, whole=done)
+        delta = {"stop_reason": reason, "stop_sequence": sequence}
+        return [*made, _sse("message_delta", {"delta": delta, "usage": _usage(usage)})]
+
     def _events(self, read: JsonObject) -> list[bytes]:
+        made: list[bytes] = []
         if not self.begun:
             self.begun = True
-            return [_sse("message_start", {"message": _answer(read, [])})]
-        if not read["choices"]:
-            made = self._close()
-            done = self.used and _is_json(self.arguments)
-            reason, sequence = _stop(self.finish or "stop", self.stop, tools=self.used, whole=done)
-            delta = {"stop_reason": reason, "stop_sequence": sequence}
-            return [*made, _sse("message_delta", {"delta": delta, "usage": _usage(read.get("usage"))})]
+            made.append(_sse("message_start", {"message": _answer(read, [])}))
+            if not read["choices"]:
+                return made
+        elif not read["choices"]:
+            return self._over(read.get("usage"))
         choice = read["choices"][0]
         if choice.get("finish_reason") is not None:
             self.finish, self.stop = choice["finish_reason"], choice.get("stop_reason")
         delta = choice["delta"]
-        made = []
-        if delta.get("reasoning"):
-            made += self._say("thinking", "thinking", delta["reasoning"])
+        if thoughts := thought(delta):
+            made += self._say("thinking", "thinking", thoughts)
         if delta.get("content"):
             if self.kind == "tool_use":
                 self.later += delta["content"]

@@ -17,6 +17,7 @@ import uuid
 
 from slipstream_proxy.dialects.base import (
     AsAsked,
+    Read,
     ReplyTranslator,
     Turn,
     dumps,
@@ -27,10 +28,9 @@ from slipstream_proxy.dialects.base import (
     stream_events,
     stream_objects,
 )
-from slipstream_proxy.dialects.call_reader import Read
 from slipstream_proxy.dialects.chat import canonical
 from slipstream_proxy.dialects.purpose import orders, quotes
-from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items
+from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items, thought
 from slipstream_proxy.dialects.token_arrays import prompt_length
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
@@ -456,8 +456,8 @@ class ResponsesTranslator(ChatEvents):
         message = choice["message"]
         self.model, self.usage, self.finish = read["model"], read.get("usage") or {}, choice.get("finish_reason")
         self.prompt = self.usage.get("prompt_tokens", 0)
-        if message.get("reasoning"):
-            self.output.append(_reasoned(message["reasoning"], _id("rs"), None))
+        if thoughts := thought(message):
+            self.output.append(_reasoned(thoughts, _id("rs"), None))
         if message.get("content"):
             self.output.append(_message(message["content"], _id("msg")))
         for call in message.get("tool_calls") or ():
@@ -682,7 +682,8 @@ class ResponsesTranslator(ChatEvents):
 
 def _split(delta: JsonObject) -> list[JsonObject]:
     """One delta for each thing it says: reasoning, content, then the calls by their index."""
-    made: list[JsonObject] = [{name: delta[name]} for name in ("reasoning", "content") if delta.get(name) is not None]
+    said = {"reasoning": thought(delta), "content": delta.get("content")}
+    made: list[JsonObject] = [{name: text} for name, text in said.items() if text is not None]
     groups: dict[Json, list[JsonObject]] = {}
     for call in delta.get("tool_calls") or ():
         groups.setdefault(call.get("index"), []).append(call)

@@ -5,16 +5,32 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from slipstream_proxy.dialects.base import AsAsked, Dialect, Hide, Injected, ReplyTranslator, Turn, event_data, loads
-from slipstream_proxy.dialects.call_reader import Read, parsed
+from slipstream_proxy.dialects.base import (
+    PACKED,
+    AsAsked,
+    Dialect,
+    Hide,
+    Injected,
+    Read,
+    ReplyTranslator,
+    Turn,
+    event_data,
+    loads,
+    parsed,
+)
 from slipstream_proxy.dialects.chat import Chat
-from slipstream_proxy.dialects.openai import PACKED
 from slipstream_proxy.dialects.purpose import orders, quotes
 from slipstream_proxy.dialects.token_arrays import FIELD
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import CallHead, Parsed
 
 log = logging.getLogger(__name__)
+
+
+def thought(said: JsonObject) -> Json:
+    """What a chat message, or a part of one, says of the model's thoughts: servers call it by two names."""
+    thoughts = said.get("reasoning")
+    return said.get("reasoning_content") if thoughts is None else thoughts
 
 
 class ChatEvents:

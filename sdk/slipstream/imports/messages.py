@@ -29,6 +29,9 @@ def part_of(item: Value, place: Place) -> Found:
     kind = str(part.get("type") or "")
     if (reader := KINDS.get(kind)) is not None:
         yield from reader(part)
+    elif kind == "message":  # what a reply of the responses format is made of
+        for inner in listed(part.get("content")):
+            yield from part_of(inner, place)
     elif kind.startswith("tool-"):
         yield from _vercel_ui(part, kind.removeprefix("tool-"))
     elif kind in SILENT:

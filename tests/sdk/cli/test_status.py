@@ -93,3 +93,10 @@ def test_while_the_engine_starts(capsys: pytest.CaptureFixture[str]) -> None:
     SidecarFile(Path("slipstream-data"))([own])
     assert main(["status"]) == 1
     assert "does not answer" in capsys.readouterr().err
+
+
+def test_an_engine_that_only_relays_text_says_so(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    text = {"url": "http://e:1", "ok": True, "title": "llama.cpp", "outage": {"cause": "no_token_ids", "since": 1e9}}
+    server.on("GET", "/status", STATUS | {"engines": [text]})
+    assert main(["status", "--url", server.url]) == 0
+    assert "  engine http://e:1 (llama.cpp): ok; it gives no token ids, so " in capsys.readouterr().out

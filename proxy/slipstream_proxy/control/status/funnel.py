@@ -385,17 +385,15 @@ def _outages(around: Surroundings, up: int) -> Iterator[FunnelLine]:
         alike.setdefault((outage.cause.value, outage.fix), []).append((url, outage))
     none_takes = len(around.outages) >= up
     for (cause, fix), found in alike.items():
-        lasted = [(url, max(0.0, around.now - outage.since)) for url, outage in found]
-        engines = ", ".join(f"{url} (for {span(age)})" for url, age in lasted)
-        text = f"{'the engine' if len(found) == 1 else 'these engines'} {engines}"
+        these, s = ("the engine", "s") if len(found) == 1 else ("these engines", "")
         if cause == NoAdapters.NO_IDS:
-            text += (
-                f" give{'s' if len(found) == 1 else ''} no token ids: calls are relayed, recorded as text, judged and "
-            )
-            text += "exported, and never trained on"
+            text = f"{these} {', '.join(url for url, _ in found)} give{s} no token ids: calls are relayed, recorded as "
+            text += "text, judged and exported, and never trained on"
             yield FunnelLine(stage="engine", cause=cause, count=len(found), text=text, fix=fix, blocks=True)
             continue
-        text += f" take{'s' if len(found) == 1 else ''} no adapters: {found[0][1].what}"
+        lasted = [(url, max(0.0, around.now - outage.since)) for url, outage in found]
+        engines = ", ".join(f"{url} (for {span(age)})" for url, age in lasted)
+        text = f"{these} {engines} take{s} no adapters: {found[0][1].what}"
         text += (
             "; agents get the base model, and adapters wait until it takes them"
             if none_takes

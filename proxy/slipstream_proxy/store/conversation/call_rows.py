@@ -174,7 +174,8 @@ def _packed(
 
 
 def _counted(call: RecordedCall) -> tuple[int, int] | None:
-    usage = call.head.extra.get("usage") if call.head.origin == "import" else None
+    """The server's own count, of a call without token ids."""
+    usage = call.head.extra.get("usage")
     return (usage[0] or 0, usage[1] or 0) if usage else None
 
 

@@ -256,7 +256,8 @@ def examine(config: Config, url: str | None, key: str | None) -> Iterator[Findin
     """All checks; one that breaks is a finding too."""
     running = find_running(config, url, key)
     asked = config
-    if not config.engine.urls and running.model:  # what `up` was started with may stand on its command line alone
+    named = config.engine.urls and (config.engine.name or config.engine.model)
+    if running.model and not named:  # what `up` was started with may stand on its command line alone
         asked = config.model_copy(update={"engine": config.engine.model_copy(update={"name": running.model})})
     urls = config.engine.urls or (() if running.busy else running.engines)
     try:
