@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
+from tests.support.dataplane import ASK, Proxy, post
 from tests.support.plane import register, state, until
 
 from slipstream_proxy.control.adapters import gatekeeper
@@ -387,6 +389,29 @@ async def test_canary_gives_the_candidate_its_share_only(make_plane):
     assert (live["live"], live["arms"]) == ("tiny", [["tiny@1", "candidate", 0.5]])
     got = [await pin(plane, f"e{i}") for i in range(40)]
     assert {(g["adapter"], g["arm"]) for g in got} == {("tiny", "live"), ("tiny@1", "candidate")}
+
+
+async def test_those_who_go_first_get_half_of_the_candidate_and_others_none_of_it(make_plane):
+    """Calls through a worker, which decides alone where it thinks that there is nothing to choose."""
+    plane = await make_plane(gate={"mode": "canary", "plan": [0.01, 0.1], "first": ["tag.team=us", "task=mine"]})
+    await plane.control.serve()
+    proxy = await Proxy(plane.config).start()
+
+    async def served(many: int, **headers: str) -> set[str]:
+        asked = [post(proxy.url, ASK, headers=headers) for _ in range(many)]
+        return {reply[1]["x-slipstream-adapter"] for reply in await asyncio.gather(*asked)}
+
+    try:
+        await register(plane, 1)
+        view = proxy.plane.live
+        await until(lambda: view.connected and view.models["tiny"].arms)
+        assert await served(24, **{"x-slipstream-tag-team": "us"}) == {"tiny", "tiny@1"}
+        assert await served(24, **{"x-slipstream-tag-team": "them"}) == {"tiny"}
+        view.connected = False  # a worker that decides alone goes by the same rule
+        assert await served(24, **{"x-slipstream-task": "mine"}) == {"tiny", "tiny@1"}
+        assert await served(24) == {"tiny"}
+    finally:
+        await proxy.stop()
 
 
 async def test_canary_takes_a_worse_one_back(make_plane):

@@ -46,7 +46,8 @@ class LivePublisher:
     def publish(self) -> None:
         """Send the data planes what is true now. Nothing happens if nothing changed."""
         r = self.registry
-        models = {m: ModelLive(r.base, r.live(m), self.trials.arms(m), r.kept_from(m)) for m in r.models}
+        t = self.trials
+        models = {m: ModelLive(r.base, r.live(m), t.arms(m), r.kept_from(m), t.first(m)) for m in r.models}
         self.live.set(models, self.engines.public(), self._gone(), asks=self.engines.replays)
 
     def _gone(self) -> dict[str, tuple[str, float]]:
