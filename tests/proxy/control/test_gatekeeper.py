@@ -414,6 +414,37 @@ async def test_those_who_go_first_get_half_of_the_candidate_and_others_none_of_i
         await proxy.stop()
 
 
+async def test_each_stage_of_a_plan_is_told_once(make_plane):
+    plane = await make_plane(gate={"mode": "canary", "plan": [0.01, 0.1]})
+    await register(plane, 1)
+    await plane.deps.gatekeeper.decide()
+    plane.deps.trials.of("tiny").own = 16
+    await plane.deps.gatekeeper.decide()
+
+    async def told() -> list[dict]:
+        entries = (await plane.ask("GET", "/audit?action=canary"))[1]["entries"]
+        return [entry["detail"] for entry in reversed(entries)]
+
+    await until(lambda: _many(told, 2))
+    await plane.again()
+    await plane.deps.gatekeeper.decide()
+    assert (await state(plane, 1))["gate"]["stage"] == 2
+    begins, goes_on = await told()
+    assert begins == {"stage": 1, "of": 2, "share": 0.01, "runs": 0, "reason": "it begins", "gets": begins["gets"]}
+    assert (goes_on["stage"], goes_on["share"], goes_on["runs"]) == (2, 0.1, 16)
+    assert goes_on["reason"] == "16 of its runs have ended, and nothing speaks against it"
+    _, events = await plane.ask("GET", "/training/events")
+    stages = [e["data"]["stage"] for line in events.splitlines() if (e := json.loads(line))["kind"] == "canary"]
+    assert stages == [1, 2]
+    _, status = await plane.ask("GET", "/status")
+    assert status["canaries"] == {"tiny": "10% of new runs get tiny@1 (stage 2 of 2): a verdict comes next"}
+    assert any("10% of new runs get tiny@1 (stage 2 of 2)" in line for line in status["waiting"])
+
+
+async def _many(told, count: int) -> bool:
+    return len(await told()) >= count
+
+
 async def test_canary_takes_a_worse_one_back(make_plane):
     plane = await make_plane(gate={"mode": "canary", "share": 0.5})
     await play(plane, "before", 4, lambda _: 1.0)

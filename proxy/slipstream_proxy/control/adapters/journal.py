@@ -448,6 +448,7 @@ def closed(gate: GateReport | None, reason: str) -> GateReport | None:
         return gate
     return gate.model_copy(
         update={"episodes_left": None, "reason": reason, "fix": None, "control_share": 0.0, "best_share": 0.0}
+        | {"trial_share": 0.0, "stage": None, "gets": ""}
     )
 
 

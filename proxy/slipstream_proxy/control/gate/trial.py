@@ -190,8 +190,12 @@ class GateTrial:
         assignment, so it bends no bet.
         """
         spared = self.replayed is not None and not _grown(self.replayed)
-        doubt = max(_suspicion(self.worse), self._by_group(best=False), self._by_guard())
-        return max(0, min(self.own // OWN + spared, max(len(self.settings.plan), 1) - 1) - (doubt > 0.0))
+        return max(0, min(self.own // OWN + spared, max(len(self.settings.plan), 1) - 1) - self.is_held_back)
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether doubt keeps the canary one stage back."""
+        return max(_suspicion(self.worse), self._by_group(best=False), self._by_guard()) > 0.0
 
     @property
     def is_among_first(self) -> bool:

@@ -194,7 +194,13 @@ def headlines_of(deps: Deps, rows: list[JsonObject], bounds: Mapping[str, tuple[
         versions = {a.name: a for a in registry.items.values() if a.model == model}
         seen = bounds.get(model, (0.0, 1.0))
         found[model] = headline(registry.base, registry.live(model), rows, versions, deps.now(), seen)
-    return {model: text for model, text in found.items() if text is not None}
+    on_trial = canaries_of(deps)
+    return {m: f"{text}. {on_trial[m]}" if m in on_trial else text for m, text in found.items() if text is not None}
+
+
+def canaries_of(deps: Deps) -> dict[str, str]:
+    tried = deps.registry.in_state(c.AdapterState.CANDIDATE)
+    return {a.model: a.gate.gets for a in tried if a.gate is not None and a.gate.gets}
 
 
 def heard(deps: Deps, sidecar: c.Sidecar, pid: int | None, *, at_work: bool) -> c.Sidecar:
@@ -233,6 +239,7 @@ async def status_of(deps: Deps) -> c.Status:
         version=__version__,
         started=deps.started,
         models={m: deps.registry.live(m) for m in deps.registry.models},
+        canaries=canaries_of(deps),
         headlines=headlines_of(deps, rows, bounds),
         engines=[e.told() for e in deps.engines.engines],
         store="postgresql" if (deps.config.store.url or "").startswith("postgresql") else "duckdb",
