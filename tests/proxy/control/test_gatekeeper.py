@@ -276,6 +276,17 @@ async def test_reward_up_and_a_guard_down_freezes_the_version_until_a_person_dec
     assert (await state(plane, 1))["state"] == "rolled_back"
 
 
+async def test_a_version_that_waits_says_for_what(make_plane):
+    plane = await make_plane(gate={"holdout": 0.5, "pace": 1})
+    await register(plane, 1)
+    await register(plane, 2, wait=0)
+    waits = await until(lambda: state(plane, 2))
+    assert (waits["state"], waits["reason"]) == ("loading", "it waits for the verdict on tiny@1 (gate.pace)")
+    await plane.ask("POST", "/adapters/tiny@1/freeze", {})
+    waits = await state(plane, 2)
+    assert (waits["state"], waits["reason"]) == ("loading", "it waits: tiny@1 is frozen, until a person decides")
+
+
 async def test_the_evidence_outlives_a_restart(make_plane):
     plane = await make_plane(gate={"holdout": 0.3})
     await play(plane, "before", 4, lambda _: 1.0)

@@ -378,6 +378,8 @@ def effect_of(before: AdapterRegistry, adapter: Adapter, action: Action, group: 
         says = [f"New runs get {name}, without a trial{', as soon as it is loaded' if waits else ''}."]
         if adapter.state == S.LIVE:
             says = [f"{name} is live already."]
+        elif adapter.anew:
+            says.append(f"It was taken back to be made anew: {adapter.reason}.")
     elif adapter.state == S.LOADING:
         says = [f"{name} waits: it is taken back before new runs get it."]
         if (gets := after.live(adapter.model)) != before.live(adapter.model):

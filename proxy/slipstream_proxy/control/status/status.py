@@ -60,9 +60,9 @@ def headline(
     """
     mine = [r for r in rows if r["adapter"] == base or r["adapter"] in versions]
     made = [a for a in versions.values() if a.state not in (AdapterState.LOADING, AdapterState.REFUSED)]
-    taken = sum(a.state == AdapterState.ROLLED_BACK for a in made)
-    count = f"{len(made)} version{'' if len(made) == 1 else 's'}, {taken} taken back"
-    good = sorted((a for a in made if a.state != AdapterState.ROLLED_BACK), key=lambda a: -a.version)
+    back = {a.name for a in made if a.state == AdapterState.ROLLED_BACK or (a.anew and a.state == AdapterState.RETIRED)}
+    count = f"{len(made)} version{'' if len(made) == 1 else 's'}, {len(back)} taken back"
+    good = sorted((a for a in made if a.name not in back), key=lambda a: -a.version)
     for split, name in (("eval", "held-out"), ("train", "no held-out runs; training runs")):
         names = [live, *(a.name for a in good if a.name != live)] if live != base else []
         kind = "held-out" if split == "eval" else "rewarded"
