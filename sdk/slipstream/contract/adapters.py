@@ -134,8 +134,14 @@ class GateReport(GateFigures):
     control_share: float = 0.0
     """Share of new episodes on the control now. It grows when there is suspicion."""
     best_share: float = 0.0
+    trial_share: float = 0.0
+    """Canary: share of new runs on the version on trial now; in the stage of ``gate.first`` of those who go first."""
+    stage: int | None = None
+    """Canary: where ``gate.plan`` stands, from 1 on. None: there is no plan, or nothing is on trial."""
+    gets: str = ""
+    """Canary: who gets the version on trial now, and what leads to the plan's next stage, in a sentence."""
     episodes_left: int | None = None
-    """Finished episodes on trial until a verdict is likely. None: it cannot be said; ``reason`` says why."""
+    """New runs, of all versions, until a verdict is likely. None: it cannot be said; ``reason`` says why."""
     reason: str = ""
     """Why there is no verdict yet, or what decided, in a sentence."""
     fix: str | None = None

@@ -107,6 +107,8 @@ class Status(Model):
     started: float
     models: dict[str, str]
     """Trained model → what is live."""
+    canaries: dict[str, str] = Field(default_factory=dict)
+    """Trained model → who gets the canary that is on trial, as ``GateReport.gets``."""
     headlines: dict[str, str] = Field(default_factory=dict)
     """Trained model → whether it is better than its base, and how sure that is, in one sentence."""
     engines: list[dict[str, JsonValue]] = Field(default_factory=list)

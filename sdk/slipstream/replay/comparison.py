@@ -107,7 +107,7 @@ class CasePair:
     steps: int = 1
     place: str = ""
     """What tells the case from others, where its name alone does not."""
-    typical: tuple[int, int] = (0, 0)
+    shown: tuple[int, int] = (0, 0)
     """At that call, the reply of each side that people see."""
     why: tuple[str, str] | None = None
     """Of whole runs: what each side's came to."""
@@ -383,13 +383,13 @@ def pair_of(case: ReplayCase, scores: Callable[[ReplayStep], tuple[list[float], 
     mean_a, mean_b = (fmean(m[side] for m in means) for side in (0, 1))
     e, step = case.episode, case.steps[lost]
     return CasePair(
-        e.id, mean_a, mean_b, step.call.number, case, len(means), f"{e.key}/{e.id}", typical(step, found[lost])
+        e.id, mean_a, mean_b, step.call.number, case, len(means), f"{e.key}/{e.id}", telling(step, found[lost])
     )
 
 
-def typical(step: ReplayStep, scores: Sequence[list[float]]) -> tuple[int, int]:
-    """Of each side, the reply whose score is the nearest to the side's mean. Of several, one that the other side did
-    not give; so it is where both would be the same.
+def telling(step: ReplayStep, scores: Sequence[list[float]]) -> tuple[int, int]:
+    """The candidate's reply with the lowest score, and the control's with the highest: these show what was lost. Of
+    several, one that the other side did not give.
     """
     replies = (step.candidate, step.control)
     texts = [[json.dumps(r["message"], sort_keys=True) for r in side] for side in replies]
@@ -399,16 +399,7 @@ def typical(step: ReplayStep, scores: Sequence[list[float]]) -> tuple[int, int]:
             own if len(own) == len(side) else [0.0] * len(side) for own, side in zip(judged, replies, strict=True)
         ]
 
-    def place(side: int, *, other_first: bool) -> int:
-        mean, others = fmean(scores[side]), texts[1 - side]
+    def place(side: int, sign: int) -> int:
+        return min(range(len(texts[side])), key=lambda n: (sign * scores[side][n], texts[side][n] in texts[1 - side]))
 
-        def order(n: int) -> tuple[bool, float, bool]:
-            same = texts[side][n] in others
-            return same and other_first, abs(scores[side][n] - mean), same
-
-        return min(range(len(texts[side])), key=order)
-
-    a, b = (place(side, other_first=False) for side in (0, 1))
-    if texts[0][a] == texts[1][b]:
-        a, b = (place(side, other_first=True) for side in (0, 1))
-    return a, b
+    return place(0, 1), place(1, -1)

@@ -43,7 +43,8 @@ class LivePublisher:
     def publish(self) -> None:
         """Send the data planes what is true now. Nothing happens if nothing changed."""
         r = self.registry
-        models = {m: ModelLive(r.base, r.live(m), self.trials.arms(m), r.kept_from(m)) for m in r.models}
+        t = self.trials
+        models = {m: ModelLive(r.base, r.live(m), t.arms(m), r.kept_from(m), t.first(m)) for m in r.models}
         self.live.set(models, self.engines.public(), self._gone(), asks=self.engines.replays)
 
     def _gone(self) -> dict[str, tuple[str, float]]:
@@ -374,6 +375,8 @@ def effect_of(before: AdapterRegistry, adapter: Adapter, action: Action, group: 
         says = [f"New runs get {name}, without a trial{', as soon as it is loaded' if waits else ''}."]
         if adapter.state == S.LIVE:
             says = [f"{name} is live already."]
+        elif adapter.anew:
+            says.append(f"It was taken back to be made anew: {adapter.reason}.")
     elif adapter.state == S.LOADING:
         says = [f"{name} waits: it is taken back before new runs get it."]
         if (gets := after.live(adapter.model)) != before.live(adapter.model):
@@ -444,6 +447,7 @@ def closed(gate: GateReport | None, reason: str) -> GateReport | None:
         return gate
     return gate.model_copy(
         update={"episodes_left": None, "reason": reason, "fix": None, "control_share": 0.0, "best_share": 0.0}
+        | {"trial_share": 0.0, "stage": None, "gets": ""}
     )
 
 

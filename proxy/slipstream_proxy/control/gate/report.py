@@ -44,6 +44,7 @@ def report_of(
     rolled = decision in (Decision.ROLLBACK, Decision.ROLLBACK_BEST, Decision.ROLLBACK_GROUP)
     by_best = decision is Decision.ROLLBACK_BEST or (rolled and trial.shown_by_best)
     left, reason, fix = outlook(trial, names, manual=manual)
+    canary = trial.settings.canary and trial.on_trial and not manual and decision is Decision.UNDECIDED
     return GateReport(
         decision="rollback" if rolled else "accept" if decision is Decision.ACCEPT else "undecided",
         control=names.get(trial.best if by_best else trial.control, ""),
@@ -54,6 +55,9 @@ def report_of(
         threshold=1.0 / trial.settings.alpha,
         control_share=round(control_share, 4),
         best_share=round(best_share, 4),
+        trial_share=round(trial.shares()[0], 4) if canary else 0.0,
+        stage=trial.stage + 1 if canary and trial.settings.plan else None,
+        gets=gets(trial, names) if canary else "",
         episodes_left=left if decision is Decision.UNDECIDED else None,
         reason=reason if decision is Decision.UNDECIDED else verdict_reason(trial, names, decision),
         fix=fix if decision is Decision.UNDECIDED else None,
@@ -79,6 +83,24 @@ def _figures(trial: GateTrial, *, of_best: bool) -> JsonObject:
         "drift_difference": scaled(trial.worse_best.difference(), span) if trial.tried != trial.best else None,
         "drift_evidence": round(min(trial.against(best=True), 1e9), 4),
     }
+
+
+def gets(trial: GateTrial, names: Mapping[int, str]) -> str:
+    """Who gets the canary now, and what leads to the next stage of its plan."""
+    plan, name = trial.settings.plan, names.get(trial.tried, "the version on trial")
+    share, of = f"{100.0 * trial.shares()[0]:.4g}%", "new runs"
+    if trial.is_among_first:
+        of = f"the new runs of {', '.join(trial.settings.first)}, and no others,"
+    text = f"{share} of {of} get {name}"
+    if not plan:
+        return text
+    text += f" (stage {trial.stage + 1} of {len(plan)})"
+    if trial.is_held_back:
+        return f"{text}: it is held back while its runs look worse"
+    if trial.stage + 1 == len(plan):
+        return f"{text}: a verdict comes next"
+    more = OWN - trial.own % OWN
+    return f"{text}: {100.0 * plan[trial.stage + 1]:.4g}% after {more} more of its runs without suspicion"
 
 
 def guards_of(trial: GateTrial) -> list[GateGuard]:
@@ -195,7 +217,7 @@ def _late(trial: GateTrial) -> str:
 
 
 def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False) -> tuple[int | None, str, str | None]:
-    """→ (finished episodes on trial until a verdict is likely, why there is none yet, what a user can do)."""
+    """→ (new runs, of all versions, until a verdict is likely, why there is none yet, what a user can do)."""
     settings = trial.settings
     if not trial.on_trial and trial.control == trial.best:
         return None, "no adapter is on trial", None
@@ -203,7 +225,7 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         return None, "gate.mode is manual: a person decides", "slipstream adapters promote VERSION"
     if not settings.canary and not settings.holdout:
         return None, "gate.holdout is 0: there is nothing to compare with", "set gate.holdout, for example to 0.1"
-    if settings.canary and not settings.share:
+    if settings.canary and not (settings.share or settings.plan):
         return None, "gate.share is 0: no episode gets the candidate", "set gate.share, for example to 0.1"
     if not trial.on_trial:
         share = trial.shares()[1]
@@ -232,7 +254,8 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         return None, text + (f"; {trial.own_late:,} timed out" if trial.own_late else ""), None
     counted = _counted(trial, name)
     if not trial.worse.n_reference:
-        missing = math.ceil(1.0 / max(trial.shares()[0], 0.01))
+        share = trial.shares()[0]
+        missing = math.ceil(1.0 / max(1.0 - share if settings.canary else share, 0.01))
         return missing, f"no run of {names.get(trial.control, 'the control')} has a reward yet ({counted})", None
     guard = trial.doubted_guard() or (None if trial.calm_aside() else trial.guards.suspect())
     if guard is not None:
@@ -248,7 +271,24 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         return None, f"{text} in it, so nothing is accepted ({counted})", fix
     left = max(settings.settle - trial.since, OWN - trial.own, 1)
     after = f"it is accepted after {settings.settle} episodes on trial, {OWN} of them its own"
-    return left, f"nothing speaks against it{_said(trial)}; {after} ({counted})", None
+    return _new_runs(trial, left), f"nothing speaks against it{_said(trial)}; {after} ({counted})", None
+
+
+def _new_runs(trial: GateTrial, tested: int) -> int | None:
+    """In how many new runs the version on trial has so many of its own. None: only those who go first get it, and
+    nobody knows how many of the runs are theirs.
+    """
+    if trial.is_among_first:
+        return None
+    first, second = trial.shares()
+    if not trial.settings.canary:
+        return math.ceil(tested / max(1.0 - first - second, 0.01))
+    needed, until_next = 0.0, OWN - trial.own % OWN
+    for share in () if trial.is_held_back else trial.settings.plan[trial.stage + 1 :]:
+        here = min(tested, until_next)
+        needed, tested = needed + here / max(first, 0.001), tested - here
+        first, until_next = share, OWN
+    return math.ceil(needed + tested / max(first, 0.001))
 
 
 def _suspected(trial: GateTrial, names: Mapping[int, str], counted: str) -> tuple[int | None, str, str | None]:
@@ -285,12 +325,12 @@ def _counted(trial: GateTrial, name: str) -> str:
 
 
 def _until_rollback(trial: GateTrial, detector: BettingDetector) -> int | None:
-    """Finished episodes at the evidence's own pace so far; None while it does not grow."""
+    """New runs at the evidence's own pace so far; None while it does not grow."""
     growth = math.log(max(detector.growth(), 1e-12))
     if detector.n_tested < SOON or growth <= 0.0:
         return None
     missing = math.log(1.0 / trial.settings.alpha / max(trial.against(best=False) + trial.against(best=True), 1e-12))
-    return max(math.ceil(missing / growth * detector.n_tested), 1)
+    return _new_runs(trial, max(math.ceil(missing / growth * detector.n_tested), 1))
 
 
 def scaled(value: float | None, span: float) -> float | None:

@@ -28,6 +28,8 @@ class TrialSettings:
     share: float = 0.1
     plan: list[float] = field(default_factory=list)
     """Canary: shares one after the other; empty: ``share`` alone."""
+    first: list[str] = field(default_factory=list)
+    """Canary: who has the plan's first stage to themselves."""
     alpha: float = 0.01
     settle: int = 500
     reward_range: tuple[float, float] | None = None

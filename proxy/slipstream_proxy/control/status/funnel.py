@@ -914,6 +914,9 @@ def _gate(around: Surroundings) -> Iterator[FunnelLine]:
         if report.reason:
             text += f"; {report.reason}"
         if report.episodes_left is not None:
-            text += f" (a verdict is likely after {plural(report.episodes_left, 'more', 'more')})"
+            left = plural(report.episodes_left, "more new run", "more new runs")
+            text += f" (a verdict is likely after {left}, of all versions)"
+        if report.gets:
+            text += f". {report.gets}"
         fix = report.fix or f"wait, or decide by hand: `slipstream adapters promote {candidate.name}`"
         yield FunnelLine(stage="gate", cause="undecided", count=seen, text=text, fix=fix)

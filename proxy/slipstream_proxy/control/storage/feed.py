@@ -61,7 +61,7 @@ KEPT = 4096
 """Events in the ring, about half a kilobyte each."""
 HEARTBEAT = 10.0
 STEP_KINDS = frozenset({"step", "skipped", "undone"})
-ADAPTER_KINDS = frozenset({"adapter", "promote", "rollback", "refused", "live", "accept"})
+ADAPTER_KINDS = frozenset({"adapter", "canary", "promote", "rollback", "refused", "live", "accept"})
 
 
 class FeedEvent(NamedTuple):

@@ -174,7 +174,10 @@ def run(args: argparse.Namespace) -> int:
         print(found.model_dump_json(indent=2))
         return 0
     for model, live in found.live.items():
-        print(f"{model}: new episodes get {live}")
+        tried = (
+            a.gate.gets for a in found.adapters if a.model == model and a.state == AdapterState.CANDIDATE and a.gate
+        )
+        print(f"{model}: new episodes get {live}" + "".join(f", but {text}" for text in tried if text))
     print(table(("adapter", "state", "step", "open episodes", "created", "reason"), [line(a) for a in found.adapters]))
     for a in found.adapters:
         if a.kept_from and a.state in (AdapterState.CANDIDATE, AdapterState.LIVE):

@@ -85,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"{model}: {text}" if len(status.headlines) > 1 else text)
     print(f"slipstream {status.version}, up since {when(status.started)}")
     for model, live in status.models.items():
-        print(f"  {model}: new episodes get {served(live, status.engines)}")
+        canary = f", but {status.canaries[model]}" if model in status.canaries else ""
+        print(f"  {model}: new episodes get {served(live, status.engines)}{canary}")
     for engine in status.engines:
         title = f" ({engine['title']})" if engine.get("title") else ""
         print(f"  engine {engine.get('url')}{title}: {standing(engine)}")

@@ -53,7 +53,11 @@ async def list_adapters(ctx: Ctx) -> web.StreamResponse:
     registry = ctx.deps.registry
     live = {m: registry.live(m) for m in registry.models}
     room = {m: ctx.deps.swapper.room(m) for m in registry.models}
-    return reply(c.AdapterList(adapters=registry.public(ctx.deps.engines.loaded()), live=live, room=room))
+    shown = registry.public(ctx.deps.engines.loaded())
+    for n, adapter in enumerate(shown):
+        if adapter.state == c.AdapterState.LOADING and not adapter.reason:
+            shown[n] = adapter.model_copy(update={"reason": ctx.deps.swapper.waits_for(adapter)})
+    return reply(c.AdapterList(adapters=shown, live=live, room=room))
 
 
 MADE = {201: c.Adapter}
