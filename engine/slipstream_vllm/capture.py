@@ -13,7 +13,7 @@ import functools
 import json
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from slipstream_vllm import packing
 from slipstream_vllm.core_outputs import MARK, Floats, marked
@@ -157,18 +157,15 @@ def _dumps(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-async def _tapped(results: AsyncIterator[RequestOutput], stream: Stream) -> AsyncIterator[RequestOutput]:
+Results = AsyncIterator["RequestOutput | tuple[int, RequestOutput]"]
+"""Of one prompt, or each with its prompt's number."""
+
+
+async def _tapped(results: Results, stream: Stream, choices_each: int) -> Results:
     async for result in results:
-        stream.note(result, 0, 0)
+        prompt, output = result if isinstance(result, tuple) else (0, result)
+        stream.note(output, prompt, choices_each)
         yield result
-
-
-async def _tapped_batch(
-    results: AsyncIterator[tuple[int, RequestOutput]], stream: Stream, choices_each: int
-) -> AsyncIterator[tuple[int, RequestOutput]]:
-    async for prompt, result in results:
-        stream.note(result, prompt, choices_each)
-        yield prompt, result
 
 
 async def _splicing(events: AsyncIterator[str], stream: Stream) -> AsyncIterator[str]:
@@ -176,36 +173,22 @@ async def _splicing(events: AsyncIterator[str], stream: Stream) -> AsyncIterator
         yield spliced(event, stream)
 
 
-def streaming_chat(original: Callable[..., AsyncIterator[str]]) -> Callable[..., AsyncIterator[str]]:
+def streaming(original: Callable[..., AsyncIterator[str]], place: int = 0) -> Callable[..., AsyncIterator[str]]:
+    """A generator of events. ``place``: where the results stand among its arguments behind the request."""
+
     @functools.wraps(original)
-    def generator(
-        self: object, request: Request, results: AsyncIterator[RequestOutput], *args: object, **kwargs: object
-    ) -> AsyncIterator[str]:
+    def generator(self: object, request: Request, *args: Any, **kwargs: object) -> AsyncIterator[str]:
         if not asked(request):
-            return original(self, request, results, *args, **kwargs)
+            return original(self, request, *args, **kwargs)
         stream = Stream(known_prefixes(request))
-        return _splicing(original(self, request, _tapped(results, stream), *args, **kwargs), stream)
+        tapped = _tapped(args[place], stream, _choices_each(request))
+        return _splicing(original(self, request, *args[:place], tapped, *args[place + 1 :], **kwargs), stream)
 
     return generator
 
 
-def streaming_completion(original: Callable[..., AsyncIterator[str]]) -> Callable[..., AsyncIterator[str]]:
-    @functools.wraps(original)
-    def generator(
-        self: object,
-        request: Request,
-        inputs: object,
-        results: AsyncIterator[tuple[int, RequestOutput]],
-        *args: object,
-        **kwargs: object,
-    ) -> AsyncIterator[str]:
-        if not asked(request):
-            return original(self, request, inputs, results, *args, **kwargs)
-        stream = Stream(known_prefixes(request))
-        tapped = _tapped_batch(results, stream, getattr(request, "n", None) or 1)
-        return _splicing(original(self, request, inputs, tapped, *args, **kwargs), stream)
-
-    return generator
+def _choices_each(request: object) -> int:
+    return getattr(request, "n", None) or 1
 
 
 def _with_field(response: object, stream: Stream) -> object:
@@ -216,13 +199,12 @@ def _with_field(response: object, stream: Stream) -> object:
 
 def whole_chat(original: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
     @functools.wraps(original)
-    async def generator(
-        self: object, request: Request, results: AsyncIterator[RequestOutput], *args: object, **kwargs: object
-    ) -> object:
+    async def generator(self: object, request: Request, results: Results, *args: object, **kwargs: object) -> object:
         if not asked(request):
             return await original(self, request, results, *args, **kwargs)
         stream = Stream(known_prefixes(request))
-        return _with_field(await original(self, request, _tapped(results, stream), *args, **kwargs), stream)
+        tapped = _tapped(results, stream, _choices_each(request))
+        return _with_field(await original(self, request, tapped, *args, **kwargs), stream)
 
     return generator
 
@@ -237,7 +219,7 @@ def whole_completion(original: Callable[..., object]) -> Callable[..., object]:
             return made
         stream = Stream(known_prefixes(request))
         for prompt, result in enumerate(results):
-            stream.note(result, prompt, getattr(request, "n", None) or 1)
+            stream.note(result, prompt, _choices_each(request))
         return _with_field(made, stream)
 
     return response
@@ -252,8 +234,8 @@ def install() -> None:
     processor.from_new_request = classmethod(collecting_floats(processor.from_new_request))
     processor._update_sample_logprobs = appending_floats(processor._update_sample_logprobs)
     chat = resolve(f"{CHAT}.serving:OpenAIServingChat")
-    chat.chat_completion_stream_generator = streaming_chat(chat.chat_completion_stream_generator)
+    chat.chat_completion_stream_generator = streaming(chat.chat_completion_stream_generator)
     chat.chat_completion_full_generator = whole_chat(chat.chat_completion_full_generator)
     plain = resolve(f"{COMPLETION}.serving:OpenAIServingCompletion")
-    plain.completion_stream_generator = streaming_completion(plain.completion_stream_generator)
+    plain.completion_stream_generator = streaming(plain.completion_stream_generator, 1)
     plain.request_output_to_completion_response = whole_completion(plain.request_output_to_completion_response)

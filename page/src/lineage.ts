@@ -45,8 +45,9 @@ export function actions(adapter: Adapter): { can: Action[]; whyNot: string | nul
   const state = adapter.state;
   const serves = state === "candidate" || state === "live" || state === "loading";
   const gone = adapter.files === false;
-  const promotable = state === "candidate" || state === "retired" || state === "rolled_back";
-  const whyNot = gone && promotable ? "its files are gone" : state === "refused" ? "it was refused: publish it again" : null;
+  // refused by its replay a person may promote it; what the engine refused cannot be served
+  const promotable = ["candidate", "retired", "rolled_back"].includes(state) || (state === "refused" && adapter.replay?.outcome === "refused");
+  const whyNot = promotable ? (gone ? "its files are gone" : null) : state === "refused" ? "it was refused: publish it again" : null;
   const served = state === "candidate" || state === "live";
   const frozen = adapter.frozen || (state === "candidate" && adapter.gate?.reason.startsWith("frozen"));
   const can: Action[] = [];

@@ -5,6 +5,7 @@ import { ago, duration, exact, fixed, iso, number, signed } from "./format";
 import { funnelOf } from "./funnel";
 import { step } from "./keyboard";
 import { linesOf } from "./learning";
+import { actions } from "./lineage";
 import { EventParser } from "./live";
 import { may } from "./may";
 import { blocks, inlines, isMarked } from "./markdown";
@@ -15,7 +16,7 @@ import { ordinal, rangeOf, shade, shadeLogprob } from "./scales";
 import { wayTo } from "./parts/gate";
 import { visible } from "./parts/table";
 import { linesWith } from "./parts/ui";
-import type { Json, Status } from "./types";
+import type { Adapter, Json, Status } from "./types";
 import { spanOf } from "./views/judge";
 
 test("one outlier does not set the scale, and is counted", () => {
@@ -25,6 +26,14 @@ test("one outlier does not set the scale, and is counted", () => {
   expect(rangeOf([0, 0, 0, 0, 0, 0, 0, 0, 5]).high).toBeGreaterThan(0);
   expect(rangeOf([]).low).toBe(0);
   expect(rangeOf([2, 2]).high).toBeGreaterThan(2);
+});
+
+test("what its replay refused a person may promote, what the engine refused nobody", () => {
+  const refused = (outcome: string | null): Adapter => ({ state: "refused", files: true, gate: null, replay: outcome && { outcome } }) as unknown as Adapter;
+  expect(actions(refused("refused"))).toEqual({ can: ["promote"], whyNot: null });
+  expect(actions(refused("passed")).can).toEqual([]);
+  expect(actions(refused(null)).whyNot).toContain("publish it again");
+  expect(actions({ ...refused("refused"), files: false })).toEqual({ can: [], whyNot: "its files are gone" });
 });
 
 test("a clock that is out of all range breaks nothing", () => {

@@ -78,6 +78,8 @@ export interface Status {
   scopes?: string[];
   started: number;
   models: Record<string, string>;
+  /** Trained model → who gets the canary that is on trial. */
+  canaries?: Record<string, string>;
   /** Of each trained model: is it better than its base, and how sure is that. */
   headlines: Record<string, string>;
   engines: EngineState[];
@@ -228,6 +230,8 @@ export interface GateReport {
   threshold: number;
   drift_evidence: number;
   control_share: number;
+  /** Of a canary: who gets it now, and what leads to the next share. */
+  gets?: string;
   episodes_left: number | null;
   reason: string;
   fix: string | null;

@@ -12,7 +12,7 @@ moves with the evidence. So an assignment carries ``chances``, which the pin and
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -66,9 +66,11 @@ def assign(
     split: str = "train",
     tags: Mapping[str, str] | None = None,
     kept: Mapping[str, str] | None = None,
+    first: Collection[str] = (),
 ) -> Assignment:
     """The adapter of a new episode. ``arms`` are (adapter, arm, share) as in the live state; ``live`` gets the rest.
-    ``kept``: group → the adapter of all its episodes, because the live one was taken back for it alone.
+    ``kept``: group → the adapter of all its episodes, because the live one was taken back for it alone. ``first``: the
+    arms are only for episodes of these groups, or of these keys (``gate.first``); empty: for all.
 
     An evaluation episode always gets the live adapter: it says how good that one is. So does one that is not stored:
     its reward would never come, and it would count as a failure of its arm.
@@ -77,7 +79,7 @@ def assign(
         for _, group in groups_of(task, tags or {}):
             if group in kept:
                 return Assignment(kept[group], CONTROL, 1.0, "")
-    if split in ("eval", "off") or not arms:
+    if split in ("eval", "off") or not arms or (first and not _goes_first(first, key, task, tags or {})):
         return Assignment(live, LIVE, 1.0, "")
     at = place(live, key, task, episode)
     on_trial = next((adapter for adapter, arm, _ in arms if arm == CANDIDATE), live)
@@ -87,6 +89,10 @@ def assign(
             return Assignment(adapter, arm, share, text)
         at -= share
     return Assignment(live, LIVE, chance(text, LIVE), text)
+
+
+def _goes_first(first: Collection[str], key: str, task: str | None, tags: Mapping[str, str]) -> bool:
+    return f"key={key}" in first or any(group in first for _, group in groups_of(task, tags))
 
 
 def chances_of(arms: Sequence[tuple[str, str, float]]) -> str:

@@ -108,7 +108,7 @@ async def test_a_stream_carries_what_was_sampled_since_its_last_event() -> None:
         yield "data: [DONE]\n\n"
 
     steps = [request_output(output([t], array("f", [-1.0]))) for t in (10, 11, 12)]
-    events = [e async for e in capture.streaming_chat(original)(None, Asked(), results(*steps))]
+    events = [e async for e in capture.streaming(original)(None, Asked(), results(*steps))]
     first, second = (json.loads(e[6:])["slipstream"] for e in events[:2])
     assert first == packing.pack([(0, [1, 2])], [(0, [10], [-1.0])])
     assert second == packing.pack([], [(0, [11], [-1.0]), (0, [12], [-1.0])])
@@ -122,7 +122,7 @@ async def test_what_no_event_carried_comes_before_the_end() -> None:
         yield "data: [DONE]\n\n"
 
     found = results(request_output(output([10], array("f", [-1.0]))))
-    (event,) = [e async for e in capture.streaming_chat(original)(None, Asked(), found)]
+    (event,) = [e async for e in capture.streaming(original)(None, Asked(), found)]
     extra, done, _ = event.split("\n\n")
     assert json.loads(extra[6:])["slipstream"]["c"]
     assert done == "data: [DONE]"
@@ -135,7 +135,7 @@ def test_a_call_that_does_not_ask_gets_the_engines_own_generator() -> None:
         return events
 
     request = SimpleNamespace(model_extra=None)
-    assert capture.streaming_chat(original)(None, request, None) is events  # type: ignore[arg-type, comparison-overlap]
+    assert capture.streaming(original)(None, request, None) is events  # type: ignore[arg-type, comparison-overlap]
 
 
 @pytest.mark.parametrize("extra", [None, {}, {capture.ASKED: 0}])
@@ -213,7 +213,7 @@ async def test_known_ids_are_left_out_of_whole_and_streamed_replies(streamed: bo
             yield 'data: {"id":"0"}\n\n'
 
     if streamed:
-        (event,) = [e async for e in capture.streaming_chat(events)(None, request, results(*found))]
+        (event,) = [e async for e in capture.streaming(events)(None, request, results(*found))]
         assert json.loads(event[6:])["slipstream"] == expected
     else:
         made = await capture.whole_chat(chat)(None, request, results(*found))

@@ -74,6 +74,7 @@ def test_relayed_recorded_judged_exported_never_trained(tmp_path: Path, server: 
         episodes = [recorded(proxy.url, run, 3) for run in ("a", "b")]
         for found in episodes:
             assert found.call_list[0].messages and found.call_list[0].reply[0]["content"] == "you said hi ✓"
+            assert (found.call_list[0].prompt_tokens, found.call_list[0].completion_tokens) == (9, 3), "as it counts"
             assert all(not call.trainable and call.untrainable_reason == NO_IDS for call in found.call_list)
         with Client(proxy.url) as client:
             for run in ("a", "b"):
@@ -93,7 +94,8 @@ def test_relayed_recorded_judged_exported_never_trained(tmp_path: Path, server: 
             rewards = wait_for(lambda: [r for run in "ab" for r in client.episode(run).rewards], 30, 0.1, "the scores")
             assert {r.name for r in rewards} == {"quality"}
             rows = [json.loads(line) for line in b"".join(client.export("sft")).splitlines()]
-            assert rows and rows[0]["messages"][-1]["content"]
+            said = [m["content"] for row in rows for m in row["messages"]]
+            assert said and all(isinstance(text, str) and text for text in said), "a chat, whatever format was spoken"
             # a trainer that asks gets nothing, and is told why
             assert not http.post(f"{API}/batches/lease", json={"worker": "t"}).content.strip(b"null")
             status = http.get(f"{API}/status").json()

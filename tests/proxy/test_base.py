@@ -6,10 +6,11 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.dialects import ALL, head
+from tests.support.dialects import ALL, CHAT, head
 
-from slipstream_proxy.dialects import BY_NAME, base
+from slipstream_proxy.dialects import BY_NAME, base, of_path
 from slipstream_proxy.dialects.base import put_behind, stream_objects
+from slipstream_proxy.dialects.chat import Chat
 
 
 @settings(max_examples=300, deadline=None)
@@ -93,3 +94,19 @@ def test_a_stream_is_read_alike_in_whatever_pieces(texts, size, blank):
         assert [e["t"] for e in stream_objects(stream)] == texts
     finally:
         base._PIECE = whole
+
+
+@pytest.mark.parametrize("name", ["chat", "completions"])
+def test_what_the_engine_will_refuse_is_not_changed(name):
+    odd = {"messages": [], "prompt": "x", "return_token_ids": "maybe"}
+    assert BY_NAME[name].inject(dict(odd)).body["return_token_ids"] == "maybe"
+    assert CHAT.inject({"model": "m"}).body == {"model": "m"}  # the engine's error counts the fields
+
+
+def test_an_address_that_says_more_than_one_path_is_of_the_format_that_knows_it(monkeypatch):
+    class Deep(Chat):
+        name, paths = "deep", r"/deep/[^/]+:ask"
+
+    monkeypatch.setitem(BY_NAME, "deep", Deep())
+    assert of_path("/deep/m:ask") is BY_NAME["deep"]
+    assert of_path("/deep/m:tell") is None and of_path("/deep") is None

@@ -34,24 +34,31 @@ class Greeting(CallStep):
     def response_head(self, call: Call, fields: bytes) -> bytes:
         return b"%bx-greeting: %b\\r\\n" % (fields, call.asked.dialect.name.encode())
 ''',
-    "dialects/mirror.py": '''"""Completions under another path."""
+    "dialects/mirror.py": '''"""Completions under another path, and responses under one that no engine has."""
 
 from slipstream_proxy.dialects.completions import Completions
+from slipstream_proxy.dialects.responses import Responses
 
 
 class Mirror(Completions):
     name = "mirror"
     path = "/v1/mirror"
+
+
+class Answers(Responses):
+    name = "answers"
+    path = "/v1/answers"
+    routeless = True
 ''',
 }
 """What a contributor adds, each with one place in a list."""
 LISTED = {
     "data/plane.py": ("ProxyHeaders(), Trainability(", "ProxyHeaders(), Greeting(), Trainability("),
-    "dialects/__init__.py": ("Gemini())}", "Gemini(), Mirror())}"),
+    "dialects/__init__.py": ("Gemini())}", "Gemini(), Mirror(), Answers())}"),
 }
 IMPORTS = {
     "data/plane.py": "from slipstream_proxy.data.call.steps.greeting import Greeting",
-    "dialects/__init__.py": "from slipstream_proxy.dialects.mirror import Mirror",
+    "dialects/__init__.py": "from slipstream_proxy.dialects.mirror import Answers, Mirror",
 }
 
 
@@ -185,6 +192,8 @@ async def test_a_new_step_and_a_new_dialect_are_compiled_and_serve(contributed, 
             status, headers, body = await post(url, {"model": "tiny", "prompt": "hi"}, path="/v1/mirror")
             assert (status, headers["x-greeting"]) == (200, "mirror")
             assert json.loads(body)["choices"][0]["token_ids"] is None, "asked for, and hidden"
+            status, _, body = await post(url, {"model": "tiny", "input": "hi"}, path="/v1/answers")
+            assert (status, json.loads(body)["object"]) == (200, "response"), "asked as a chat completion"
             assert ("(compiled)" in log.read_text()) == (off == "1")
     assert {Path(name).stem for name in NEW} <= {
         path.name.partition(".")[0] for path in Path(built.strip()).rglob("*.so")

@@ -124,7 +124,8 @@ def test_workers_and_the_control_plane_agree_always(tmp_path_factory, arms, seed
         [(f"tiny@{i}", name, share) for i, (name, share) in enumerate(arms)],
     )
     kept = {"tag.customer=acme": "tiny@2", "task=t1": "tiny@3"}
-    model = ModelLive(base="tiny", live="tiny@9", arms=registry, kept=kept)
+    first = random.choice([[], ["key=ü", "tag.env=x"]])
+    model = ModelLive(base="tiny", live="tiny@9", arms=registry, kept=kept, first=first)
     published.set({"tiny": model}, [{"url": "http://a", "ok": True, "loaded": []}])
     worker = LiveView(Config(data_dir=str(folder), engine={"name": "tiny"}))
     worker.update(json.loads(json.dumps(published.value)))
@@ -133,7 +134,7 @@ def test_workers_and_the_control_plane_agree_always(tmp_path_factory, arms, seed
         split, task = random.choice(["train", "eval"]), random.choice([None, task])
         tags = random.choice([{}, {"customer": random.choice(["acme", "other"]), "env": "x"}])
         asked = (key, random.choice([task, "t1"]), episode, split, tags)
-        assert worker.decide("tiny", *asked) == assign("tiny@9", registry, *asked, kept)
+        assert worker.decide("tiny", *asked) == assign("tiny@9", registry, *asked, kept, first)
     assert worker.decide("tiny", "", None, "e", "train", {"customer": "acme"})[0] == "tiny@2"
     assert worker.decide("tiny", "", "t1", "e", "off", {})[0] == "tiny@3"
     assert worker.decide("tiny", "", "t1", "e", "eval", {})[0] == "tiny@9"

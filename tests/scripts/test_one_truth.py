@@ -136,7 +136,7 @@ def test_what_is_read_of_the_live_state_is_sent(tmp_path: Path) -> None:
     state.hold = {"worker": "trainer", "until": 1.0}
     replica = EngineReplica("http://127.0.0.1:1", ok=True, healthy=True, loaded={"m@1"})
     state.set(
-        {"m": ModelLive("m", "m@1", [("m", "control", 0.1)], {"task=t": "m@0"})},
+        {"m": ModelLive("m", "m@1", [("m", "control", 0.1)], {"task=t": "m@0"}, first=["task=t"])},
         [replica.public()],
         {"m@0": ("retired", 1.0)},
         asks=True,

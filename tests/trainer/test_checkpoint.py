@@ -27,7 +27,7 @@ def test_everything_comes_back(tiny, tmp_path) -> None:
         lease="lease",
         event={"kind": "step", "data": {"loss": 1.0}},
         advantages={"e": 0.5},
-        traffic=Traffic({"7f": [3.5, 0.25]}, [9.0, 2.0]),
+        traffic=Traffic({"7f": [3.5, 0.25, 4.0]}, [9.0, 2.0, 12.0]),
     )
     torch.manual_seed(4)
     path = found.save(trainer.model, Snapshot.take(trainer.model, trainer.optimizer), state)

@@ -97,12 +97,13 @@ def test_what_is_left_out_says_why(tiny, tmp_path) -> None:
         episode("open", state="open"), episode("down", rewards=[thumb]),
         episode("seen", call_list=[call("seen", 0, picture, "w9")]),
         episode("other", call_list=[call("other", 0, SHOWN[:1], "w9", model="else")]),
+        episode("gone", call_list=[call("gone", 0, SHOWN[:1], "[DAY]", untrainable_reason="redacted")]),
         episode("failed", call_list=[call("failed", 0, SHOWN[:1], "w9", outcome="error")]),
     ]  # fmt: skip
     found = distill(config, written(tmp_path / "x.jsonl", rows), teacher="gpt", least=0.8, dry_run=True)
     assert found["runs"] == 1
-    assert found["left_out"] == {"low_reward": 1, "no_reward": 1, "eval": 1, "open": 1, "thumbs_down": 1, "nothing_to_learn": 3}  # fmt: skip
-    assert found["calls_left_out"] == {"not_text": 1, "other_model": 1, "failed": 1}
+    assert found["left_out"] == {"low_reward": 1, "no_reward": 1, "eval": 1, "open": 1, "thumbs_down": 1, "nothing_to_learn": 4}  # fmt: skip
+    assert found["calls_left_out"] == {"not_text": 1, "other_model": 1, "failed": 1, "redacted": 1}
     assert not (tmp_path / "data").exists()
     with pytest.raises(StartError, match=r"no run of gpt can be trained on by dpo.*the only run of their task"):
         distill(config, written(tmp_path / "y.jsonl", rows[:1]), method="dpo", teacher="gpt")

@@ -151,13 +151,27 @@ def test_single_calls_and_tasks_are_compared_as_they_are() -> None:
     assert [s.advantage for s in calls] == [0.5, -0.5]
 
 
+@pytest.mark.parametrize("apart", [1.0, 7.0, 20.0])
+def test_nothing_of_a_kinds_distance_stays_in_the_advantages(apart) -> None:
+    traffic, random, wrong, easier = Traffic(), np.random.default_rng(0), [], []
+    for n in range(90):
+        noise = random.normal(size=32)
+        given = [("easy", apart + x) if i % 2 else ("hard", x) for i, x in enumerate(noise)]
+        assign(samples := runs(*given), "std", traffic=traffic)
+        if n >= 60:
+            got = np.array([s.advantage for s in samples])
+            wrong.append(np.mean((got > 0) != (noise > 0)))
+            easier.append(got[1::2].mean() - got[::2].mean())
+    assert np.mean(wrong) <= 0.1 and abs(np.mean(easier)) <= 0.25
+
+
 def test_memory_fades_and_has_a_bound() -> None:
     traffic = Traffic()
     assign(runs(*[("easy", 1.0), ("hard", 0.0)] * 8), "mean", traffic=traffic)
     easy = kinds_of(runs(("easy", 0.0))[0])
     assert traffic.offset(easy) == pytest.approx(0.5 * 8 / 16)
     assign(runs(*[("hard", 0.0)] * HALF_LIFE), "mean", traffic=traffic)
-    assert traffic.kinds[easy[1]] == [8.0, 4.0], "by runs of the kind"
+    assert traffic.kinds[easy[1]] == [8.0, 4.0, 8.0], "by runs of the kind"
     assign(runs(*[("easy", 1.0)] * HALF_LIFE), "mean", traffic=traffic)
     assert traffic.kinds[easy[1]][0] == 4 + HALF_LIFE
     for n in range(3):

@@ -8,8 +8,6 @@ The first part is judged; its best and its worst run (or its middle one, where o
 stand in every other part too, without their scores being told. A judge scores relatively, so each part has a scale of
 its own: the anchors say how to map it back (shift, and with two anchors also stretch, within 0.5 … 2). Mapped scores
 that leave 0 … 1 shrink the whole group evenly, so that no two of them become equal by clipping.
-
-RULER: one vote on one set of runs. One call, or several where the runs do not fit one.
 """
 
 from __future__ import annotations

@@ -212,9 +212,8 @@ class Llm:
             self._looked = when
             self.served = await ask(self.model, self.base, self.key)
             asked = self._num_ctx()
-            if asked is not None and (
-                when == "before" or self.served.context is None
-            ):  # what is loaded now may be loaded anew
+            # what is loaded now may be loaded anew
+            if asked is not None and (when == "before" or self.served.context is None):
                 self.served.context = asked
             if self.served.slots is not None:
                 self.limit = min(self.limit, self.served.slots)

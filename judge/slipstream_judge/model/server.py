@@ -132,11 +132,7 @@ def _named(value: Any, field: str, name: str) -> Iterator[dict[str, Any]]:
     """The entries of that model (Ollama adds ``:latest`` to a name without a tag)."""
     entries = _part(value).get(field)
     for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, dict) and {name, f"{name}:latest"} & {
-            entry.get("id"),
-            entry.get("name"),
-            entry.get("model"),
-        }:
+        if isinstance(entry, dict) and {entry.get(n) for n in ("id", "name", "model")} & {name, f"{name}:latest"}:
             yield entry
 
 

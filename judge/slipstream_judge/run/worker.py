@@ -64,12 +64,9 @@ def worker_name() -> str:
 
 
 class JudgeWorker:
-    def __init__(
-        self, config: Config, client: AsyncClient, name: str | None = None, metrics: JudgeMetrics | None = None
-    ) -> None:
+    def __init__(self, config: Config, client: AsyncClient) -> None:
         self.config, self.client = config, client
-        self.name = name or worker_name()
-        self.metrics = metrics or JudgeMetrics()
+        self.name, self.metrics = worker_name(), JudgeMetrics()
         self.panel = Panel(config, self.metrics, client)
         self.auditor = Auditor(config.judge, self.panel.audit, self.metrics)
         self.reporter = JudgeReporter(config.judge, self.name, self.panel.names, self.panel.budget)

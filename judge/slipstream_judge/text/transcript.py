@@ -1,6 +1,4 @@
-"""Episodes → text.
-
-Messages of every wire format → steps: what was said or done, in words that a judge can read.
+"""Episodes → text, step by step: what was said or done, in words that a judge can read.
 
 Chat Completions, Responses items, Anthropic blocks and plain prompts all end in the same few kinds of step. A step's
 ``key`` leaves out what differs between two runs only by chance: ids of tool calls, the order of JSON keys, white
@@ -9,7 +7,7 @@ space at the ends. Equal behaviour compares equal.
 A step's ``kind`` becomes a heading of the prompt, so it is one of ours. Everything that a run can choose, names of
 tools and roles among it, goes into the ``text``, which the prompt quotes.
 
-Episodes → text. The calls of an episode are a tree of steps; it is written as its main line and the branches that
+The calls of an episode are a tree of steps; it is written as its main line and the branches that
 leave it.
 
 Steps are numbered, and each line of what the agent or its tools said begins with ``| ``: a transcript can write

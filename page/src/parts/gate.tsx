@@ -11,15 +11,18 @@ import { Mark, Said } from "./ui";
 export function Gate({ adapter }: { adapter: Adapter }): JSX.Element {
   const gate = adapter.gate;
   if (!gate) return <p class="soft small">The gate has not looked at it.</p>;
+  const gets = gate.gets ? <p class="small">{gate.gets}</p> : null;
   if (gate.decision === "undecided" && gate.difference === null && !gate.trial_episodes)
     return (
       <>
+        {gets}
         <p class="soft small"><Said text={gate.reason} /></p>
         <Moved name={adapter.name} trial={0} />
       </>
     );
   return (
     <>
+      {gets}
       <p class="small">
         <Mark kind={gate.decision === "accept" ? "good" : gate.decision === "rollback" ? "bad" : "candidate"}>
           {gate.decision === "undecided" ? "no verdict yet" : gate.decision === "accept" ? "accepted" : "taken back"}
@@ -38,7 +41,7 @@ export function Gate({ adapter }: { adapter: Adapter }): JSX.Element {
       <p class="small">
         {plural(gate.trial_episodes, "episode")} on trial, {plural(gate.control_episodes, "episode")} of {gate.control || "the control"};{" "}
         {percent(gate.control_share)} of new episodes go to the control
-        {gate.episodes_left === null || adapter.state !== "candidate" ? "" : `; about ${plural(gate.episodes_left, "more episode")} until a verdict`}
+        {gate.episodes_left === null || adapter.state !== "candidate" ? "" : `; about ${plural(gate.episodes_left, "more new episode")}, of all versions, until a verdict`}
       </p>
       <Groups groups={gate.groups ?? []} threshold={gate.threshold} />
       <Guards guards={gate.guards ?? []} control={gate.control} threshold={gate.threshold} />

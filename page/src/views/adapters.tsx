@@ -50,6 +50,7 @@ export function Adapters({ place }: { place: Place }): JSX.Element {
       {Object.entries(data?.live ?? {}).map(([model, live]) => (
         <p class="small" key={model}>
           New episodes of {model} get <Mark kind="live">{live}</Mark>
+          {rows.filter((a) => a.model === model && a.state === "candidate" && a.gate?.gets).map((a) => `, but ${a.gate?.gets}`)}
         </p>
       ))}
       {rows.length ? (

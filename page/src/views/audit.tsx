@@ -1,4 +1,4 @@
-// Who changed what by hand.
+// Who changed what by hand, and what the gate decided.
 
 import type { JSX } from "preact";
 import { withQuery } from "../api";
@@ -10,13 +10,17 @@ import { Field, Refused, Stopped, Time } from "../parts/ui";
 import { change, link, type Place } from "../route";
 import type { AuditEntry, AuditPage } from "../types";
 
+const OF_VERSIONS = new Set([
+  "promote", "demote", "freeze", "unfreeze", "rollback", "accept", "canary", "rollback_best", "rollback_group", "replay passed", "replay refused",
+  "replay undecided", "train anew",
+]);
 const ACTIONS = [
-  "promote", "demote", "freeze", "unfreeze", "rollback", "label", "assign", "comment", "delete", "forget", "key_add", "key_revoke", "pause", "resume",
+  ...OF_VERSIONS, "label", "assign", "comment", "delete", "forget", "key_add", "key_revoke", "pause", "resume",
   "train again", "train again, stop", "judge rerun", "cases add", "cases import", "cases remove", "cases drop", "annotate", "import",
 ];
 
 function target(e: AuditEntry): JSX.Element {
-  if (["promote", "demote", "freeze", "unfreeze", "rollback"].includes(e.action)) return <a href={link("adapters", "", { adapter: e.target })} tabIndex={-1}>{e.target}</a>;
+  if (OF_VERSIONS.has(e.action)) return <a href={link("adapters", "", { adapter: e.target })} tabIndex={-1}>{e.target}</a>;
   const { key } = e.detail;
   if (["label", "assign", "comment"].includes(e.action) && typeof key === "string") return <a href={link("episode", e.target, { key })} tabIndex={-1}>{e.target}</a>;
   return <>{e.target}</>;

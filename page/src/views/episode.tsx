@@ -206,8 +206,9 @@ const callName = (d: EpisodeDetail, id: string): string => {
   return call ? `call ${call.number}` : id;
 };
 
-/** What a user said, a better reply too; else why a reward is what it is. */
-const said = (r: Reward): string | null => (typeof r.meta.words === "string" ? r.meta.words : r.reason);
+/** What a user said, a better reply too; else why a reward is what it is. Another reward's `meta` is its sender's. */
+const said = (r: Reward): string | null =>
+  ["words", "thumbs"].includes(r.name) && typeof r.meta.words === "string" ? r.meta.words : r.reason;
 
 /** What a user's words changed: call and nats a token, as the trainer told it. */
 const taught = (r: Reward): [string, number][] => Object.entries((r.meta.taught ?? {}) as Record<string, number>);

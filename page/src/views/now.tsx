@@ -80,7 +80,7 @@ function Health({ status }: { status: Status }): JSX.Element {
   return (
     <div class="cards">
       {Object.entries(status.models).map(([model, live]) => (
-        <Card key={model} name={`${model} serves`} value={<a href={link("adapters", "", { adapter: live })}>{live}</a>} />
+        <Card key={model} name={`${model} serves`} value={<a href={link("adapters", "", { adapter: live })}>{live}</a>} note={status.canaries?.[model]} />
       ))}
       <Card
         name="engines"
@@ -178,7 +178,7 @@ function Next({ status }: { status: Status }): JSX.Element {
         {trial?.gate?.episodes_left ? (
           <li>
             <a href={link("adapters", "", { adapter: trial.name })}>{trial.name}</a> is on trial: about{" "}
-            {plural(trial.gate.episodes_left, "more finished episode")} until a verdict.
+            {plural(trial.gate.episodes_left, "more new episode")}, of all versions, until a verdict.
           </li>
         ) : null}
       </ul>

@@ -1,4 +1,4 @@
-"""What the control plane's handlers need. ``assembly.py`` makes it once."""
+"""What the control plane's handlers need. ``run.worker`` makes it once."""
 
 from __future__ import annotations
 

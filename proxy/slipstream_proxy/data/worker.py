@@ -29,7 +29,7 @@ from slipstream_proxy.data.plane import Plane  # noqa: E402
 from slipstream_proxy.data.server.listener import sweep  # noqa: E402 - behind ``use``
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 log = logging.getLogger("slipstream_proxy.data.worker")
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
@@ -81,9 +81,7 @@ async def drain(plane: Plane) -> None:
         await asyncio.sleep(0.02)
 
 
-async def serve(
-    config: Config, number: int, sock: socket.socket, *, started: Callable[[Plane], None] | None = None
-) -> None:
+async def serve(config: Config, number: int, sock: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT, then drain and flush the spool."""
     keyed = os.environ.get("SLIPSTREAM_KEYED")
     plane = Plane(config, number, keyed == "1" if keyed is not None else None)
@@ -96,8 +94,6 @@ async def serve(
     listener = await loop.create_server(server, sock=sock, backlog=4096)
     beside = (plane.link.follow(), sweep(server, plane.pools), _save_metrics(plane), give_back())
     tasks = [loop.create_task(t) for t in beside]
-    if started:
-        started(plane)
     log.info("worker %d is up%s", number, " (compiled)" if COMPILED else "")
     await stop.wait()
     log.info("worker %d drains", number)

@@ -1,17 +1,21 @@
-"""What a wire format has to say: what to ask for, what to hide, and how to read a recorded call."""
+"""What a wire format has to say: what to ask for, what to hide, and how to read a recorded call.
+
+What all formats do alike, and what OpenAI's own share.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import orjson
 
+from slipstream_proxy.dialects.sampling import sampling_of, untrainable_within
 from slipstream_proxy.json_types import Json, JsonList, JsonObject, python_loads
-from slipstream_proxy.log.records import CallHead, Parsed
+from slipstream_proxy.log.records import CallHead, Choice, Parsed
 
 
 @dataclass(slots=True)
@@ -116,6 +120,8 @@ class Dialect:
 
     name: str = ""
     path: str = ""
+    paths: str = ""
+    """A regular expression of all its addresses, where they say more than ``path``."""
     routeless: bool = False
     """No engine has a route for it: what cannot be asked as a chat completion is refused."""
 
@@ -165,11 +171,11 @@ class Dialect:
         raise NotImplementedError
 
     def turn(self, body: JsonObject) -> Turn:
-        """The request's conversation."""
+        """The request's conversation. Never raises."""
         raise NotImplementedError
 
     def said(self, reply: bytes, *, stream: bool) -> Turn:
-        """The reply's messages (one a choice)."""
+        """The reply's messages (one a choice). Never raises."""
         raise NotImplementedError
 
     def speech(self) -> Speech | None:
@@ -382,3 +388,88 @@ def is_error(event: bytes) -> bool:
 
 def openai_error(status: int, message: str, kind: str, param: str | None = None) -> bytes:
     return dumps({"error": {"message": message, "type": kind, "param": param, "code": status}})
+
+
+PACKED: Final = Hide(packed=True)
+
+
+def ask_for_ids(body: JsonObject) -> tuple[bool, str | None]:
+    """Whether they are to be hidden, because the client did not ask, too; and why they cannot be asked for."""
+    asked = body.get("return_token_ids")
+    if asked is None or asked is False:
+        body["return_token_ids"] = True
+        return True, None
+    return False, None if asked is True else "unreadable return_token_ids"
+
+
+class OpenAI(Dialect):
+    """Errors, and how a stream ends."""
+
+    def terminal(self, event: bytes) -> bool:
+        return is_done(event)
+
+    def error(self, status: int, message: str, kind: str, param: str | None = None) -> bytes:
+        return openai_error(status, message, kind, param)
+
+    def error_event(self, status: int, message: str, kind: str) -> bytes:
+        return b"data: " + openai_error(status, message, kind) + b"\n\n"
+
+
+Read = tuple[list[int], list[Choice], str | None]
+"""Prompt ids, choices, error of a reply."""
+
+MOST_CHOICES = 16384
+"""As many as vLLM samples of one prompt. More of them, each empty, would be a small reply that takes much memory."""
+_BROKEN = ("abort", "error")
+"""Ends that the engine made and the policy did not."""
+
+
+def parsed(
+    request: bytes,
+    reply: bytes,
+    head: CallHead,
+    read: Callable[..., Read],
+    texts: Callable[[JsonObject], tuple[JsonList, JsonList]],
+) -> Parsed:
+    """``read(reply, stream=…)`` reads the reply, ``texts(body)`` says the request's messages and tools."""
+    body = loads(request)
+    if not isinstance(body, dict):
+        return unreadable("unreadable request")
+    found: Read = [], [], None
+    bad = None
+    if reply:
+        try:
+            found = read(reply, stream=head.stream)
+        except Exception:  # an aborted call's is cut off somewhere
+            bad = "unreadable"
+    if len(found[1]) > MOST_CHOICES:
+        found, bad = ([], [], None), "too many choices"
+    prompt, choices, error = found
+    sampled = untrainable_within(body, [len(c.completion_ids) for c in choices], trust=head.trust_sampling)
+    reason = why_not(head, bad or sampled, prompt, choices)
+    if reason is None and (error is not None or any(c.finish_reason in _BROKEN for c in choices)):
+        reason = "error"
+    if error is None and head.status >= 400:
+        error = reply[:4096].decode("utf-8", "replace")
+    return Parsed(*texts(body), sampling_of(body), prompt, choices, reason, error)
+
+
+def why_not(head: CallHead, sampling: str | None, prompt: list[int], choices: list[Choice]) -> str | None:
+    """The first reason why a call cannot be trained on; None: it can."""
+    if head.external:
+        return "external upstream"
+    if head.outcome == "aborted":
+        return "aborted"
+    if head.outcome != "ok" or head.status != 200:
+        return "error"
+    if head.note:  # no setting mends what was not captured
+        return head.note
+    if sampling:
+        return sampling
+    if not prompt or not choices or any(not c.completion_ids for c in choices):
+        return "no token ids"
+    if any(len(c.completion_ids) != len(c.logprobs) for c in choices):
+        return "logprobs do not match the token ids"
+    if any(not lp > -9999 for c in choices for lp in c.logprobs):
+        return "logprob -9999"
+    return None

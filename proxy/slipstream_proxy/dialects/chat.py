@@ -1,11 +1,7 @@
 """``POST /v1/chat/completions``.
 
-What a whole reply says that the client did not ask for, and how a large one loses it: there, copies count.
-
-A message of a chat: its parts put together as a stream brings them, and the digest of what it says.
-
-What a chat stream says, read as its events come: what is left to do at its end would keep the client waiting, and
-many streams may end in one moment.
+What a whole reply says that the client did not ask for is taken out; copies of a large one count. A stream is read as
+its events come: what is left to do at its end would keep the client waiting, and many streams may end in one moment.
 """
 
 from __future__ import annotations
@@ -16,22 +12,25 @@ from io import BytesIO
 from typing import Final
 
 from slipstream_proxy.dialects.base import (
+    PACKED,
     Hide,
     Injected,
+    OpenAI,
+    Read,
     Speech,
     Turn,
+    ask_for_ids,
     dumps,
     event_data,
     loads,
     logprobs_end,
     null_ids,
     null_logprobs,
+    parsed,
     put_behind,
     stream_events,
     stream_objects,
 )
-from slipstream_proxy.dialects.call_reader import Read, parsed
-from slipstream_proxy.dialects.openai import PACKED, OpenAI, ask_for_ids
 from slipstream_proxy.dialects.purpose import orders, quotes
 from slipstream_proxy.dialects.sampling import forces
 from slipstream_proxy.dialects.token_arrays import ASKED, FIELD, MEMBER, Sampled

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from slipstream_proxy.dialects.base import (
+    PACKED,
     Hide,
     Injected,
+    OpenAI,
+    Read,
     Turn,
+    ask_for_ids,
     dumps,
     loads,
+    parsed,
     put_behind,
     stream_objects,
 )
-from slipstream_proxy.dialects.call_reader import Read, parsed
 from slipstream_proxy.dialects.chat import nulled
-from slipstream_proxy.dialects.openai import PACKED, OpenAI, ask_for_ids
 from slipstream_proxy.dialects.token_arrays import ASKED, Sampled
 from slipstream_proxy.json_types import JsonList, JsonObject
 from slipstream_proxy.log.records import CallHead, Choice, Parsed

@@ -12,11 +12,9 @@ from typing import Final
 from urllib.parse import unquote
 
 from slipstream.engines.engine import NEUTRAL
-from slipstream_proxy.dialects.base import AsAsked, ReplyTranslator, Turn, dumps, loads, shown, stream_objects
-from slipstream_proxy.dialects.call_reader import Read
+from slipstream_proxy.dialects.base import AsAsked, Read, ReplyTranslator, Turn, dumps, loads, shown, stream_objects
 from slipstream_proxy.dialects.chat import canonical
-from slipstream_proxy.dialects.purpose import orders, quotes
-from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat
+from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, thought
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
 
@@ -312,8 +310,8 @@ class GeminiTranslator(ChatEvents):
     def _spoken(self, said: JsonObject) -> list[JsonObject]:
         """Thoughts are told to a client that asked for them."""
         parts: list[JsonObject] = []
-        if self.thoughts and said.get("reasoning"):
-            parts.append({"text": said["reasoning"], "thought": True})
+        if self.thoughts and (thoughts := thought(said)):
+            parts.append({"text": thoughts, "thought": True})
         if said.get("content"):
             parts.append({"text": said["content"]})
         return parts
@@ -390,6 +388,7 @@ def _said(status: int, message: str) -> JsonObject:
 class Gemini(ThroughChat):
     name = "gemini"
     path = "/v1beta/models"
+    paths = PATH.pattern
     routeless = True
 
     def read_path(self, path: str, body: JsonObject) -> None:
@@ -439,16 +438,6 @@ class Gemini(ThroughChat):
     def turn(self, body: JsonObject) -> Turn:
         contents = body.get("contents")
         return self._turn(contents if isinstance(contents, list) else [contents])
-
-    def said(self, reply: bytes, *, stream: bool) -> Turn:
-        try:
-            _, choices, _ = self._read(reply, stream=stream)
-        except Exception:
-            choices = []
-        turn = self._turn([c.message for c in choices], has_reply=True)
-        turn.quotes = [quote for choice in choices for quote in quotes(choice.message)]
-        turn.orders = orders([choice.message for choice in choices])
-        return turn
 
     def _add(self, turn: Turn, item: JsonObject) -> None:
         turn.has_reply = turn.has_reply or item.get("role") == "model"

@@ -1,14 +1,8 @@
-"""Anthropic's ``POST /v1/messages``: asked as a chat completion, answered as Anthropic does.
-
-A chat reply as Anthropic's message, as vLLM's own messages route makes it.
-
-A ``/v1/messages`` request as a chat completion: only the chat route gives token ids.
+"""Anthropic's ``POST /v1/messages``: asked as a chat completion, since only that route gives token ids.
 
 vLLM's own messages route makes a chat request out of the client's, runs it as one, and makes the message out of the
 chat reply (0.32, ``entrypoints/anthropic/serving.py``). The same is done here. What is not known to come out equal
 raises ``AsAsked``: such a call goes to the engine's own route as it is, and is recorded without ids.
-
-Anthropic's ``POST /v1/messages``.
 """
 
 from __future__ import annotations
@@ -18,6 +12,7 @@ import uuid
 
 from slipstream_proxy.dialects.base import (
     AsAsked,
+    Read,
     ReplyTranslator,
     Turn,
     dumps,
@@ -27,10 +22,8 @@ from slipstream_proxy.dialects.base import (
     shown,
     stream_objects,
 )
-from slipstream_proxy.dialects.call_reader import Read
 from slipstream_proxy.dialects.chat import canonical
-from slipstream_proxy.dialects.purpose import orders, quotes
-from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items
+from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items, thought
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
 
@@ -85,6 +78,8 @@ class MessagesTranslator(ChatEvents):
         self.finish: str | None = None
         self.stop: Json = None
         self.begun = False
+        self.ended = False
+        """Its reason to stop is said."""
         self.index = 0
         self.kind: str | None = None
         self.tool: str | None = None
@@ -115,8 +110,8 @@ class MessagesTranslator(ChatEvents):
         message = choice["message"]
         calls = message.get("tool_calls") or []
         content: list[JsonObject] = []
-        if message.get("reasoning"):
-            content.append({"type": "thinking", "thinking": message["reasoning"], "signature": uuid.uuid4().hex})
+        if thoughts := thought(message):
+            content.append({"type": "thinking", "thinking": thoughts, "signature": uuid.uuid4().hex})
         if message.get("content"):
             content.append({"type": "text", "text": message["content"]})
         for call in calls:
@@ -130,51 +125,41 @@ class MessagesTranslator(ChatEvents):
                 }
             )
         reason, sequence = _stop(choice.get("finish_reason"), choice.get("stop_reason"), tools=bool(calls), whole=True)
-        made = {
-            "id": read["id"],
-            "type": "message",
-            "role": "assistant",
-            "content": content or [{"type": "text", "text": ""}],
-            "model": read["model"],
-            "stop_reason": reason,
-            "stop_sequence": sequence,
-            "usage": _usage(read.get("usage")),
-        }
+        made = _answer(read, content or [{"type": "text", "text": ""}], reason, sequence)
         return dumps({name: value for name, value in made.items() if value is not None})
 
     def _end(self) -> bytes | None:
-        return b"".join(self._close()) + _sse("message_stop", {}) if self.begun else None
+        if not self.begun:
+            return None
+        made = [] if self.ended else self._over(None)  # some servers count no tokens of a stream
+        return b"".join([*made, *self._close(), _sse("message_stop", {})])
 
     def _error(self, error: JsonObject) -> bytes:
         return _sse("error", {"error": {"type": "internal_error", "message": str(error.get("message"))}})
 
+    def _over(self, usage: JsonObject | None) -> list[bytes]:
+        self.ended = True
+        made = self._close()
+        done = self.used and _is_json(self.arguments)
+        reason, sequence = _stop(self.finish or "stop", self.stop, tools=self.used, whole=done)
+        delta = {"stop_reason": reason, "stop_sequence": sequence}
+        return [*made, _sse("message_delta", {"delta": delta, "usage": _usage(usage)})]
+
     def _events(self, read: JsonObject) -> list[bytes]:
+        made: list[bytes] = []
         if not self.begun:
             self.begun = True
-            message = {
-                "id": read["id"],
-                "type": "message",
-                "role": "assistant",
-                "content": [],
-                "model": read["model"],
-                "stop_reason": None,
-                "stop_sequence": None,
-                "usage": _usage(read.get("usage")),
-            }
-            return [_sse("message_start", {"message": message})]
-        if not read["choices"]:
-            made = self._close()
-            done = self.used and _is_json(self.arguments)
-            reason, sequence = _stop(self.finish or "stop", self.stop, tools=self.used, whole=done)
-            delta = {"stop_reason": reason, "stop_sequence": sequence}
-            return [*made, _sse("message_delta", {"delta": delta, "usage": _usage(read.get("usage"))})]
+            made.append(_sse("message_start", {"message": _answer(read, [])}))
+            if not read["choices"]:
+                return made
+        elif not read["choices"]:
+            return self._over(read.get("usage"))
         choice = read["choices"][0]
         if choice.get("finish_reason") is not None:
             self.finish, self.stop = choice["finish_reason"], choice.get("stop_reason")
         delta = choice["delta"]
-        made = []
-        if delta.get("reasoning"):
-            made += self._say("thinking", "thinking", delta["reasoning"])
+        if thoughts := thought(delta):
+            made += self._say("thinking", "thinking", thoughts)
         if delta.get("content"):
             if self.kind == "tool_use":
                 self.later += delta["content"]
@@ -229,6 +214,21 @@ class MessagesTranslator(ChatEvents):
             made += self._say("text", "text", text)
             made += self._close()
         return made
+
+
+def _answer(
+    read: JsonObject, content: list[JsonObject], reason: str | None = None, sequence: str | None = None
+) -> JsonObject:
+    return {
+        "id": read["id"],
+        "type": "message",
+        "role": "assistant",
+        "content": content,
+        "model": read["model"],
+        "stop_reason": reason,
+        "stop_sequence": sequence,
+        "usage": _usage(read.get("usage")),
+    }
 
 
 def _sse(kind: str, fields: JsonObject) -> bytes:
@@ -482,16 +482,6 @@ class Messages(ThroughChat):
 
     def turn(self, body: JsonObject) -> Turn:
         return self._turn(items(body.get("messages")))
-
-    def said(self, reply: bytes, *, stream: bool) -> Turn:
-        try:
-            _, choices, _ = self._read(reply, stream=stream)
-        except Exception:
-            choices = []
-        turn = self._turn([c.message for c in choices], has_reply=True)
-        turn.quotes = [quote for choice in choices for quote in quotes(choice.message)]
-        turn.orders = orders([choice.message for choice in choices])
-        return turn
 
     def _add(self, turn: Turn, item: JsonObject) -> None:
         turn.has_reply = turn.has_reply or item.get("role") == "assistant"

@@ -1,15 +1,11 @@
-"""OpenAI's ``POST /v1/responses``: asked as a chat completion, answered as a response.
-
-A ``/v1/responses`` request as a chat completion: only the chat route gives token ids.
+"""OpenAI's ``POST /v1/responses``: asked as a chat completion, since only that route gives token ids.
 
 vLLM's own responses route renders the items as chat messages, samples once and cuts the tokens with the parsers that
 chat completions use (0.32, ``entrypoints/openai/responses``). The same is done here. What is not known to come out
 equal raises ``AsAsked``: such a call (stored, in the background, after an earlier response, with the engine's own
 tools, …) goes to the engine's own route as it is, and is recorded without ids.
 
-A chat reply as a response, as vLLM's own responses route makes it.
-
-``POST /v1/responses``. A request by an earlier response's id continues its episode; the record lacks its items.
+A request by an earlier response's id continues its episode; the record lacks its items.
 """
 
 from __future__ import annotations
@@ -21,6 +17,7 @@ import uuid
 
 from slipstream_proxy.dialects.base import (
     AsAsked,
+    Read,
     ReplyTranslator,
     Turn,
     dumps,
@@ -31,10 +28,9 @@ from slipstream_proxy.dialects.base import (
     stream_events,
     stream_objects,
 )
-from slipstream_proxy.dialects.call_reader import Read
 from slipstream_proxy.dialects.chat import canonical
 from slipstream_proxy.dialects.purpose import orders, quotes
-from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items
+from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items, thought
 from slipstream_proxy.dialects.token_arrays import prompt_length
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
@@ -340,8 +336,8 @@ def _id(prefix: str) -> str:
     return f"{prefix}_{uuid.uuid4().hex[:16]}"
 
 
-def _message(text: str, uid: str, status: str = "completed", logprobs: Json = None) -> JsonObject:
-    content = [{"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs}] if text else []
+def _message(text: str, uid: str, status: str = "completed") -> JsonObject:
+    content: JsonList = [{"annotations": [], "text": text, "type": "output_text", "logprobs": None}] if text else []
     return {"id": uid, "content": content, "role": "assistant", "status": status, "type": "message", "phase": None}
 
 
@@ -460,8 +456,8 @@ class ResponsesTranslator(ChatEvents):
         message = choice["message"]
         self.model, self.usage, self.finish = read["model"], read.get("usage") or {}, choice.get("finish_reason")
         self.prompt = self.usage.get("prompt_tokens", 0)
-        if message.get("reasoning"):
-            self.output.append(_reasoned(message["reasoning"], _id("rs"), None))
+        if thoughts := thought(message):
+            self.output.append(_reasoned(thoughts, _id("rs"), None))
         if message.get("content"):
             self.output.append(_message(message["content"], _id("msg")))
         for call in message.get("tool_calls") or ():
@@ -686,7 +682,8 @@ class ResponsesTranslator(ChatEvents):
 
 def _split(delta: JsonObject) -> list[JsonObject]:
     """One delta for each thing it says: reasoning, content, then the calls by their index."""
-    made: list[JsonObject] = [{name: delta[name]} for name in ("reasoning", "content") if delta.get(name) is not None]
+    said = {"reasoning": thought(delta), "content": delta.get("content")}
+    made: list[JsonObject] = [{name: text} for name, text in said.items() if text is not None]
     groups: dict[Json, list[JsonObject]] = {}
     for call in delta.get("tool_calls") or ():
         groups.setdefault(call.get("index"), []).append(call)

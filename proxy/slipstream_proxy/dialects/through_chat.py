@@ -1,26 +1,42 @@
-"""Formats without token ids: asked as chat completions.
-
-A stream of chat events on its way to another format.
-
-Formats without token ids: asked as chat completions where the reply comes out equal, else relayed unchanged.
-"""
+"""Formats without token ids: asked as chat completions where the reply comes out equal, else relayed unchanged."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 
-from slipstream_proxy.dialects.base import AsAsked, Dialect, Hide, Injected, ReplyTranslator, Turn, event_data, loads
-from slipstream_proxy.dialects.call_reader import Read, parsed
+from slipstream_proxy.dialects.base import (
+    PACKED,
+    AsAsked,
+    Dialect,
+    Hide,
+    Injected,
+    Read,
+    ReplyTranslator,
+    Turn,
+    event_data,
+    loads,
+    parsed,
+)
 from slipstream_proxy.dialects.chat import Chat
-from slipstream_proxy.dialects.openai import PACKED
+from slipstream_proxy.dialects.purpose import orders, quotes
 from slipstream_proxy.dialects.token_arrays import FIELD
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import CallHead, Parsed
 
+log = logging.getLogger(__name__)
+
+
+def thought(said: JsonObject) -> Json:
+    """What a chat message, or a part of one, says of the model's thoughts: servers call it by two names."""
+    thoughts = said.get("reasoning")
+    return said.get("reasoning_content") if thoughts is None else thoughts
+
 
 class ChatEvents:
-    """``event`` reads a chat event; what the format makes of it is the subclass's."""
+    """A stream of chat events on its way to another format. ``event`` reads one; what the format makes of it is the
+    subclass's.
+    """
 
     failed = False
     """The engine has said an error: no end follows."""
@@ -54,8 +70,6 @@ class ChatEvents:
     def _events(self, read: JsonObject) -> list[bytes]:
         raise NotImplementedError
 
-
-log = logging.getLogger(__name__)
 
 _CHAT = Chat()
 
@@ -128,6 +142,16 @@ class ThroughChat(Dialect):
             return _CHAT.read(request, reply, head)
         read: Callable[..., Read] = self._read
         return parsed(request, reply, head, read, self._texts)
+
+    def said(self, reply: bytes, *, stream: bool) -> Turn:
+        try:
+            _, choices, _ = self._read(reply, stream=stream)
+        except Exception:
+            choices = []
+        turn = self._turn([c.message for c in choices], has_reply=True)
+        turn.quotes = [quote for choice in choices for quote in quotes(choice.message)]
+        turn.orders = orders([choice.message for choice in choices])
+        return turn
 
     def _turn(self, messages: JsonList, *, has_reply: bool = False) -> Turn:
         turn = Turn(has_reply=has_reply)

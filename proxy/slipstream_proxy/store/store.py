@@ -1,19 +1,14 @@
-"""The store over any driver (DuckDB, PostgreSQL): its parts, wired, and what people look at.
-
-The store over any driver (DuckDB, PostgreSQL): its components, wired.
+"""The store over any driver (DuckDB, PostgreSQL): its components, wired.
 
 ``store.episodes``, ``store.batches`` and so on have the methods that one would look for there. All methods block and
 may be called from any thread. Times are seconds since the epoch and always come from the caller, so that tests can move
-the clock.
-
-What people look at and nothing else needs: read from the tables that the work is done in.
+the clock. ``store.db`` is its driver: the files, and what differs between databases.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 from slipstream.contract import SqlResult
 from slipstream_proxy.log.records import Mutation
@@ -129,11 +124,6 @@ class Store:
         )
 
     @property
-    def rebuilt(self) -> bool:
-        """The file could not be opened and was set aside. This one is new: replay the spool from its first segment."""
-        return self.db.rebuilt
-
-    @property
     def shared(self) -> bool:
         """Other proxies use it too: what they decide is to be read here, not remembered."""
         return self.db.shared
@@ -167,10 +157,6 @@ class Store:
             self._deletion.rewrite(waiting)
         return waiting
 
-    def give_up(self) -> None:
-        """A rewriting that is under way ends soon and leaves everything as it was; none begins any more."""
-        self.db.give_up()
-
     def erased(self, done: Collection[Erasing]) -> None:
         """Nor does anything else (the spool, archives) hold these."""
         self._deletion.erased(done)
@@ -181,10 +167,6 @@ class Store:
         ``keep``: seconds for the lists of exported episodes.
         """
         return Pruning(self.db, self.rules).prune(now, keep)
-
-    def free_share(self) -> float:
-        """The share of the database's file that is empty, and that rewriting it would free."""
-        return self.db.free_share()
 
     def sweep(self, now: float, sure: float | None = None) -> None:
         """Idle episodes become done, groups complete by age, leases run out, orphans expire.
@@ -206,18 +188,6 @@ class Store:
         """Make the database's own file safe, and read it back. Spool segments before ``positions()`` may go then."""
         with self._upkeep:
             self._snapshots.take()
-
-    def file_missing(self) -> bool:
-        """Whether somebody deleted the database's file while it is open."""
-        return self.db.file_missing()
-
-    def copy_to(self, folder: Path) -> Path:
-        """Write a copy of the database at one moment: DuckDB's file, or PostgreSQL's dump. Raises ``StoreError``."""
-        return self.db.copy_to(folder)
-
-    def put_file_back(self) -> None:
-        """Write it again from what is open. Raises ``StoreError`` or ``OSError``."""
-        self.db.put_file_back()
 
     def close(self) -> None:
         self.db.close()

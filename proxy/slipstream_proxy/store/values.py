@@ -10,6 +10,9 @@ import pyarrow as pa
 
 from slipstream_proxy.log.records import CallHead, Parsed
 
+SAME = 1e-8
+"""Rewards that differ by less are equal, to the trainer too."""
+
 
 @dataclass(slots=True)
 class RecordedCall:
@@ -52,8 +55,6 @@ class Rules:
     """Kinds of calls that are not trained on (``kinds``)."""
     judged: tuple[str, ...] = ("judge",)
     """Names of the rewards that judges give."""
-    min_groups: int = 4
-    """What ``counts`` names as needed for a step (``trainer.min_groups``)."""
 
 
 @dataclass(slots=True)

@@ -11,8 +11,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from slipstream.client import Client
 from slipstream.config import Config, load_config
+from slipstream.contract import TaughtStep
 from slipstream.errors import ConfigError
 from slipstream.operate.run.stack import CONFIG_ENV
 from slipstream.operate.setup.profiles import PROFILES, profile_settings
@@ -153,6 +156,12 @@ def connect(args: argparse.Namespace) -> Client:
     return Client(proxy_url(args), args.key)
 
 
+def tell(args: argparse.Namespace, found: BaseModel, text: str, *, indent: int | None = None) -> int:
+    """Print what was found: as JSON where that was asked for, else the text. → Exit code 0."""
+    print(found.model_dump_json(indent=indent) if args.json else text)
+    return 0
+
+
 def when(at: float | None) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else "-"
 
@@ -166,3 +175,14 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     cells = [list(header), *([str(c) for c in row] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
+
+
+def step_line(step: TaughtStep) -> str:
+    """What becomes of a step that no version has yet."""
+    if step.step is None:
+        what = f"the trainer has batch {step.batch} of {step.model}"
+        then = "it takes no step on it, and gets the other groups again" if step.dropped else ""
+    else:
+        what = f"step {step.step} of {step.model} is in no version yet"
+        then = "the trainer drops it, and trains on the other groups again" if step.dropped else ""
+    return f"{what}: {then or 'the next version is made from it, and the audit log will name that version'}"

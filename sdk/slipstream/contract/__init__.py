@@ -5,341 +5,160 @@ travels as Arrow IPC streams, and ``BATCH_COLUMNS`` names their columns. Times a
 floats.
 """
 
-from slipstream.contract.adapters import (
-    MAX_LORA_RANKS,
-    Action,
-    Adapter,
-    AdapterEffect,
-    AdapterIn,
-    AdapterList,
-    AdapterState,
-    AdapterTrial,
-    AdapterTrialIn,
-    GateEvidence,
-    GateGroup,
-    GateGuard,
-    GateIn,
-    GateReading,
-    GateReport,
-    ReplayPair,
-    ReplayQuestion,
-    ReplaySet,
-    ReplayShown,
-    ReplayVerdict,
-    check_lora_rank,
-    descendants,
-    fallen,
-    folder_of,
-)
-from slipstream.contract.audit import (
-    Annotation,
-    AnnotationIn,
-    Annotations,
-    AuditEntry,
-    AuditPage,
-    Comment,
-    CommentIn,
-    Comments,
-    LabelAgreement,
-    LabelCase,
-    LabelCases,
-    Paused,
-    PauseIn,
-)
-from slipstream.contract.base import (
-    API,
-    EXPLORE_TAG,
-    ID_PATTERN,
-    REPLAY_OF_TAG,
-    SIBLING_TAG,
-    SIBLINGS_TAG,
-    TAG,
-    TAG_PATTERN,
-    Error,
-    Finite,
-    Headers,
-    Id,
-    Model,
-    Split,
-    Tag,
-    replay_of,
-)
-from slipstream.contract.batches import (
-    BATCH_COLUMNS,
-    BatchAck,
-    BatchGaps,
-    BatchLeaseIn,
-    ChoiceGaps,
-    TaughtStep,
-    TrainAgain,
-    TrainAgainIn,
-    TrainAgainStopped,
-    TrainAnew,
-    TrainAnewIn,
-    filter_of,
-)
-from slipstream.contract.cases import (
-    CASE_NAME,
-    CASES_MOST,
-    Case,
-    CasePage,
-    CasesChanged,
-    CaseSet,
-    CaseSets,
-    CasesIn,
-    CasesRemoved,
-)
-from slipstream.contract.episodes import (
-    FORGET_MOST,
-    THUMBS,
-    WHOLE_CALLS,
-    WORDS,
-    CallRecord,
-    Deleted,
-    DoneIn,
-    Episode,
-    EpisodeDetail,
-    EpisodePage,
-    EpisodeState,
-    FeedbackIn,
-    ForgetIn,
-    ForgetOut,
-    Form,
-    Lineage,
-    Reward,
-    RewardAck,
-    RewardIn,
-    SharedPrefix,
-    words_in,
-)
-from slipstream.contract.funnel import Funnel, FunnelLine
-from slipstream.contract.groups import (
-    BatchDetail,
-    BatchEpisodeLink,
-    BatchPage,
-    BatchSummary,
-    CallTokens,
-    GroupDetail,
-    GroupPage,
-    GroupRun,
-    GroupSummary,
-    RunJudgement,
-    Token,
-)
-from slipstream.contract.judging import (
-    CacheEntry,
-    Group,
-    GroupEpisode,
-    GroupKind,
-    GroupLease,
-    GroupLeaseIn,
-    JudgeAgreement,
-    JudgeBacklog,
-    JudgeReport,
-    JudgeSpent,
-    JudgeStatus,
-    JudgingStatus,
-    RerunIn,
-    Score,
-    ScoresIn,
-)
-from slipstream.contract.learning import (
-    Behaviour,
-    BehaviourChange,
-    CostLine,
-    CostTable,
-    Learning,
-    LearningPoint,
-    MeasuredRun,
-    MeasureMean,
-    TaskPair,
-    TaskRuns,
-    TaskStanding,
-    TaskTable,
-    WorstRun,
-)
-from slipstream.contract.names import (
-    IN_A_URL,
-    Asked,
-    Named,
-    NamedEpisode,
-    TagText,
-    id_of,
-    is_sibling,
-    name_of,
-    sibling_of,
-    tag_text,
-)
-from slipstream.contract.status import (
-    EngineReleased,
-    EngineReleaseIn,
-    Event,
-    Forgetting,
-    ForgettingStep,
-    Hold,
-    HoldIn,
-    Sidecar,
-    Sql,
-    SqlResult,
-    Status,
-)
-
-__all__ = [
-    "API",
-    "BATCH_COLUMNS",
-    "CASES_MOST",
-    "CASE_NAME",
-    "EXPLORE_TAG",
-    "FORGET_MOST",
-    "ID_PATTERN",
-    "IN_A_URL",
-    "MAX_LORA_RANKS",
-    "REPLAY_OF_TAG",
-    "SIBLINGS_TAG",
-    "SIBLING_TAG",
-    "TAG",
-    "TAG_PATTERN",
-    "THUMBS",
-    "WHOLE_CALLS",
-    "WORDS",
-    "Action",
-    "Adapter",
-    "AdapterEffect",
-    "AdapterIn",
-    "AdapterList",
-    "AdapterState",
-    "AdapterTrial",
-    "AdapterTrialIn",
-    "Annotation",
-    "AnnotationIn",
-    "Annotations",
-    "Asked",
-    "AuditEntry",
-    "AuditPage",
-    "BatchAck",
-    "BatchDetail",
-    "BatchEpisodeLink",
-    "BatchGaps",
-    "BatchLeaseIn",
-    "BatchPage",
-    "BatchSummary",
-    "Behaviour",
-    "BehaviourChange",
-    "CacheEntry",
-    "CallRecord",
-    "CallTokens",
-    "Case",
-    "CasePage",
-    "CaseSet",
-    "CaseSets",
-    "CasesChanged",
-    "CasesIn",
-    "CasesRemoved",
-    "ChoiceGaps",
-    "Comment",
-    "CommentIn",
-    "Comments",
-    "CostLine",
-    "CostTable",
-    "Deleted",
-    "DoneIn",
-    "EngineReleaseIn",
-    "EngineReleased",
-    "Episode",
-    "EpisodeDetail",
-    "EpisodePage",
-    "EpisodeState",
-    "Error",
-    "Event",
-    "FeedbackIn",
-    "Finite",
-    "ForgetIn",
-    "ForgetOut",
-    "Forgetting",
-    "ForgettingStep",
-    "Form",
-    "Funnel",
-    "FunnelLine",
-    "GateEvidence",
-    "GateGroup",
-    "GateGuard",
-    "GateIn",
-    "GateReading",
-    "GateReport",
-    "Group",
-    "GroupDetail",
-    "GroupEpisode",
-    "GroupKind",
-    "GroupLease",
-    "GroupLeaseIn",
-    "GroupPage",
-    "GroupRun",
-    "GroupSummary",
-    "Headers",
-    "Hold",
-    "HoldIn",
-    "Id",
-    "JudgeAgreement",
-    "JudgeBacklog",
-    "JudgeReport",
-    "JudgeSpent",
-    "JudgeStatus",
-    "JudgingStatus",
-    "LabelAgreement",
-    "LabelCase",
-    "LabelCases",
-    "Learning",
-    "LearningPoint",
-    "Lineage",
-    "MeasureMean",
-    "MeasuredRun",
-    "Model",
-    "Named",
-    "NamedEpisode",
-    "PauseIn",
-    "Paused",
-    "ReplayPair",
-    "ReplayQuestion",
-    "ReplaySet",
-    "ReplayShown",
-    "ReplayVerdict",
-    "RerunIn",
-    "Reward",
-    "RewardAck",
-    "RewardIn",
-    "RunJudgement",
-    "Score",
-    "ScoresIn",
-    "SharedPrefix",
-    "Sidecar",
-    "Split",
-    "Sql",
-    "SqlResult",
-    "Status",
-    "Tag",
-    "TagText",
-    "TaskPair",
-    "TaskRuns",
-    "TaskStanding",
-    "TaskTable",
-    "TaughtStep",
-    "Token",
-    "TrainAgain",
-    "TrainAgainIn",
-    "TrainAgainStopped",
-    "TrainAnew",
-    "TrainAnewIn",
-    "WorstRun",
-    "check_lora_rank",
-    "descendants",
-    "fallen",
-    "filter_of",
-    "folder_of",
-    "id_of",
-    "is_sibling",
-    "name_of",
-    "replay_of",
-    "sibling_of",
-    "tag_text",
-    "words_in",
-]
+from slipstream.contract.adapters import MAX_LORA_RANKS as MAX_LORA_RANKS
+from slipstream.contract.adapters import Action as Action
+from slipstream.contract.adapters import Adapter as Adapter
+from slipstream.contract.adapters import AdapterEffect as AdapterEffect
+from slipstream.contract.adapters import AdapterIn as AdapterIn
+from slipstream.contract.adapters import AdapterList as AdapterList
+from slipstream.contract.adapters import AdapterState as AdapterState
+from slipstream.contract.adapters import AdapterTrial as AdapterTrial
+from slipstream.contract.adapters import AdapterTrialIn as AdapterTrialIn
+from slipstream.contract.adapters import GateEvidence as GateEvidence
+from slipstream.contract.adapters import GateGroup as GateGroup
+from slipstream.contract.adapters import GateGuard as GateGuard
+from slipstream.contract.adapters import GateIn as GateIn
+from slipstream.contract.adapters import GateReading as GateReading
+from slipstream.contract.adapters import GateReport as GateReport
+from slipstream.contract.adapters import ReplayPair as ReplayPair
+from slipstream.contract.adapters import ReplayQuestion as ReplayQuestion
+from slipstream.contract.adapters import ReplaySet as ReplaySet
+from slipstream.contract.adapters import ReplayShown as ReplayShown
+from slipstream.contract.adapters import ReplayVerdict as ReplayVerdict
+from slipstream.contract.adapters import check_lora_rank as check_lora_rank
+from slipstream.contract.adapters import descendants as descendants
+from slipstream.contract.adapters import fallen as fallen
+from slipstream.contract.adapters import folder_of as folder_of
+from slipstream.contract.audit import Annotation as Annotation
+from slipstream.contract.audit import AnnotationIn as AnnotationIn
+from slipstream.contract.audit import Annotations as Annotations
+from slipstream.contract.audit import AuditEntry as AuditEntry
+from slipstream.contract.audit import AuditPage as AuditPage
+from slipstream.contract.audit import Comment as Comment
+from slipstream.contract.audit import CommentIn as CommentIn
+from slipstream.contract.audit import Comments as Comments
+from slipstream.contract.audit import LabelAgreement as LabelAgreement
+from slipstream.contract.audit import LabelCase as LabelCase
+from slipstream.contract.audit import LabelCases as LabelCases
+from slipstream.contract.audit import Paused as Paused
+from slipstream.contract.audit import PauseIn as PauseIn
+from slipstream.contract.base import API as API
+from slipstream.contract.base import EXPLORE_TAG as EXPLORE_TAG
+from slipstream.contract.base import ID_PATTERN as ID_PATTERN
+from slipstream.contract.base import REPLAY_OF_TAG as REPLAY_OF_TAG
+from slipstream.contract.base import SIBLING_TAG as SIBLING_TAG
+from slipstream.contract.base import SIBLINGS_TAG as SIBLINGS_TAG
+from slipstream.contract.base import TAG as TAG
+from slipstream.contract.base import TAG_PATTERN as TAG_PATTERN
+from slipstream.contract.base import Error as Error
+from slipstream.contract.base import Finite as Finite
+from slipstream.contract.base import Headers as Headers
+from slipstream.contract.base import Id as Id
+from slipstream.contract.base import Model as Model
+from slipstream.contract.base import Split as Split
+from slipstream.contract.base import Tag as Tag
+from slipstream.contract.base import replay_of as replay_of
+from slipstream.contract.batches import BATCH_COLUMNS as BATCH_COLUMNS
+from slipstream.contract.batches import BatchAck as BatchAck
+from slipstream.contract.batches import BatchGaps as BatchGaps
+from slipstream.contract.batches import BatchLeaseIn as BatchLeaseIn
+from slipstream.contract.batches import ChoiceGaps as ChoiceGaps
+from slipstream.contract.batches import TaughtStep as TaughtStep
+from slipstream.contract.batches import TrainAgain as TrainAgain
+from slipstream.contract.batches import TrainAgainIn as TrainAgainIn
+from slipstream.contract.batches import TrainAgainStopped as TrainAgainStopped
+from slipstream.contract.batches import TrainAnew as TrainAnew
+from slipstream.contract.batches import TrainAnewIn as TrainAnewIn
+from slipstream.contract.batches import filter_of as filter_of
+from slipstream.contract.cases import CASE_NAME as CASE_NAME
+from slipstream.contract.cases import CASES_MOST as CASES_MOST
+from slipstream.contract.cases import Case as Case
+from slipstream.contract.cases import CasePage as CasePage
+from slipstream.contract.cases import CasesChanged as CasesChanged
+from slipstream.contract.cases import CaseSet as CaseSet
+from slipstream.contract.cases import CaseSets as CaseSets
+from slipstream.contract.cases import CasesIn as CasesIn
+from slipstream.contract.cases import CasesRemoved as CasesRemoved
+from slipstream.contract.episodes import FORGET_MOST as FORGET_MOST
+from slipstream.contract.episodes import THUMBS as THUMBS
+from slipstream.contract.episodes import WHOLE_CALLS as WHOLE_CALLS
+from slipstream.contract.episodes import WORDS as WORDS
+from slipstream.contract.episodes import CallRecord as CallRecord
+from slipstream.contract.episodes import Deleted as Deleted
+from slipstream.contract.episodes import DoneIn as DoneIn
+from slipstream.contract.episodes import Episode as Episode
+from slipstream.contract.episodes import EpisodeDetail as EpisodeDetail
+from slipstream.contract.episodes import EpisodePage as EpisodePage
+from slipstream.contract.episodes import EpisodeState as EpisodeState
+from slipstream.contract.episodes import FeedbackIn as FeedbackIn
+from slipstream.contract.episodes import ForgetIn as ForgetIn
+from slipstream.contract.episodes import ForgetOut as ForgetOut
+from slipstream.contract.episodes import Form as Form
+from slipstream.contract.episodes import Lineage as Lineage
+from slipstream.contract.episodes import Reward as Reward
+from slipstream.contract.episodes import RewardAck as RewardAck
+from slipstream.contract.episodes import RewardIn as RewardIn
+from slipstream.contract.episodes import SharedPrefix as SharedPrefix
+from slipstream.contract.episodes import words_in as words_in
+from slipstream.contract.funnel import Funnel as Funnel
+from slipstream.contract.funnel import FunnelLine as FunnelLine
+from slipstream.contract.groups import BatchDetail as BatchDetail
+from slipstream.contract.groups import BatchEpisodeLink as BatchEpisodeLink
+from slipstream.contract.groups import BatchPage as BatchPage
+from slipstream.contract.groups import BatchSummary as BatchSummary
+from slipstream.contract.groups import CallTokens as CallTokens
+from slipstream.contract.groups import GroupDetail as GroupDetail
+from slipstream.contract.groups import GroupPage as GroupPage
+from slipstream.contract.groups import GroupRun as GroupRun
+from slipstream.contract.groups import GroupSummary as GroupSummary
+from slipstream.contract.groups import RunJudgement as RunJudgement
+from slipstream.contract.groups import Token as Token
+from slipstream.contract.judging import CacheEntry as CacheEntry
+from slipstream.contract.judging import Group as Group
+from slipstream.contract.judging import GroupEpisode as GroupEpisode
+from slipstream.contract.judging import GroupKind as GroupKind
+from slipstream.contract.judging import GroupLease as GroupLease
+from slipstream.contract.judging import GroupLeaseIn as GroupLeaseIn
+from slipstream.contract.judging import JudgeAgreement as JudgeAgreement
+from slipstream.contract.judging import JudgeBacklog as JudgeBacklog
+from slipstream.contract.judging import JudgeReport as JudgeReport
+from slipstream.contract.judging import JudgeSpent as JudgeSpent
+from slipstream.contract.judging import JudgeStatus as JudgeStatus
+from slipstream.contract.judging import JudgingStatus as JudgingStatus
+from slipstream.contract.judging import RerunIn as RerunIn
+from slipstream.contract.judging import Score as Score
+from slipstream.contract.judging import ScoresIn as ScoresIn
+from slipstream.contract.learning import Behaviour as Behaviour
+from slipstream.contract.learning import BehaviourChange as BehaviourChange
+from slipstream.contract.learning import CostLine as CostLine
+from slipstream.contract.learning import CostTable as CostTable
+from slipstream.contract.learning import Learning as Learning
+from slipstream.contract.learning import LearningPoint as LearningPoint
+from slipstream.contract.learning import MeasuredRun as MeasuredRun
+from slipstream.contract.learning import MeasureMean as MeasureMean
+from slipstream.contract.learning import TaskPair as TaskPair
+from slipstream.contract.learning import TaskRuns as TaskRuns
+from slipstream.contract.learning import TaskStanding as TaskStanding
+from slipstream.contract.learning import TaskTable as TaskTable
+from slipstream.contract.learning import WorstRun as WorstRun
+from slipstream.contract.names import IN_A_URL as IN_A_URL
+from slipstream.contract.names import Asked as Asked
+from slipstream.contract.names import Named as Named
+from slipstream.contract.names import NamedEpisode as NamedEpisode
+from slipstream.contract.names import TagText as TagText
+from slipstream.contract.names import id_of as id_of
+from slipstream.contract.names import is_sibling as is_sibling
+from slipstream.contract.names import name_of as name_of
+from slipstream.contract.names import sibling_of as sibling_of
+from slipstream.contract.names import tag_text as tag_text
+from slipstream.contract.status import EngineReleased as EngineReleased
+from slipstream.contract.status import EngineReleaseIn as EngineReleaseIn
+from slipstream.contract.status import Event as Event
+from slipstream.contract.status import Forgetting as Forgetting
+from slipstream.contract.status import ForgettingStep as ForgettingStep
+from slipstream.contract.status import Hold as Hold
+from slipstream.contract.status import HoldIn as HoldIn
+from slipstream.contract.status import Sidecar as Sidecar
+from slipstream.contract.status import Sql as Sql
+from slipstream.contract.status import SqlResult as SqlResult
+from slipstream.contract.status import Status as Status

@@ -94,14 +94,9 @@ class GateGuard(Model):
     """That it is worse by more than a tenth of its range. At ``GateReport.threshold`` ``gate.guard_action`` is done."""
 
 
-class GateReport(Model):
-    """What the gate knows about the version that new episodes get, compared with the last accepted one."""
+class GateFigures(Model):
+    """A trial's figures."""
 
-    decision: Literal["undecided", "accept", "rollback"] = "undecided"
-    control: str = ""
-    """What the version is compared with, and a rollback goes back to. In a verdict on a slow slide: ``best``."""
-    best: str = ""
-    """The version that no later one was shown to beat. A slow slide is measured against it."""
     difference: float | None = None
     """Mean reward on trial minus that of the control, in reward units and clipped to the usual range of rewards."""
     lower: float | None = None
@@ -109,27 +104,44 @@ class GateReport(Model):
     """
     upper: float | None = None
     """Below 0 exactly when the evidence reaches its threshold: the two are one calculation."""
+    trial_episodes: int = 0
+    """Runs that ``difference`` is of: of all versions on trial since the last verdict."""
+    control_episodes: int = 0
+    evidence: float = 0.0
+    """Against what is served. At the threshold it is taken back."""
+    drift_difference: float | None = None
+    """Mean reward of what is served minus that of ``best``, in reward units."""
+    drift_evidence: float = 0.0
+    """The part of ``evidence`` that says "worse than ``best``"."""
+
+
+class GateReport(GateFigures):
+    """What the gate knows about the version that new episodes get, compared with the last accepted one."""
+
+    decision: Literal["undecided", "accept", "rollback"] = "undecided"
+    control: str = ""
+    """What the version is compared with, and a rollback goes back to. In a verdict on a slow slide: ``best``."""
+    best: str = ""
+    """The version that no later one was shown to beat. A slow slide is measured against it."""
     own_episodes: int = 0
     """Runs of this version itself that were counted."""
     own_difference: float | None = None
     """As ``difference``, of these runs alone. None: it has none, or the control has none."""
     timed_out: int = 0
     """Those of them that had no reward before the deadline."""
-    trial_episodes: int = 0
-    """Runs that ``difference`` is of: of all versions on trial since the last verdict."""
-    control_episodes: int = 0
-    evidence: float = 0.0
-    """Against what is served. At ``threshold`` it is taken back."""
     threshold: float = 100.0
-    drift_difference: float | None = None
-    """Mean reward of what is served minus that of ``best``, in reward units."""
-    drift_evidence: float = 0.0
-    """The part of ``evidence`` that says "worse than ``best``"."""
+    """Of ``evidence``."""
     control_share: float = 0.0
     """Share of new episodes on the control now. It grows when there is suspicion."""
     best_share: float = 0.0
+    trial_share: float = 0.0
+    """Canary: share of new runs on the version on trial now; in the stage of ``gate.first`` of those who go first."""
+    stage: int | None = None
+    """Canary: where ``gate.plan`` stands, from 1 on. None: there is no plan, or nothing is on trial."""
+    gets: str = ""
+    """Canary: who gets the version on trial now, and what leads to the plan's next stage, in a sentence."""
     episodes_left: int | None = None
-    """Finished episodes on trial until a verdict is likely. None: it cannot be said; ``reason`` says why."""
+    """New runs, of all versions, until a verdict is likely. None: it cannot be said; ``reason`` says why."""
     reason: str = ""
     """Why there is no verdict yet, or what decided, in a sentence."""
     fix: str | None = None
@@ -142,20 +154,12 @@ class GateReport(Model):
     guards: list[GateGuard] = Field(default_factory=list)
 
 
-class GateReading(Model):
-    """A moment of a trial: the figures of ``GateReport`` as they were after an episode."""
+class GateReading(GateFigures):
+    """A moment of a trial: its figures as they were after an episode."""
 
     outcome: int
     """The number of the finished episode after which it was read."""
     at: float
-    trial_episodes: int = 0
-    control_episodes: int = 0
-    difference: float | None = None
-    lower: float | None = None
-    upper: float | None = None
-    evidence: float = 0.0
-    drift_difference: float | None = None
-    drift_evidence: float = 0.0
 
 
 class GateEvidence(Model):
@@ -346,13 +350,11 @@ def fallen(adapters: Mapping[str, Adapter], name: str | None) -> str | None:
 def descendants(adapters: Mapping[str, Adapter], names: Collection[str]) -> list[str]:
     """Versions that were made from one of these, directly or not, by version. Those themselves are left out."""
     found = set(names)
-    for a in sorted(
-        adapters.values(), key=lambda a: (a.model, a.version)
-    ):  # a parent comes before what is made from it
+    ordered = sorted(adapters.values(), key=lambda a: (a.model, a.version))
+    for a in ordered:  # a parent comes before what is made from it
         if a.parent in found:
             found.add(a.name)
-    left = [adapters[name] for name in found - set(names) if name in adapters]
-    return [a.name for a in sorted(left, key=lambda a: (a.model, a.version))]
+    return [a.name for a in ordered if a.name in found and a.name not in names]
 
 
 class AdapterList(Model):

@@ -283,39 +283,32 @@ class ForgetIn(Model):
     """With the tag ``user`` of this value."""
 
 
-class ForgetOut(Model):
-    forgotten: int
+class ForgottenTraces(Model):
+    """Where forgotten episodes have gone."""
+
     adapters: list[str]
     """Adapters that were trained on one of them."""
     made_from: list[str] = Field(default_factory=list)
     """Those that were made from these, and go on with what they learned. ``slipstream adapters retrain`` helps."""
-    exports: list[str] = Field(default_factory=list)
-    """Datasets that one of them stands in, as ``Deleted`` has them."""
     anew: list[str] = Field(default_factory=list)
     """Those that were taken back for that and are trained anew (``store.forget``)."""
     steps: list[TaughtStep] = Field(default_factory=list)
     """Steps from it that no version has yet, and batches with it that the trainer has."""
     cases: list[str] = Field(default_factory=list)
     """Sets of cases that had a copy of one. The copies are gone."""
+    exports: list[str] = Field(default_factory=list)
+    """Datasets that one of them stands in (an export's ``x-slipstream-export``), which are where they were taken to;
+    archives of days are rewritten without it.
+    """
+
+
+class ForgetOut(ForgottenTraces):
+    forgotten: int
     unknown: list[str] = Field(default_factory=list)
     """Ids of no episode."""
     more: bool = False
     """There are more of them: ask again."""
 
 
-class Deleted(Model):
+class Deleted(ForgottenTraces):
     id: Id
-    adapters: list[str]
-    """Adapters that were trained on it."""
-    made_from: list[str] = Field(default_factory=list)
-    """Those that were made from these."""
-    anew: list[str] = Field(default_factory=list)
-    """Those that were taken back for that and are trained anew (``store.forget``)."""
-    steps: list[TaughtStep] = Field(default_factory=list)
-    """Steps from it that no version has yet, and batches with it that the trainer has."""
-    cases: list[str] = Field(default_factory=list)
-    """Sets of cases that had a copy. The copies are gone."""
-    exports: list[str] = Field(default_factory=list)
-    """Datasets that it stands in (an export's ``x-slipstream-export``), which are where they were taken to; archives of
-    days are rewritten without it.
-    """

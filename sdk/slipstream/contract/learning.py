@@ -47,14 +47,18 @@ class Learning(Model):
     """Series that have fewer episodes than those shown."""
 
 
-class TaskRuns(Model):
-    """A task's rewarded runs with the base model, or the latest ones with a version."""
+class MeasureMean(Model):
+    """A mean over ``n`` runs. The true one lies between ``low`` and ``high`` in 95 of 100 cases."""
 
     n: int
     mean: float
     low: float
-    """The true mean lies between ``low`` and ``high`` in 95 of 100 cases."""
     high: float
+
+
+class TaskRuns(MeasureMean):
+    """A task's rewarded runs with the base model, or the latest ones with a version: the mean of their rewards."""
+
     calls: float
     """Mean of a run, as ``tokens`` that were sampled."""
     tokens: float
@@ -81,15 +85,6 @@ class TaskStanding(Model):
     high: float | None = None
     worst: list[WorstRun] = Field(default_factory=list)
     """Of ``now`` where there are such runs, the lowest reward first."""
-
-
-class MeasureMean(Model):
-    """Mean of a side measure over ``n`` runs, and between what the true mean lies in 95 of 100 cases."""
-
-    n: int
-    mean: float
-    low: float
-    high: float
 
 
 class MeasuredRun(Model):

@@ -1,9 +1,4 @@
-"""Where things stand, and how engine and trainer share a GPU.
-
-One GPU for engine and trainer: who has it, and until when.
-
-Events, status and SQL: how users see where things stand.
-"""
+"""Where things stand: status, events and SQL. And how engine and trainer share a GPU: who has it, and until when."""
 
 from __future__ import annotations
 
@@ -112,6 +107,8 @@ class Status(Model):
     started: float
     models: dict[str, str]
     """Trained model → what is live."""
+    canaries: dict[str, str] = Field(default_factory=dict)
+    """Trained model → who gets the canary that is on trial, as ``GateReport.gets``."""
     headlines: dict[str, str] = Field(default_factory=dict)
     """Trained model → whether it is better than its base, and how sure that is, in one sentence."""
     engines: list[dict[str, JsonValue]] = Field(default_factory=list)

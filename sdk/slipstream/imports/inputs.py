@@ -1,17 +1,12 @@
-"""Whatever a program has written down as a model's input or output, as messages.
-
-Items of OpenAI's Responses, as chat completions' messages.
-
-Messages of whatever a program has written down as a model's input or output.
-"""
+"""Whatever a program has written down as a model's input or output, as messages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slipstream.imports.messages import Message, Spoken, content_into, expand, names_role
+from slipstream.imports.messages import Message, Spoken, content_into, expand, grow, names_role
 from slipstream.imports.report import Place, Value
-from slipstream.imports.values import listed, mapping, parsed, text_of, tool_call
+from slipstream.imports.values import first, listed, mapping, parsed, text_of, tool_call
 
 ITEMS = (
     "function_call",
@@ -42,26 +37,16 @@ def of_items(items: Sequence[Value], place: Place) -> list[Message]:
         own = mapping(item)
         kind = own.get("type")
         if kind in ("function_call_output", "custom_tool_call_output", "local_shell_call_output"):
-            found.append(
-                {
-                    "role": "tool",
-                    "tool_call_id": text_of(own.get("call_id") or ""),
-                    "content": _output(own.get("output"), place),
-                }
-            )
+            ident, said = text_of(own.get("call_id") or ""), _output(own.get("output"), place)
+            found.append({"role": "tool", "tool_call_id": ident, "content": said})
             continue
         if kind in ("function_call", "custom_tool_call", "local_shell_call", "mcp_call"):
             name = own.get("name") or kind
-            given = next((own[n] for n in ("arguments", "input", "action") if own.get(n) is not None), None)
+            given = first(own, "arguments", "input", "action")
             if kind == "custom_tool_call" and isinstance(given, str):
                 given = {"input": given}
-            new: list[Message] = [
-                {
-                    "role": "assistant",
-                    "content": None,
-                    "tool_calls": [tool_call(own.get("call_id") or own.get("id"), name, given)],
-                }
-            ]
+            call = tool_call(own.get("call_id") or own.get("id"), name, given)
+            new: list[Message] = [{"role": "assistant", "content": None, "tool_calls": [call]}]
         elif kind == "reasoning":
             texts = [
                 text_of(mapping(p).get("text", "")) for p in [*listed(own.get("summary")), *listed(own.get("content"))]
@@ -100,13 +85,8 @@ def _join(found: list[Message], message: Message) -> None:
         or (last.get("tool_calls") and message.get("content"))
     ):
         found.append(message)
-        return
-    for name in ("tool_calls",):
-        if message.get(name):
-            last[name] = [*listed(last.get(name)), *listed(message[name])]
-    for name in ("content", "reasoning_content"):
-        if message.get(name):
-            last[name] = f"{last[name]}\n{message[name]}" if last.get(name) else message[name]
+    else:
+        grow(last, message)
 
 
 WRAPPED = (
@@ -132,14 +112,10 @@ def messages_of(value: Value, role: str, place: Place) -> list[Message]:
         return []
     text = isinstance(value, str) or role == "assistant"
     if text and (isinstance(read, bool | int | float) or (isinstance(read, list) and not _holds_messages(value, read))):
-        return [
-            {"role": role, "content": text_of(value)}
-        ]  # what a model answered as JSON, or a text that is no message
+        # what a model answered as JSON, or a text that is no message
+        return [{"role": role, "content": text_of(value)}]
     if isinstance(read, Mapping):
-        own = mapping(read)
-        if wrapped := _wrapped(own, role, place):
-            return wrapped
-        return expand(value, role, place)
+        return _wrapped(mapping(read), role, place) or expand(value, role, place)
     if not isinstance(read, list):
         return expand(read, role, place)
     value = read
@@ -172,16 +148,16 @@ def _holds_messages(value: Value, read: list[Value]) -> bool:
 def _wrapped(own: Mapping[str, Value], role: str, place: Place) -> list[Message]:
     if "role" in own or "from" in own:
         return []
-    first: list[Message] = []
+    before: list[Message] = []
     for name in ("system", "systemInstruction", "system_instruction", "instructions"):
         config = own.get(name) or mapping(own.get("config")).get(name)
         if config:
             inner = parsed(config)
             inner = inner if isinstance(inner, Mapping) else {"content": inner}
-            first = expand({**inner, "role": "system"}, "system", place)
+            before = expand({**inner, "role": "system"}, "system", place)
     for name in WRAPPED:
         if name == "messages" and isinstance(inner := parsed(own.get(name)), Mapping):
-            return [*first, *messages_of([inner], role, place)]
+            return [*before, *messages_of([inner], role, place)]
         if isinstance(inner := parsed(own.get(name)), list | Mapping) and inner:
             if name == "candidates":
                 inner = [{**mapping(mapping(c).get("content")), "role": "assistant"} for c in listed(inner)]
@@ -191,9 +167,9 @@ def _wrapped(own: Mapping[str, Value], role: str, place: Place) -> list[Message]
                 ]
             found = messages_of(inner, role, place)
             if found:
-                return [*first, *found]
+                return [*before, *found]
         elif isinstance(inner, str) and inner and name in ("input", "prompt", "output", "response", "result"):
-            return [*first, *expand(inner, role, place)]
+            return [*before, *expand(inner, role, place)]
     return []
 
 

@@ -1,8 +1,5 @@
-"""Messages in the spellings of other programs, as chat completions have them.
-
-Parts of a message's content: OpenAI's, Anthropic's, Gemini's, Bedrock's, Vercel's and OpenTelemetry's.
-
-Messages compared and paired: what is the same in two spellings, and which answer is of which call.
+"""Messages in the spellings of other programs, as chat completions have them: OpenAI's, Anthropic's, Gemini's,
+Bedrock's, Vercel's and OpenTelemetry's.
 """
 
 from __future__ import annotations
@@ -32,6 +29,9 @@ def part_of(item: Value, place: Place) -> Found:
     kind = str(part.get("type") or "")
     if (reader := KINDS.get(kind)) is not None:
         yield from reader(part)
+    elif kind == "message":  # what a reply of the responses format is made of
+        for inner in listed(part.get("content")):
+            yield from part_of(inner, place)
     elif kind.startswith("tool-"):
         yield from _vercel_ui(part, kind.removeprefix("tool-"))
     elif kind in SILENT:
@@ -366,9 +366,7 @@ def call_of(value: Value, place: Place) -> Value:
     name = next((function[n] for n in ("name", "toolName", "tool_name", "function_name") if function.get(n)), None)
     if name is None:
         place.drop("a tool call", "it names no tool")
-    given = next(
-        (function[n] for n in ("arguments", "args", "input", "parameters") if function.get(n) is not None), None
-    )
+    given = first(function, "arguments", "args", "input", "parameters")
     ident = next((call[n] for n in ("id", "toolCallId", "tool_call_id", "call_id", "toolUseId") if call.get(n)), None)
     return tool_call(ident, name or "", given)
 
@@ -381,7 +379,7 @@ def _read(own: Mapping[str, Value], role: str, place: Place) -> list[Message]:
         if isinstance(own.get(name), str):
             made.add("thought", own[name])
             break
-    content = next((own[n] for n in ("content", "parts", "value", "text") if own.get(n) is not None), None)
+    content = first(own, "content", "parts", "value", "text")
     if "parts" in own and isinstance(parsed(own["parts"]), list):
         content = own["parts"]
     if named == "tool" and isinstance(content, Mapping):
@@ -447,6 +445,15 @@ def _messages(role: str, own: Mapping[str, Value], made: Spoken) -> list[Message
     elif role == "assistant" and not found and ("content" in own or "parts" in own):
         found = [{"role": role, "content": ""}]
     return found
+
+
+def grow(message: Message, more: Message) -> None:
+    """The next part of the same reply."""
+    for name in ("content", "reasoning_content"):
+        if more.get(name):
+            message[name] = f"{message[name]}\n{more[name]}" if message.get(name) else more[name]
+    if more.get("tool_calls"):
+        message["tool_calls"] = [*listed(message.get("tool_calls")), *listed(more["tool_calls"])]
 
 
 def plain_key(message: Message) -> str:

@@ -25,6 +25,14 @@ class Told:
     completion_tokens: int | None = None
     model: str | None = None
 
+    @classmethod
+    def between(
+        cls, begin: float | None, end: float | None, counts: tuple[int | None, int | None], model: Value
+    ) -> Told:
+        """``counts``: the tokens of prompt and completion."""
+        seconds = None if begin is None or end is None else max(0.0, end - begin)
+        return cls(begin, seconds, *counts, str(model) if model else None)
+
     def body(self, message: int) -> dict[str, Value]:
         named = {"at": self.at, "seconds": self.seconds, "model": self.model}
         named |= {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens}

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from slipstream.imports.records import LogRun
@@ -37,16 +36,6 @@ FORMS = {
 """Name → what it is. A row is of the first that claims it."""
 
 
-@dataclass(slots=True)
-class Reading:
-    """What a form is given while it reads."""
-
-    report: Report
-
-    def at(self, row: LogRow) -> Place:
-        return Place(self.report, row.where)
-
-
 class Form(Protocol):
     """What each module in ``forms`` has. ``GATHERS``: rows that no form claims belong to the run before them."""
 
@@ -55,7 +44,7 @@ class Form(Protocol):
     def is_one(self, row: Mapping[str, Value]) -> bool:
         """Whether a row is of this form."""
 
-    def runs(self, rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
+    def runs(self, rows: Iterable[LogRow], report: Report) -> Iterator[LogRun]:
         """The episodes of rows that follow each other."""
 
 
@@ -75,17 +64,23 @@ def detected(row: Mapping[str, Value]) -> str | None:
 
 ReadRow = Callable[[dict[str, Value], Place], Iterable[LogRun]]
 """The runs that a row says. Raises ``Refused``."""
+ReadRows = Callable[[Iterable[LogRow], Report], Iterator[LogRun]]
 
 
-def each(rows: Iterable[LogRow], reading: Reading, read: ReadRow) -> Iterator[LogRun]:
-    """The runs of rows that stand for themselves. One that cannot be read is told to the report."""
-    for row in rows:
-        runs: list[LogRun] = []
-        with guarded(reading.at(row)):
-            runs = list(read(row.value, reading.at(row)))
-        for run in runs:
-            run.share = row.share
-        yield from runs
+def each(read: ReadRow) -> ReadRows:
+    """A form's ``runs``, where rows stand for themselves. A row that cannot be read is told to the report."""
+
+    def runs(rows: Iterable[LogRow], report: Report) -> Iterator[LogRun]:
+        for row in rows:
+            place = Place(report, row.where)
+            found: list[LogRun] = []
+            with guarded(place):
+                found = list(read(row.value, place))
+            for run in found:
+                run.share = row.share
+            yield from found
+
+    return runs
 
 
 @contextlib.contextmanager

@@ -1,8 +1,5 @@
-"""Rows of a log: packed or not, lines or one list.
-
-Bytes of a log: packed or not, in UTF-8 or UTF-16, as lines or as one text. Memory is bounded by one row.
-
-Rows of a log: objects of JSON lines, of a JSON list, of values one after the other, or of Parquet.
+"""Rows of a log: objects of JSON lines, of a JSON list, of values one after the other, or of Parquet. JSON is packed or
+not, in UTF-8 or UTF-16. Memory is bounded by one row.
 """
 
 from __future__ import annotations

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slipstream.imports.inputs import messages_of
 from slipstream.imports.messages import Message
 from slipstream.imports.records import LogRun, ModelCall
-from slipstream.imports.registry import Reading
-from slipstream.imports.report import Place, Value
+from slipstream.imports.registry import ReadRows, guarded
+from slipstream.imports.report import Place, Report, Value
 from slipstream.imports.rows import LogRow
-from slipstream.imports.values import listed, mapping, parsed, whole
+from slipstream.imports.values import first, listed, mapping, parsed, whole
 
 
 @dataclass(slots=True)
@@ -40,8 +40,8 @@ class Trace:
         if span and parent:
             self.parents[span] = str(parent)
 
-    def run(self, tool: str, reading: Reading) -> LogRun:
-        place = Place(reading.report, f"{self.file}: trace {self.id or 'without an id'}")
+    def run(self, tool: str, report: Report) -> LogRun:
+        place = Place(report, f"{self.file}: trace {self.id or 'without an id'}")
         run = LogRun(place.where, self.id and f"{tool}-{self.id}", self.task, tags=self.tags, share=self.share)
         run.calls = list(self._sampled(place))
         names = Counter(name for name, _, _ in self.scores)
@@ -110,7 +110,7 @@ class Traces(dict[str, Trace]):
         whole.parents |= part.parents
         whole.scores += part.scores
 
-    def runs(self, tool: str, reading: Reading) -> Iterator[LogRun]:
+    def runs(self, tool: str, report: Report) -> Iterator[LogRun]:
         homes = {span: trace for trace in self.values() for span in trace.spans} if self.late else {}
         for late in self.late:
             named = [str(i) for i in late.ids if i not in (None, "")]
@@ -121,7 +121,24 @@ class Traces(dict[str, Trace]):
                 root = not any(trace.parents.get(i) for i in named)
                 trace.scores.append((late.name, late.value, late.of_trace and root))
         for trace in self.values():
-            yield trace.run(tool, reading)
+            yield trace.run(tool, report)
+
+
+def gathered(tool: str) -> Callable[[Callable[[Traces, LogRow, Place], None]], ReadRows]:
+    """A form's ``runs``, where a row is a part of a trace: the function puts it to its own in ``Traces``."""
+
+    def form(take: Callable[[Traces, LogRow, Place], None]) -> ReadRows:
+        def runs(rows: Iterable[LogRow], report: Report) -> Iterator[LogRun]:
+            found = Traces()
+            for row in rows:
+                place = Place(report, row.where)
+                with guarded(place):
+                    take(found, row, place)
+            yield from found.runs(tool, report)
+
+        return runs
+
+    return form
 
 
 def replies_of(output: Value, sent: list[Message], place: Place) -> list[Message]:
@@ -152,15 +169,9 @@ def tool_of(value: Value) -> Value:
     tool = mapping(value)
     if "function" in tool or not tool.get("name"):
         return parsed(value)
-    schema = next((tool[n] for n in ("parameters", "input_schema", "inputSchema") if tool.get(n) is not None), None)
+    schema = first(tool, "parameters", "input_schema", "inputSchema")
     function = {"name": tool["name"]} | ({"description": tool["description"]} if tool.get("description") else {})
     return {"type": "function", "function": function | ({"parameters": parsed(schema)} if schema is not None else {})}
-
-
-def tokens(usage: Iterable[tuple[Mapping[str, Value], tuple[str, ...]]]) -> int | None:
-    """The first count that is there, of objects and the names that it has in them."""
-    counts = (whole(told[name]) for told, names in usage for name in names if name in told)
-    return next((count for count in counts if count is not None), None)
 
 
 PROMPT = (
@@ -186,4 +197,9 @@ COMPLETION = (
 def usage_of(*told: Value) -> tuple[int | None, int | None]:
     """Tokens of prompt and completion, by any of the names that providers have for them."""
     objects = [mapping(t) for t in told]
-    return tokens((o, PROMPT) for o in objects), tokens((o, COMPLETION) for o in objects)
+
+    def count(names: Iterable[str]) -> int | None:
+        counts = (whole(o[name]) for o in objects for name in names if name in o)
+        return next((n for n in counts if n is not None), None)
+
+    return count(PROMPT), count(COMPLETION)

@@ -1,9 +1,4 @@
-"""A file of any known form, read, and its episodes on their way in.
-
-A file of any known form → the bodies that bring its episodes in.
-
-Episodes of a file on their way in: many at once, because each waits for its commit.
-"""
+"""A file of any known form, read, and its episodes on their way in: many at once, because each waits for its commit."""
 
 from __future__ import annotations
 
@@ -21,7 +16,7 @@ from typing import NamedTuple
 from slipstream.client import AsyncClient
 from slipstream.errors import ApiError
 from slipstream.imports.records import LogRun
-from slipstream.imports.registry import Reading, detected, form_of
+from slipstream.imports.registry import detected, form_of
 from slipstream.imports.report import Counts, Report, Value
 from slipstream.imports.rows import LogRow, read_rows
 from slipstream.imports.values import listed, mapping
@@ -44,7 +39,7 @@ class Entry(NamedTuple):
     counts: Counts = Counts()
 
 
-def named_rows(rows: Iterator[LogRow], form: str | None, reading: Reading) -> Iterator[tuple[str, LogRow]]:
+def named_rows(rows: Iterator[LogRow], form: str | None, report: Report) -> Iterator[tuple[str, LogRow]]:
     """Rows with their form's name. Rows that no form claims go with a form that gathers, else they are refused."""
     current = form
     for row in rows:
@@ -53,9 +48,7 @@ def named_rows(rows: Iterator[LogRow], form: str | None, reading: Reading) -> It
             name = current
         if name is None:
             fields = ", ".join(sorted(map(str, row.value))[:8]) or "none"
-            reading.report.refuse(
-                reading.at(row).where, f"no messages (nor request and response); its fields: {fields}"
-            )
+            report.refuse(row.where, f"no messages (nor request and response); its fields: {fields}")
             continue
         current = name
         yield name, row
@@ -63,16 +56,15 @@ def named_rows(rows: Iterator[LogRow], form: str | None, reading: Reading) -> It
 
 def read_log(paths: Sequence[Path], task: str | None, report: Report, form: str | None = None) -> Iterator[Entry]:
     """The episodes of files. What is not taken is told to ``report``. ``task``: of those that name none."""
-    reading = Reading(report)
     rows = (
         row._replace(share=(n + row.share) / len(paths))
         for n, path in enumerate(paths)
         for row in read_rows(path, report)
     )
-    named = named_rows(rows, form, reading)
+    named = named_rows(rows, form, report)
     names = _Names()
     for name, part in itertools.groupby(named, lambda pair: pair[0]):
-        for run in form_of(name).runs((row for _, row in part), reading):
+        for run in form_of(name).runs((row for _, row in part), report):
             if (entry := entry_of(run, task, report)) is not None:
                 yield names.told_apart(entry, run, report)
 

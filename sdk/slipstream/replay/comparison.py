@@ -107,7 +107,7 @@ class CasePair:
     steps: int = 1
     place: str = ""
     """What tells the case from others, where its name alone does not."""
-    typical: tuple[int, int] = (0, 0)
+    shown: tuple[int, int] = (0, 0)
     """At that call, the reply of each side that people see."""
     why: tuple[str, str] | None = None
     """Of whole runs: what each side's came to."""
@@ -232,14 +232,6 @@ def _scores(step: ReplayStep, score: Callable[[CallRecord, Reply], float]) -> tu
     return [score(step.call, r) for r in step.candidate], [score(step.call, r) for r in step.control]
 
 
-def _called(step: ReplayStep) -> bool:
-    return bool(calls_of(step.call.reply[0]))
-
-
-def _at_least(reward: float | None, middle: float) -> bool:
-    return reward is not None and reward >= middle
-
-
 def _won(step: ReplayStep) -> tuple[list[float], list[float]]:
     """The shares of pairs, a reply of each side, that the judge says each side wins. A judge's scores are relative, so
     only which is higher counts.
@@ -308,13 +300,14 @@ class Questions:
     def see(self, case: ReplayCase) -> dict[str, CasePair]:
         """The next case, which was answered. → What it says to each question that it is about."""
         self._broken += any(step.control == [BROKEN] for step in case.steps)
+        good = case.episode.reward is not None and case.episode.reward >= self.middle
         found = {GUARDS: pair_of(case, lambda s: _scores(s, lambda _, r: float(guard(r) is None)))}
         if self.by == JUDGE:
             found[JUDGE] = pair_of(case, _won)
         elif self._score is not None:
             score = self._score
             found[str(self.by)] = pair_of(case, lambda s: _scores(s, lambda c, r: score(c, r["message"])))
-        elif self._alike and _at_least(case.episode.reward, self.middle) and any(map(_called, case.steps)):
+        elif self._alike and good and any(calls_of(step.call.reply[0]) for step in case.steps):
             found[TOOLS] = pair_of(case, lambda s: _scores(s, lambda c, r: by_tools(c, r["message"])))
         held = set(groups_of(case.episode.tags, case.episode.task))
         found |= {_in(q, name): pair for q, pair in found.items() for name in self.groups if name in held}
@@ -390,13 +383,13 @@ def pair_of(case: ReplayCase, scores: Callable[[ReplayStep], tuple[list[float], 
     mean_a, mean_b = (fmean(m[side] for m in means) for side in (0, 1))
     e, step = case.episode, case.steps[lost]
     return CasePair(
-        e.id, mean_a, mean_b, step.call.number, case, len(means), f"{e.key}/{e.id}", typical(step, found[lost])
+        e.id, mean_a, mean_b, step.call.number, case, len(means), f"{e.key}/{e.id}", telling(step, found[lost])
     )
 
 
-def typical(step: ReplayStep, scores: Sequence[list[float]]) -> tuple[int, int]:
-    """Of each side, the reply whose score is the nearest to the side's mean. Of several, one that the other side did
-    not give; so it is where both would be the same.
+def telling(step: ReplayStep, scores: Sequence[list[float]]) -> tuple[int, int]:
+    """The candidate's reply with the lowest score, and the control's with the highest: these show what was lost. Of
+    several, one that the other side did not give.
     """
     replies = (step.candidate, step.control)
     texts = [[json.dumps(r["message"], sort_keys=True) for r in side] for side in replies]
@@ -406,16 +399,7 @@ def typical(step: ReplayStep, scores: Sequence[list[float]]) -> tuple[int, int]:
             own if len(own) == len(side) else [0.0] * len(side) for own, side in zip(judged, replies, strict=True)
         ]
 
-    def place(side: int, *, other_first: bool) -> int:
-        mean, others = fmean(scores[side]), texts[1 - side]
+    def place(side: int, sign: int) -> int:
+        return min(range(len(texts[side])), key=lambda n: (sign * scores[side][n], texts[side][n] in texts[1 - side]))
 
-        def order(n: int) -> tuple[bool, float, bool]:
-            same = texts[side][n] in others
-            return same and other_first, abs(scores[side][n] - mean), same
-
-        return min(range(len(texts[side])), key=order)
-
-    a, b = (place(side, other_first=False) for side in (0, 1))
-    if texts[0][a] == texts[1][b]:
-        a, b = (place(side, other_first=True) for side in (0, 1))
-    return a, b
+    return place(0, 1), place(1, -1)

@@ -119,10 +119,10 @@ def beside(messages: Sequence[object], candidate: object, control: object) -> tu
 
 
 def worst_step(pair: CasePair) -> tuple[ReplayStep, JsonObject, JsonObject]:
-    """Where the candidate lost most, and a typical reply of each side."""
+    """Where the candidate lost most, and the reply of each side that shows it."""
     assert pair.case is not None
     step = next(s for s in pair.case.steps if s.call.number == pair.step)
-    a, b = pair.typical
+    a, b = pair.shown
     return step, step.candidate[a]["message"], step.control[b]["message"]
 
 

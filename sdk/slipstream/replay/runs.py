@@ -340,7 +340,7 @@ def by_function(function: Callable[..., object]) -> Play:
     return play
 
 
-def by_command(command: str, seconds: float = TIMEOUT) -> Play:
+def by_command(command: str) -> Play:
     """A shell command. Its last line is a number, or an object with ``reward``."""
 
     async def play(episode: EpisodeDetail, base_url: str, tools: RecordedTools) -> float:
@@ -358,10 +358,10 @@ def by_command(command: str, seconds: float = TIMEOUT) -> Play:
                 command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **env}
             )
             try:
-                out, err = await asyncio.wait_for(process.communicate(), seconds)
+                out, err = await asyncio.wait_for(process.communicate(), TIMEOUT)
             except TimeoutError:
                 process.kill()
-                raise RuntimeError(f"it took more than {seconds:g} s") from None
+                raise RuntimeError(f"it took more than {TIMEOUT:g} s") from None
         if process.returncode:
             raise RuntimeError(f"exit status {process.returncode}: {err.decode(errors='replace')[-150:].strip()}")
         last = json.loads(out.decode().strip().splitlines()[-1])

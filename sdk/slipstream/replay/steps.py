@@ -85,6 +85,8 @@ def side_of(words: Sequence[str], base: str) -> Side:
                 system = Path(word).read_text(encoding="utf-8").strip()
             except (OSError, UnicodeDecodeError) as e:
                 raise ConfigError(f"{word}: {getattr(e, 'strerror', None) or e}") from e
+            if not system:
+                raise ConfigError(f"{word}: it is empty. Write the system prompt into it, or name another file")
         elif equals and name.isidentifier():
             try:
                 sampling[name] = float(value) if "." in value else int(value)

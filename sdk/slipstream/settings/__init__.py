@@ -1,29 +1,17 @@
 """Every setting, documented where it stands: ``slipstream config`` prints the effective values with these words."""
 
-from slipstream.settings.base import Section
-from slipstream.settings.config import Config
-from slipstream.settings.engine import EngineConfig
-from slipstream.settings.gate import GateConfig
-from slipstream.settings.judge import JudgeConfig
-from slipstream.settings.proxy import ModelRoute, ProxyConfig
-from slipstream.settings.storage import AdaptersConfig, DataConfig, StoreConfig
-from slipstream.settings.traffic import EpisodesConfig, GroupsConfig, IdentityConfig, RewardConfig
-from slipstream.settings.trainer import TrainerConfig
-
-__all__ = [
-    "AdaptersConfig",
-    "Config",
-    "DataConfig",
-    "EngineConfig",
-    "EpisodesConfig",
-    "GateConfig",
-    "GroupsConfig",
-    "IdentityConfig",
-    "JudgeConfig",
-    "ModelRoute",
-    "ProxyConfig",
-    "RewardConfig",
-    "Section",
-    "StoreConfig",
-    "TrainerConfig",
-]
+from slipstream.settings.base import Section as Section
+from slipstream.settings.config import Config as Config
+from slipstream.settings.engine import EngineConfig as EngineConfig
+from slipstream.settings.gate import GateConfig as GateConfig
+from slipstream.settings.judge import JudgeConfig as JudgeConfig
+from slipstream.settings.proxy import ModelRoute as ModelRoute
+from slipstream.settings.proxy import ProxyConfig as ProxyConfig
+from slipstream.settings.storage import AdaptersConfig as AdaptersConfig
+from slipstream.settings.storage import DataConfig as DataConfig
+from slipstream.settings.storage import StoreConfig as StoreConfig
+from slipstream.settings.traffic import EpisodesConfig as EpisodesConfig
+from slipstream.settings.traffic import GroupsConfig as GroupsConfig
+from slipstream.settings.traffic import IdentityConfig as IdentityConfig
+from slipstream.settings.traffic import RewardConfig as RewardConfig
+from slipstream.settings.trainer import TrainerConfig as TrainerConfig

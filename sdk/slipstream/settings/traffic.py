@@ -22,8 +22,7 @@ class IdentityConfig(Section):
             "x-session-affinity",
         ],
         description="Request headers in which agents name their session. If no tag names the episode, the first that "
-        "is "
-        "there does. x-session-affinity counts only if it looks like an id.",
+        "is there does. x-session-affinity counts only if it looks like an id.",
     )
     fields: list[str] = Field(
         [

@@ -70,6 +70,8 @@ async def test_versions_are_made_anew_without_episodes_that_are_named(make_plane
     _, plan = await plane.ask("POST", "/training/anew", {"adapter": "1"})
     assert (plan["adapters"], plan["start"], plan["groups"], plan["episodes"]) == (["tiny@1", "tiny@2"], "tiny", 2, 4)
     assert (await plane.ask("GET", "/adapters"))[1]["live"] == {"tiny": "tiny"}
+    _, effect = await plane.ask("GET", "/adapters/tiny@2/effect?action=promote")
+    assert f"It was taken back to be made anew: {(await state(plane, 2))['reason']}." in effect["says"]
     assert (await register(plane, 3, parent="tiny@2"))[1]["reason"] == "made from tiny@2, which was taken back"
     assert (await first_lease(plane)).status == 200
     assert (await plane.ask("POST", "/training/anew", {"adapter": "1"}, scopes=["trainer"]))[0] == 403

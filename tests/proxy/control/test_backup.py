@@ -10,6 +10,7 @@ import subprocess
 import tarfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -159,12 +160,12 @@ def test_what_a_killed_proxy_left_goes(tmp_path):
     (tmp_path / "spool").mkdir()
     (tmp_path / f"{backup.STAGE}0-x").mkdir()
 
-    class Store:
+    class Driver:
         def copy_to(self, folder: Path) -> Path:
             (folder / "copy").touch()
             return folder / "copy"
 
-    store: Any = Store()
+    store: Any = SimpleNamespace(db=Driver())
     with backup.staged(tmp_path, store, None) as stage, backup.staged(tmp_path, store, None) as other:
         assert {p.name for p in tmp_path.glob(f"{backup.STAGE}*")} == {stage.name, other.name}
         assert (stage / "copy").exists()

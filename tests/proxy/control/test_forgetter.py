@@ -131,7 +131,7 @@ async def test_none_begins_once_it_was_given_up(make_plane):
     plane = await make_plane()
     await filled(plane, "gone")
     await plane.ask("DELETE", "/episodes/gone")
-    plane.deps.store.give_up()
+    plane.deps.store.db.give_up()
     with pytest.raises(StoreError):
         await asyncio.to_thread(plane.deps.store.rewrite)
     await plane.again()

@@ -265,7 +265,7 @@ async def test_words_say_what_they_wait_for(make_plane, monkeypatch):
 
     assert await said("e0", over=False, count=1) == "1 piece of feedback waits: 1 until the run is over"
     assert re.search(
-        r"2 pieces of feedback wait: 1 until the run is over, 1 for more of them \(1 count as a group, and 2 groups are "
+        r"2 pieces of feedback wait: 1 until the run is over, 1 for more of them \(a step takes one of a run; 1 count as a group, and 2 groups are "
         r"a step\) or (29|30) s", await said("e1", over=True, count=2),
     )  # fmt: skip
     text = await said("e2", over=True, count=3)

@@ -7,37 +7,19 @@ import pytest
 
 from slipstream_proxy.control.status.funnel import TRUST, UNTRAINABLE, fix_untrainable
 from slipstream_proxy.data.call.steps import capture, translation
-from slipstream_proxy.dialects import (
-    call_reader,
-    chat,
-    completions,
-    openai,
-    sampling,
-)
-from slipstream_proxy.dialects import (
-    messages as messages_back,
-)
-from slipstream_proxy.dialects import (
-    messages as messages_chat,
-)
-from slipstream_proxy.dialects import (
-    responses as responses_chat,
-)
+from slipstream_proxy.dialects import base, chat, completions, messages, responses, sampling
 from slipstream_proxy.dialects.base import AsAsked
 from slipstream_proxy.store.conversation.call_rows import left_out_reason
 
-REASONS = "".join(inspect.getsource(m) for m in (sampling, call_reader))
-NOTES = "".join(
-    inspect.getsource(m)
-    for m in (messages_chat, messages_back, responses_chat, translation, chat, completions, capture, openai)
-)
+REASONS = "".join(inspect.getsource(m) for m in (sampling, base))
+NOTES = "".join(inspect.getsource(m) for m in (messages, responses, translation, chat, completions, capture, base))
 
 
 def test_every_reason_that_the_code_gives_has_a_fix_of_its_own():
     given = set(re.findall(r'return "([a-z][a-z_ 0-9-]+)"', REASONS)) - {"text"}
     assert {"temperature 0", "forced tool", "penalties"} <= given
     noted = set(re.findall(r'(?:AsAsked\(f?|ask_as_it_came\(call\.asked, |note = )"([^"{]+)', NOTES))
-    noted |= {reason for _, reason in responses_chat._UNLESS.values()} | {"vllm_xargs was asked"}
+    noted |= {reason for _, reason in responses._UNLESS.values()} | {"vllm_xargs was asked"}
     assert {"a hosted tool: ", "stored response", "engine.own_responses"} <= noted
     assert not {r for r in given | noted if fix_untrainable(r).startswith("docs/capture.md")}
     for reason in noted:  # such calls have no tokens, which no setting gives them
@@ -94,8 +76,8 @@ RESULT = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image
 )  # fmt: skip
 def test_a_fix_of_messages_mends_its_reason(body, mended):
     with pytest.raises(AsAsked):
-        messages_chat.to_chat({**MESSAGE, **body})
-    assert messages_chat.to_chat({**MESSAGE, **body, **mended})
+        messages.to_chat({**MESSAGE, **body})
+    assert messages.to_chat({**MESSAGE, **body, **mended})
 
 
 @pytest.mark.parametrize(
@@ -116,8 +98,8 @@ def test_a_fix_of_messages_mends_its_reason(body, mended):
 )  # fmt: skip
 def test_a_fix_of_responses_mends_its_reason(body, mended):
     with pytest.raises(AsAsked):
-        responses_chat.to_chat({**RESPONSE, **body})
-    assert responses_chat.to_chat({**RESPONSE, **body, **mended})
+        responses.to_chat({**RESPONSE, **body})
+    assert responses.to_chat({**RESPONSE, **body, **mended})
 
 
 def test_a_reason_with_a_number_is_known_by_its_beginning():

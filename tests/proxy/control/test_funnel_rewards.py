@@ -116,6 +116,7 @@ def test_a_reward_that_says_nothing_or_only_the_length_is_told() -> None:
     usual = RewardShape(64, 0.0, 1.0, 20, 0.4)
     assert shaped(None) == shaped(usual) == shaped(usual._replace(length=None)) == []
     assert shaped(usual._replace(low=0.3, high=0.3, at_best=64), 0.3, 0.3) == ["constant"]
+    assert shaped(usual._replace(low=0.3, high=0.3, at_best=64), 0.3 + 6e-11, 0.3) == ["constant"], "rounding"
     assert shaped(usual._replace(length=-0.99)) == ["length"]
     assert shaped(usual._replace(at_best=63)) == ["ceiling"]
     assert shaped(usual._replace(at_best=64)) == [], "that training has nothing left to learn is another line"

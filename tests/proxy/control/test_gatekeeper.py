@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
+from tests.support.dataplane import ASK, Proxy, post
 from tests.support.plane import register, state, until
 
 from slipstream_proxy.control.adapters import gatekeeper
@@ -274,6 +276,17 @@ async def test_reward_up_and_a_guard_down_freezes_the_version_until_a_person_dec
     assert (await state(plane, 1))["state"] == "rolled_back"
 
 
+async def test_a_version_that_waits_says_for_what(make_plane):
+    plane = await make_plane(gate={"holdout": 0.5, "pace": 1})
+    await register(plane, 1)
+    await register(plane, 2, wait=0)
+    waits = await until(lambda: state(plane, 2))
+    assert (waits["state"], waits["reason"]) == ("loading", "it waits for the verdict on tiny@1 (gate.pace)")
+    await plane.ask("POST", "/adapters/tiny@1/freeze", {})
+    waits = await state(plane, 2)
+    assert (waits["state"], waits["reason"]) == ("loading", "it waits: tiny@1 is frozen, until a person decides")
+
+
 async def test_the_evidence_outlives_a_restart(make_plane):
     plane = await make_plane(gate={"holdout": 0.3})
     await play(plane, "before", 4, lambda _: 1.0)
@@ -387,6 +400,60 @@ async def test_canary_gives_the_candidate_its_share_only(make_plane):
     assert (live["live"], live["arms"]) == ("tiny", [["tiny@1", "candidate", 0.5]])
     got = [await pin(plane, f"e{i}") for i in range(40)]
     assert {(g["adapter"], g["arm"]) for g in got} == {("tiny", "live"), ("tiny@1", "candidate")}
+
+
+async def test_those_who_go_first_get_half_of_the_candidate_and_others_none_of_it(make_plane):
+    """Calls through a worker, which decides alone where it thinks that there is nothing to choose."""
+    plane = await make_plane(gate={"mode": "canary", "plan": [0.01, 0.1], "first": ["tag.team=us", "task=mine"]})
+    await plane.control.serve()
+    proxy = await Proxy(plane.config).start()
+
+    async def served(many: int, **headers: str) -> set[str]:
+        asked = [post(proxy.url, ASK, headers=headers) for _ in range(many)]
+        return {reply[1]["x-slipstream-adapter"] for reply in await asyncio.gather(*asked)}
+
+    try:
+        await register(plane, 1)
+        view = proxy.plane.live
+        await until(lambda: view.connected and view.models["tiny"].arms)
+        assert await served(24, **{"x-slipstream-tag-team": "us"}) == {"tiny", "tiny@1"}
+        assert await served(24, **{"x-slipstream-tag-team": "them"}) == {"tiny"}
+        view.connected = False  # a worker that decides alone goes by the same rule
+        assert await served(24, **{"x-slipstream-task": "mine"}) == {"tiny", "tiny@1"}
+        assert await served(24) == {"tiny"}
+    finally:
+        await proxy.stop()
+
+
+async def test_each_stage_of_a_plan_is_told_once(make_plane):
+    plane = await make_plane(gate={"mode": "canary", "plan": [0.01, 0.1]})
+    await register(plane, 1)
+    await plane.deps.gatekeeper.decide()
+    plane.deps.trials.of("tiny").own = 16
+    await plane.deps.gatekeeper.decide()
+
+    async def told() -> list[dict]:
+        entries = (await plane.ask("GET", "/audit?action=canary"))[1]["entries"]
+        return [entry["detail"] for entry in reversed(entries)]
+
+    await until(lambda: _many(told, 2))
+    await plane.again()
+    await plane.deps.gatekeeper.decide()
+    assert (await state(plane, 1))["gate"]["stage"] == 2
+    begins, goes_on = await told()
+    assert begins == {"stage": 1, "of": 2, "share": 0.01, "runs": 0, "reason": "it begins", "gets": begins["gets"]}
+    assert (goes_on["stage"], goes_on["share"], goes_on["runs"]) == (2, 0.1, 16)
+    assert goes_on["reason"] == "16 of its runs have ended, and nothing speaks against it"
+    _, events = await plane.ask("GET", "/training/events")
+    stages = [e["data"]["stage"] for line in events.splitlines() if (e := json.loads(line))["kind"] == "canary"]
+    assert stages == [1, 2]
+    _, status = await plane.ask("GET", "/status")
+    assert status["canaries"] == {"tiny": "10% of new runs get tiny@1 (stage 2 of 2): a verdict comes next"}
+    assert any("10% of new runs get tiny@1 (stage 2 of 2)" in line for line in status["waiting"])
+
+
+async def _many(told, count: int) -> bool:
+    return len(await told()) >= count
 
 
 async def test_canary_takes_a_worse_one_back(make_plane):

@@ -38,6 +38,14 @@ def test_it_is_better_and_how_sure():
     assert said == ("held-out 0.25 → 0.89 ± 0.02 since Monday, 22 versions, 1 taken back (better by 0.60 to 0.68)")
 
 
+def test_versions_that_are_made_anew_were_taken_back():
+    found = versions(4)
+    for name in ("m@2", "m@3"):
+        found[name] = found[name].model_copy(update={"anew": True})
+    said = headline("m", "m", [row("m", 400, 0.25)], found, NOW)
+    assert said is not None and said.startswith("held-out 0.25 ± 0.04 with m, 4 versions, 2 taken back")
+
+
 def test_few_runs_are_not_sure_though_all_went_well():
     rows = [row("m", 3, 1 / 3), row("m@1", 3, 1.0, std=0.0)]
     said = headline("m", "m@1", rows, versions(1), NOW)

@@ -174,7 +174,7 @@ async def test_no_version_that_was_decided_on_needs_more_episodes(make_plane, tm
             await page.go(f"{home}#/adapters?adapter=tiny%40{n}")
             await page.holds("its episodes")
             await page.settled()
-            assert "more episode" not in await page.js("document.body.innerText")
+            assert "more new episode" not in await page.js("document.body.innerText")
 
 
 async def test_rewards_of_imported_runs_are_rewards(make_plane, tmp_path):

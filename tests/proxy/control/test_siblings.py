@@ -20,7 +20,9 @@ from slipstream.contract import (
     is_sibling,
     replay_of,
 )
+from slipstream.engines.engine import NEUTRAL
 from slipstream_proxy.control.adapters import replays
+from slipstream_proxy.control.adapters import siblings as sibling_steps
 
 JUDGED = {"judge": {"function": "somewhere:score"}, "trainer": {"min_groups": 1}}
 GREEDY = {"temperature": 0, "tools": [{"type": "function", "function": {"name": "find"}}]}
@@ -106,6 +108,7 @@ async def test_a_greedy_step_is_sampled_judged_and_trained_on_and_is_no_run_of_t
     }
     asked = engine.asked[-1]
     assert (asked["temperature"], asked["tools"]) == (1.0, GREEDY["tools"])
+    assert {name: asked[name] for name in NEUTRAL} == NEUTRAL, "nothing is left to the engine's own sampling"
     assert asked["kv_transfer_params"]["prompt_token_ids"] == [1, 2, 3], "the recorded prompt"
 
     store, now = plane.deps.store, plane.deps.now
@@ -133,13 +136,30 @@ async def test_a_greedy_step_is_sampled_judged_and_trained_on_and_is_no_run_of_t
 
 async def test_what_the_agent_saw_is_a_sample_if_it_was_one(make_plane, engine):
     plane = await exploring(make_plane, explore_samples=2)
-    call = await plane.call("run", reply="seen", done=True)
+    call = await plane.call("run", reply="seen", done=True, request={"temperature": 0.7, "top_p": 0.5, "top_k": 9})
     found = {e["id"]: e for e in await siblings(plane, 3)}
     detail = (await plane.ask("GET", f"/episodes/{call}~0~0?tokens=true"))[1]
     (own,) = detail["call_list"]
     assert own["reply"][0]["content"] == "seen" and own["trainable"] and own["kind"] == "sibling"
     assert (own["completion_ids"], own["logprobs"]) == ([[4, 5]], [[-0.5, -0.25]])
+    sampling = own["sampling"]
+    assert (sampling["temperature"], sampling["top_p"], sampling["top_k"]) == (0.7, 0.5, 9), "its own filter"
     assert len(found) == 3 and len({e["group"] for e in found.values()}) == 1
+
+
+async def test_what_redaction_would_change_is_no_sibling(make_plane, engine, monkeypatch):
+    def redact(record):
+        if "reply 11" in record["reply"]:
+            raise ValueError
+        return {name: text.replace("reply 10", "[GONE]") for name, text in record.items()}
+
+    monkeypatch.setattr(sibling_steps, "load_function", lambda *_: redact)
+    plane = await exploring(make_plane, explore_samples=4)
+    plane.config.proxy.redact = "somewhere:redact"
+    await plane.call("run", request=GREEDY, done=True)
+    kept = [(await plane.ask("GET", f"/episodes/{e['id']}"))[1]["call_list"] for e in await siblings(plane, 2)]
+    assert sorted(call["reply"][0]["content"] for (call,) in kept) == ["reply 12", "reply 13"]
+    assert count(plane, "redacted") == 2
 
 
 async def test_steps_that_come_while_others_are_sampled_wait_for_none_of_them(make_plane, engine):
@@ -246,6 +266,20 @@ async def test_status_says_how_far_it_is_and_what_is_missing(make_plane, engine)
 
     found = await line(plane, "groups")
     assert found["count"] == 3 and found["text"].startswith("3 siblings of agents' steps so far")
+
+
+async def test_status_names_the_model_whose_calls_get_siblings_and_the_fix_of_others(make_plane, engine):
+    plane = await exploring(make_plane)
+    await plane.call("greedy", request=GREEDY, done=True)
+    await plane.call(
+        "pictures", request={"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, done=True
+    )
+    await until(lambda: plane.deps.siblings.access.store.statistics.counts(0)["calls"] == 2)
+    lines = {x["cause"]: x for x in (await plane.ask("GET", "/status"))[1]["funnel"]["lines"]}
+    assert lines["temperature 0"]["fix"].startswith("nothing to do for the model gpt-4o, whose")
+    assert "; for others " in lines["temperature 0"]["fix"]
+    assert lines["images or other media"]["fix"] == "text alone can be trained on today"
+    assert "unweighted_judge" not in lines, "siblings train by the judge's scores"
 
 
 async def test_siblings_without_a_judge_are_reported(make_plane, engine):

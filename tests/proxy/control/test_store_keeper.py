@@ -22,9 +22,9 @@ def test_a_data_folder_has_one_name_for_ever(tmp_path):
 
 
 async def test_the_rules_are_those_of_the_configuration(make_plane):
-    plane = await make_plane(groups={"size": 3}, trainer={"min_groups": 5}, reward={"weights": {"judge": 2.0}})
+    plane = await make_plane(groups={"size": 3}, trainer={"max_staleness": 5}, reward={"weights": {"judge": 2.0}})
     rules = rules_of(plane.config)
-    assert (rules.group_size, rules.min_groups, rules.weights) == (3, 5, {"judge": 2.0})
+    assert (rules.group_size, rules.max_staleness, rules.weights) == (3, 5, {"judge": 2.0})
 
 
 async def test_a_store_that_could_not_be_opened_is_used_once_it_can(make_plane, monkeypatch):

@@ -49,11 +49,12 @@ def test_those_who_go_first_have_the_plans_first_stage_to_themselves():
     r = registry(mode="canary", plan=[0.01, 0.1], first=["key=friends", "tag.team=us"])
     trials = GateTrials(r)
     r.put([adapter(1, "candidate")])
-    assert trials.arms("tiny") == trials.arms("tiny", ["key=other", "tag.team=them"]) == []
-    for names in (["key=friends"], ["key=other", "tag.team=us"]):
-        assert trials.arms("tiny", names) == [("tiny@1", "candidate", 0.5)]
+    assert trials.arms("tiny") == [("tiny@1", "candidate", 0.5)]
+    assert trials.first("tiny") == ["key=friends", "tag.team=us"]
+    trials.of("tiny").silent = True
+    assert trials.arms("tiny") == [("tiny@1", "candidate", 0.1)]
     trials.of("tiny").own = 16
-    assert trials.arms("tiny") == trials.arms("tiny", ["key=friends"]) == [("tiny@1", "candidate", 0.1)]
+    assert trials.arms("tiny") == [("tiny@1", "candidate", 0.1)] and trials.first("tiny") == []
 
 
 def test_a_person_who_promotes_an_older_version_begins_a_new_question(tmp_path):

@@ -12,6 +12,7 @@ from slipstream_proxy.store.tables.rows import ids_of, load
 def test_untrainable_says_the_first_reason():
     assert untrainable_reason(call(outcome="error", external=True)) == "error"
     assert untrainable_reason(call(prompt=[], note="redacted")) == "redacted"
+    assert untrainable_reason(call(external=True, note="redacted")) == "redacted"
     assert untrainable_reason(call()) is None
 
 

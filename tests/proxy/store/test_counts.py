@@ -8,7 +8,7 @@ from slipstream_proxy.store.read.status import plural
 
 
 def test_states_reasons_and_sources(opened):
-    store = opened(min_groups=2)
+    store = opened()
     store.ingest([*group("t1"), *group("t2", value=None), *group("t3", 1), call("open"), reward("lost")], {})
     store.ingest([call("hot", untrainable="temperature 0") for _ in range(3)], {})
     found = store.statistics.counts(NOW)

@@ -71,7 +71,7 @@ def test_a_broken_log_never_keeps_it_from_opening(killed, path, how, share, capl
     assert len(episodes) == count, "what is there goes with the positions"
     assert all(len(store.episodes.get("-", e.id).call_list) == 2 for e in episodes)
     aside = sorted(p.name for p in path.parent.glob("a.duckdb.broken-*"))
-    if store.rebuilt:
+    if store.db.rebuilt:
         assert found == {}
         assert [name.endswith(".wal") for name in aside] == [True]
         assert "set aside" in caplog.text
@@ -105,7 +105,7 @@ def test_a_broken_log_costs_nothing_of_the_last_snapshot(path, tmp_path, how, sh
 def test_a_file_that_is_no_database(path):
     path.write_bytes(b"not a database at all" * 1000)
     store = DuckStore(path, rules())
-    assert store.rebuilt
+    assert store.db.rebuilt
     store.close()
 
 
@@ -119,7 +119,7 @@ def test_a_file_that_another_process_has_open_stays(path):
             DuckStore(path, rules())
         other.communicate("")
     store = DuckStore(path, rules())
-    assert not store.rebuilt
+    assert not store.db.rebuilt
     store.close()
 
 

@@ -256,7 +256,7 @@ def test_it_is_given_up(store, url, monkeypatch):
         thread.start()
         time.sleep(1.0)
         began = time.monotonic()
-        store.give_up()
+        store.db.give_up()
         thread.join(30)
         assert time.monotonic() - began < 10 and len(failed) == 1
         with pytest.raises(StoreError):

@@ -9,7 +9,7 @@ from slipstream_proxy.store import open_store
 
 def test_a_snapshot_keeps_everything(opened):
     first = opened()
-    assert not first.rebuilt
+    assert not first.db.rebuilt
     first.ingest([call("a")], at(0, 7))
     first.snapshot()
     first.snapshot()

@@ -39,6 +39,14 @@ def test_a_list(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["live"] == {"inbox": "inbox@1"}
 
 
+def test_who_gets_a_canary(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    gate = {"gets": "1% of new runs get inbox@2 (stage 1 of 2)"}
+    tried = ADAPTER | {"name": "inbox@2", "version": 2, "state": "candidate", "gate": gate}
+    server.on("GET", "/adapters", {"adapters": [ADAPTER, tried], "live": {"inbox": "inbox@1"}})
+    assert main(["adapters", "--url", server.url]) == 0
+    assert capsys.readouterr().out.startswith(f"inbox: new episodes get inbox@1, but {gate['gets']}\n")
+
+
 def test_how_to_bring_back_what_an_older_version_refused(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     lost = REFUSED | {"reason": 'the engine refuses it: load_lora_adapter answered 404: {"detail":"Not Found"}'}
     server.on("GET", "/adapters", {"adapters": [lost | {"files": True}, REFUSED], "live": {}})

@@ -35,8 +35,11 @@ def test_a_list(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert first.split()[:8] == ["e1", "t1", "train", "done", "inbox@2", "live", "2", "0.500"]
     assert second.split()[:2] == ["e2", "-"]
     assert server.seen[0].query == {"limit": ["2"], "task": ["t1"], "reward_min": ["0.0"], "tag.user": ["7"]}
+    where = ["--where", "task=t1", "--where", "reward_min=0", "--where", "tag.user=7", "--limit", "2"]
+    assert main(["episodes", "--url", server.url, *where]) == 0
+    assert server.seen[1].query == server.seen[0].query, "another way to say it"
     assert main(["episodes", "--url", server.url, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["episodes"][0]["id"] == "e1"
+    assert json.loads("{" + capsys.readouterr().out.partition("{")[2])["episodes"][0]["id"] == "e1"
 
 
 def test_one_whole(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,6 +111,10 @@ def test_forgetting(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_tag_without_a_value_is_refused(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["episodes", "--where", "taks=t", "--url", server.url]) == 2
+    assert "--where taks=t: write NAME=VALUE, NAME one of task, split" in capsys.readouterr().err
+    assert main(["episodes", "--where", "reward_min=x", "--url", server.url]) == 2
+    assert "--where reward_min=x: 'x' is no number" in capsys.readouterr().err
     assert main(["episodes", "--tag", "user", "--url", server.url]) == 2
     assert capsys.readouterr().err == "slipstream episodes: --tag user: write KEY=VALUE\n"
 

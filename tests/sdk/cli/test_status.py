@@ -61,6 +61,10 @@ def test_an_engine_that_takes_no_adapters(server: Server, capsys: pytest.Capture
     server.on("GET", "/status", STATUS | {"models": models, "engines": [without, {"url": "http://e:2", "ok": True}]})
     assert main(["status", "--url", server.url]) == 0
     assert "  tiny: new episodes get tiny@3\n" in capsys.readouterr().out
+    gets = "10% of new runs get tiny@4 (stage 2 of 2): a verdict comes next"
+    server.on("GET", "/status", STATUS | {"models": {"tiny": "tiny@3"}, "canaries": {"tiny": gets}, "engines": []})
+    assert main(["status", "--url", server.url]) == 0
+    assert f"  tiny: new episodes get tiny@3, but {gets}\n" in capsys.readouterr().out
 
 
 def test_as_json(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,3 +97,10 @@ def test_while_the_engine_starts(capsys: pytest.CaptureFixture[str]) -> None:
     SidecarFile(Path("slipstream-data"))([own])
     assert main(["status"]) == 1
     assert "does not answer" in capsys.readouterr().err
+
+
+def test_an_engine_that_only_relays_text_says_so(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    text = {"url": "http://e:1", "ok": True, "title": "llama.cpp", "outage": {"cause": "no_token_ids", "since": 1e9}}
+    server.on("GET", "/status", STATUS | {"engines": [text]})
+    assert main(["status", "--url", server.url]) == 0
+    assert "  engine http://e:1 (llama.cpp): ok; it gives no token ids, so " in capsys.readouterr().out

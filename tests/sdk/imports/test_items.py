@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream.imports.inputs import of_items
+from slipstream.imports.inputs import messages_of, of_items
 from slipstream.imports.report import Place, Report
 
 
@@ -26,3 +26,11 @@ def test_one_go_of_the_model_is_one_message():
     assert [c["function"]["arguments"] for c in said["tool_calls"]] == ["{}", '{"input": "raw"}']
     assert (first["content"], second["content"]) == ("x", "y")
     assert [what for what, _ in place.report.dropped] == ["item web_search_call"]
+
+
+def test_a_reply_whose_content_is_items_keeps_what_it_says():
+    """As the proxy records one of the engine's own route."""
+    items = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]}]
+    place = Place(Report(), "f:1")
+    found: Any = messages_of([{"role": "assistant", "content": items}], "assistant", place)
+    assert [m["content"] for m in found] == ["I look."] and not place.report.dropped

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.logs import ASK, END, read, taken
 
-from slipstream.imports.registry import FORMS, Reading, form_of
+from slipstream.imports.registry import FORMS, form_of
 from slipstream.imports.report import Report
 from slipstream.imports.rows import LogRow
 from slipstream.imports.upload import entry_of
@@ -69,6 +69,6 @@ def test_any_json_is_read_or_refused(rows, name):
     form, report = form_of(name), Report()
     for row in rows:
         form.is_one(row)
-    for run in form.runs((LogRow(f"f:{n}", row, 1.0) for n, row in enumerate(rows)), Reading(report)):
+    for run in form.runs((LogRow(f"f:{n}", row, 1.0) for n, row in enumerate(rows)), report):
         if run.whole is None and (entry := entry_of(run, "t", report)) is not None:
             assert entry.bodies[0]["messages"] and json.dumps(entry.bodies)

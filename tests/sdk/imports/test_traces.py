@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.support.logs import ASK, END, TOLD, USE
 
 from slipstream.imports.records import ModelCall
-from slipstream.imports.registry import Reading
 from slipstream.imports.report import Place, Report
 from slipstream.imports.traces import Trace, replies_of, sent_of, tool_of, usage_of
 
@@ -14,16 +13,16 @@ def test_scores_of_one_name_are_all_kept():
     trace = Trace(
         "t", "f", scores=[("x", 0.5, False), ("x", 1.0, True), ("reward", 0.1, False), ("reward", 0.2, False)]
     )
-    run = trace.run("tool", Reading(Report()))
+    run = trace.run("tool", Report())
     assert run.metrics == {"x": 1.0, "x.2": 0.5, "reward.1": 0.1, "reward.2": 0.2} and run.reward is None
-    assert Trace("t", "f", scores=[("reward", 0.1, False)]).run("tool", Reading(Report())).reward == 0.1
+    assert Trace("t", "f", scores=[("reward", 0.1, False)]).run("tool", Report()).reward == 0.1
 
 
 def test_calls_without_messages_or_reply_are_told():
     trace, report = Trace("t", "f"), Report()
     trace.call("a", None, ModelCall([ASK], []))
     trace.call("b", None, ModelCall([], [END]))
-    assert trace.run("tool", Reading(report)).calls == [] and report.dropped.total() == 2
+    assert trace.run("tool", report).calls == [] and report.dropped.total() == 2
 
 
 def test_an_output_with_what_was_sent_is_what_is_new():

@@ -14,6 +14,7 @@ from tests.support.served import Served
 from tests.support.server import Reply, Seen, Server
 from tests.support.text_engines import Hosted, LlamaCpp, LMStudio, Ollama, TextEngine
 
+from slipstream.config import Config
 from slipstream.operate.doctor.doctor import examine
 from slipstream.operate.doctor.engine import check_engine
 from slipstream.operate.run.preflight import untrainable
@@ -163,6 +164,8 @@ def test_what_an_engine_without_ids_can_do(tmp_path: Path, server: TextEngine, t
         assert not [what for what in said if re.search("trainer|torch|GPU", what)], "nothing there is trained"
         server.model = "another"
         assert [f.level for f in check_engine(url, settings)] == ["ok", "fail"]
+        unnamed = Config(engine={"urls": [url]})
+        assert levels(list(check_engine(url, unnamed))) == ["ok", "ok", "warn"], "`up` takes the one that is there"
     assert untrainable(settings) is None  # one that is down may come, and says then what it is
 
 

@@ -194,6 +194,21 @@ async def test_a_proxy_that_can_not_start_says_why(server: Server, tmp_path: Pat
     assert supervisor.children[0].gave_up
 
 
+@pytest.mark.slow
+async def test_an_engine_that_is_not_there_is_named(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PROXY_TIMEOUT_SECONDS", 12.0)
+    server.on("GET", "/health", {"error": "starting"}, status=503)
+    supervisor = Supervisor(Said())
+    wanted = config(tmp_path, f'engine.urls=["{server.url}"]', "trainer.enabled=false")
+    try:
+        with pytest.raises(StartError, match=f"no engine is up: none of {server.url} answered /health for 12 s"):
+            await start_stack(wanted, supervisor, Said())
+    finally:
+        await supervisor.stop()
+
+
 # --- faults: real processes under `slipstream up` ---
 
 HEALTH = """

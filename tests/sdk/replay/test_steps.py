@@ -30,8 +30,9 @@ def test_a_side_by_words() -> None:
     assert call.messages[0]["content"] == "Use the tool."  # the record stays as it is
 
 
-@pytest.mark.parametrize("words", [["nowhere.txt"], ["temperature=warm"], ["recorded", "m2"]])
+@pytest.mark.parametrize("words", [["nowhere.txt"], ["blank.txt"], ["temperature=warm"], ["recorded", "m2"]])
 def test_a_side_that_cannot_be(words: list[str]) -> None:
+    Path("blank.txt").write_text(" \n")
     with pytest.raises(ConfigError):
         side_of(words, "http://proxy/v1")
 

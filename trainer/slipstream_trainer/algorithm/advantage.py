@@ -86,9 +86,9 @@ class Advantages:
     """What runs were compared with → how many: ``group`` (runs of their task), ``step`` (samples of one step),
     ``batch`` (all ungrouped runs of the batch), ``ema`` (the same, by how far each is from its kind of traffic's fading
     mean), ``call`` (their group's runs, by rewards of single calls)."""
-    reward_mean: float = 0.0
-    reward_std: float = 0.0
-    """Mean and spread count kept and dropped runs of agents."""
+    reward_mean: float | None = None
+    reward_std: float | None = None
+    """Mean and spread count kept and dropped runs of agents. None: there are no such runs."""
 
 
 def assign(
@@ -187,17 +187,12 @@ def _by_turn(members: Sequence[Sample], kind: str, discount: float) -> None:
     for run, found in returns.items():
         for turn, number in enumerate(sorted(found)):
             turns.setdefault(turn, {})[run] = found[number]
-    everything = [(run, turn, value) for turn, at in turns.items() for run, value in at.items()]
-    overall = {
-        (run, turn): a
-        for (run, turn, _), a in zip(everything, _centered_or_zero([v for *_, v in everything], kind), strict=True)
-    }
-    advantages = dict(overall)
+    everything = {(run, turn): value for turn, at in turns.items() for run, value in at.items()}
+    advantages = dict(zip(everything, _centered_or_zero([*everything.values()], kind), strict=True))
     for turn, at in turns.items():
         if len(at) > 1:
-            advantages |= {
-                (run, turn): a for run, a in zip(at, _centered_or_zero(list(at.values()), kind), strict=True)
-            }
+            for run, advantage in zip(at, _centered_or_zero([*at.values()], kind), strict=True):
+                advantages[run, turn] = advantage
     place = {run: {number: turn for turn, number in enumerate(sorted(calls))} for run, calls in rewards.items()}
     for s in members:
         s.advantage = advantages[s.run, place[s.run][s.number]]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -88,7 +88,7 @@ class Snapshot:
         cls, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: str | torch.device | None = None
     ) -> Snapshot:
         """Copies, on ``device`` (None: where each weight is)."""
-        return cls(weights_of(model, device), copy_tree(optimizer.state_dict()))
+        return cls(weights_of(model, device), deepcopy(optimizer.state_dict()))
 
     def misfit(self, model: torch.nn.Module) -> str | None:
         """Why these weights are not of ``model``, or None."""
@@ -110,15 +110,6 @@ class Snapshot:
         """Settings of the optimiser (weight decay) stay those of this process, not those of the snapshot's."""
         settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
         put_weights(model, self.weights)
-        optimizer.load_state_dict(copy_tree(self.optimizer))
+        optimizer.load_state_dict(deepcopy(self.optimizer))
         for group, now in zip(optimizer.param_groups, settings, strict=True):
             group.update(now)
-
-
-def copy_tree(x: Any) -> Any:
-    """Nested dicts and lists with their tensors cloned."""
-    if isinstance(x, torch.Tensor):
-        return x.detach().clone()
-    if isinstance(x, dict):
-        return {k: copy_tree(v) for k, v in x.items()}
-    return [copy_tree(v) for v in x] if isinstance(x, list) else x

@@ -39,9 +39,9 @@ def kinds_of(s: Sample) -> tuple[str, str]:
 
 
 def _later(before: Sequence[float], values: Sequence[float]) -> list[float]:
-    """(Weight, sum) of a fading mean after these values too."""
+    """(Weight, sum, number of values) of a fading mean after these values too."""
     left = 0.5 ** (len(values) / HALF_LIFE)
-    return [left * before[0] + len(values), left * before[1] + sum(values)]
+    return [left * before[0] + len(values), left * before[1] + sum(values), before[2] + len(values)]
 
 
 @dataclass(slots=True)
@@ -49,16 +49,19 @@ class Traffic:
     """Kept in each checkpoint."""
 
     kinds: dict[str, list[float]] = field(default_factory=dict)
-    """Kind → weight of its runs, and sum of their distances from the level. Those seen last come last."""
-    level: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    """Kind → weight of its runs, sum of their distances from the level, and how many they are. Those seen last come
+    last.
+    """
+    level: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     """The same of all runs' rewards less their offsets."""
 
     def offset(self, kinds: Sequence[str]) -> float:
         """0 for what never came before."""
         found = 0.0
         for kind in kinds:
-            weight, total = self.kinds.get(kind, (0.0, 0.0))
-            found = (total + PRIOR * found) / (weight + PRIOR)
+            weight, total, seen = self.kinds.get(kind, (1.0, 0.0, 0.0))
+            # by all runs: the weight stops growing, and a part of the distance would stay for good
+            found = (seen * total / weight + PRIOR * found) / (seen + PRIOR)
         return found
 
     def even_out(self, runs: Sequence[Sample], rewards_E: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
@@ -82,6 +85,6 @@ class Traffic:
             for kind in kinds:
                 apart.setdefault(kind, []).append(distance)
         for kind, distances in apart.items():
-            self.kinds[kind] = _later(self.kinds.pop(kind, (0.0, 0.0)), distances)
+            self.kinds[kind] = _later(self.kinds.pop(kind, (0.0, 0.0, 0.0)), distances)
         for kind in list(self.kinds)[:-MOST]:
             del self.kinds[kind]

@@ -1,13 +1,9 @@
-"""How a batch is laid out: which chains share a tree, and which rows a micro-batch.
+"""How a batch is laid out: which chains share a tree, and which rows a micro-batch, by what computing them costs.
 
 Prefix trees: chains that begin alike share the tokens they begin with.
 
 Nodes stand in depth-first pre-order, so that a node's subtree is the range from it to its ``end``, and "key k is an
 ancestor of query q (or q itself)" is ``k <= q < end[k]``: the whole attention mask is one number a token.
-
-Which chains share a tree, and which rows share a micro-batch: by what computing them costs.
-
-How a batch is laid out: which chains share a tree, which rows share a micro-batch.
 
 Chains stand in lexicographic order, so those that begin alike are neighbours. A *row* is a run of neighbours packed
 as one prefix tree; a run of one is a plain sequence. Micro-batches hold rows of similar length side by side, or
@@ -228,7 +224,6 @@ class Scored:
 class Plan:
     micro: list[MicroBatch]
     scored: Scored
-    layout: str
     tokens_per_call: int
     """Tokens that a sequence for every call would compute; likewise merged and as trees."""
     tokens_merged: int
@@ -380,4 +375,4 @@ def make_plan(
     merged = sum(map(len, ids)) if layout != "per_call" else sum(len(c.ids_L) for c in merge_chains(samples))
     shared = sum(common_prefix(a, b) for a, b in itertools.pairwise(ids))
     tree_tokens = sum(map(len, ids)) - shared
-    return Plan(out, scored, layout, alone, merged, tree_tokens, too_long)
+    return Plan(out, scored, alone, merged, tree_tokens, too_long)

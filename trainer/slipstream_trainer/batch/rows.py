@@ -9,6 +9,7 @@ the very tokens that stood before it when it was sampled.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,25 +29,13 @@ Floats = NDArray[np.float32]
 MISSING_LOGPROB = -9000.0
 """vLLM says -9999 for a log-probability that it does not have."""
 
-PLAIN = (
-    "group",
-    "kind",
-    "episode",
-    "call",
-    "number",
-    "choice",
-    "adapter",
-    "staleness",
-    "temperature",
-    "trainable",
-    "untrainable_reason",
-    "reward",
-    "call_reward",
-    "key",
-    "filter",
-)
+ALIKE = ("group", "kind", "episode", "call", "number", "choice", "call_reward")
+"""Columns that a sample has as they are."""
+IF_NULL = {"reward": math.nan, "temperature": math.nan, "adapter": "", "staleness": 0, "key": "", "tags": ""}
+"""Columns that a sample has as they are, and what stands for a null."""
 LATE = ("hint", "tags")
 """Columns that an older proxy does not send."""
+PLAIN = {*ALIKE, *IF_NULL, "trainable", "untrainable_reason", "filter"} - {*LATE}
 NO_FILTER = (0.0, 0.0, 1.0)
 """min_p, top_k and top_p that cut nothing off."""
 
@@ -146,28 +135,16 @@ def read_samples(table: pa.Table, vocab: int | None = None) -> list[Sample]:
     samples = []
     for i in range(table.num_rows):
         p = {n: column[i] for n, column in plain.items()}
-        reward, temperature = p["reward"], p["temperature"]
+        given = {n: p[n] for n in ALIKE} | {n: x if (x := p.get(n)) is not None else y for n, y in IF_NULL.items()}
         s = Sample(
-            p["group"],
-            p["kind"],
-            p["episode"],
-            p["call"],
-            p["number"],
-            p["choice"],
-            prompts[i],
-            completions[i],
-            logprobs[i],
-            float("nan") if reward is None else reward,
-            float("nan") if temperature is None else temperature,
-            p["call_reward"],
-            p["adapter"] or "",
-            p["staleness"] or 0,
-            bool(p["trainable"]),
-            p["untrainable_reason"],
-            key=p["key"] or "",
+            **given,
+            prompt_P=prompts[i],
+            completion_C=completions[i],
+            logprobs_C=logprobs[i],
+            trainable=bool(p["trainable"]),
+            reason=p["untrainable_reason"],
             filter=tuple(p["filter"]) if p["filter"] else None,
             hint=p.get("hint"),
-            tags=p.get("tags") or "",
         )
         if s.trainable and (why := fault(s, vocab)):
             s.trainable, s.reason = False, why

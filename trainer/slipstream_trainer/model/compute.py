@@ -273,14 +273,8 @@ class ScoredPositions:
 def _scales(model: PreTrainedModel) -> tuple[float, float | None]:
     """(factor on the logits, soft cap) as the model's own forward applies them."""
     text = model.config.get_text_config()
-    factor = next(
-        (
-            v
-            for n in ("logit_scale", "output_multiplier", "lm_head_multiplier")
-            if (v := getattr(text, n, None)) is not None
-        ),
-        None,
-    )
+    told = (getattr(text, name, None) for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"))
+    factor = next((v for v in told if v is not None), None)
     if factor is None and getattr(text, "logits_scaling", None) is not None:
         factor = text.logits_scaling if text.model_type == "hyperclovax" else 1 / text.logits_scaling
     return 1.0 if factor is None else float(factor), getattr(text, "final_logit_softcapping", None)
@@ -343,21 +337,10 @@ def _chunked(
 
     if score.inverse_temperature_S is not None or score.filter_S3 is not None:
         if head.bias is not None or cap is not None or score.filter_S3 is not None:
-            pieces = torch.split(
-                torch.arange(len(hidden_SH), device=hidden_SH.device), max(1, DIRECT_LIMIT // head.weight.shape[0])
-            )
-            out = [
-                torch.utils.checkpoint.checkpoint(
-                    _direct,
-                    hidden_SH[p],
-                    head,
-                    score.part(p),
-                    factor,
-                    cap,
-                    use_reentrant=False,
-                )
-                for p in pieces
-            ]
+            again = functools.partial(torch.utils.checkpoint.checkpoint, _direct, use_reentrant=False)
+            size = max(1, DIRECT_LIMIT // head.weight.shape[0])
+            pieces = torch.split(torch.arange(len(hidden_SH), device=hidden_SH.device), size)
+            out = [again(hidden_SH[p], head, score.part(p), factor, cap) for p in pieces]
             return torch.cat([o[0] for o in out]), torch.cat([o[1] for o in out])
         assert score.inverse_temperature_S is not None
         hidden_SH = (hidden_SH * score.inverse_temperature_S[:, None]).to(hidden_SH.dtype)

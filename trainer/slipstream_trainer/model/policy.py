@@ -1,11 +1,4 @@
-"""The model that is trained: base weights, LoRA on top, and nothing that vLLM would not take.
-
-Which class of transformers loads a base model, so that its modules are called as the engine calls them.
-
-Which modules of a model LoRA may adapt so that vLLM takes the result: its linear layers, but not the head.
-
-The model that is trained: base weights, LoRA on top, and nothing that vLLM would refuse.
-"""
+"""The model that is trained: base weights, LoRA on top, and nothing that vLLM would refuse."""
 
 from __future__ import annotations
 
@@ -19,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,7 +23,7 @@ from slipstream_trainer.model.compute import capped
 from slipstream_trainer.model.memory import SHARE, activation_bytes
 
 if TYPE_CHECKING:
-    from peft import LoraConfig, PeftModel
+    from peft import PeftModel
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -129,10 +122,8 @@ def choose_targets(model: PreTrainedModel, wanted: list[str] | str) -> Targets:
     """
     if not isinstance(wanted, str):
         return Targets(list(wanted), f"LoRA adapts {', '.join(wanted)}, as trainer.lora_targets says")
-    refused = REFUSED.get(str(model.config.get_text_config().model_type), frozenset())
+    linear, refused = _linear(model)
     blocks = tuple(f"{n}." for n in _blocks(model))
-    head = model.get_output_embeddings()
-    linear = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m is not head}
     takes = [n for n in linear if n.startswith(blocks) and _last(n) not in refused | ROUTERS] if blocks else []
     if not takes:
         raise ConfigError("trainer.lora_targets = 'all-linear' finds no linear layer in this model: name some")
@@ -147,6 +138,13 @@ def choose_targets(model: PreTrainedModel, wanted: list[str] | str) -> Targets:
         said += " (set trainer.lora_targets to choose others)"
     unique = not any(_last(n) in kinds for n in linear if n not in takes)
     return Targets(kinds if unique else takes, said)
+
+
+def _linear(model: PreTrainedModel) -> tuple[list[str], frozenset[str]]:
+    """The names of its linear layers but the head, and what of them no adapter can have."""
+    head = model.get_output_embeddings()
+    names = [name for name, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m is not head]
+    return names, REFUSED.get(str(model.config.get_text_config().model_type), frozenset())
 
 
 def _last(name: str) -> str:
@@ -176,10 +174,8 @@ def check_targets(config: Config, model: PreTrainedModel) -> None:
     wanted = config.trainer.lora_targets
     if isinstance(wanted, str):
         return
-    head = model.get_output_embeddings()
-    there = [name for name, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m is not head]
+    there, refused = _linear(model)
     short = sorted({_last(name) for name in there})
-    refused = REFUSED.get(str(model.config.get_text_config().model_type), frozenset())
     path = model.config.name_or_path
     for target in wanted:
         if _last(target) in refused:
@@ -222,9 +218,8 @@ def _check_4bit(what: str) -> None:
 def stored_as(described: PretrainedConfig) -> str:
     """The method by which a model's weights are quantised in its files, as its ``config.json`` says. Empty: none."""
     found = getattr(described, "quantization_config", None) or {}
-    return (
-        str((found if isinstance(found, dict) else found.to_dict()).get("quant_method", "")).rpartition(".")[2].lower()
-    )
+    told = found if isinstance(found, dict) else found.to_dict()
+    return str(told.get("quant_method", "")).rpartition(".")[2].lower()
 
 
 def base_options(config: Config, described: PretrainedConfig) -> dict[str, object]:
@@ -315,11 +310,8 @@ def model_path(config: Config) -> str:
 def device() -> torch.device:
     import os
 
-    return (
-        torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        if torch.cuda.is_available()
-        else torch.device("cpu")
-    )
+    own = int(os.environ.get("LOCAL_RANK", "0"))
+    return torch.device("cuda", own) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def dtype_of(config: Config) -> torch.dtype:
@@ -347,19 +339,10 @@ def takes_trees(model_config: PretrainedConfig) -> bool:
     )
 
 
-def _lora(config: Config, targets: list[str]) -> LoraConfig:
-    from peft import LoraConfig
-
+def _lora(config: Config, targets: list[str]) -> dict[str, Any]:
     t = config.trainer
-    return LoraConfig(
-        r=t.lora_rank,
-        lora_alpha=cast("int", t.lora_alpha),
-        target_modules=targets,
-        use_rslora=t.rslora,
-        lora_dropout=0.0,
-        bias="none",
-        task_type="CAUSAL_LM",
-    )
+    size = {"r": t.lora_rank, "lora_alpha": t.lora_alpha, "use_rslora": t.rslora}
+    return {**size, "target_modules": targets, "lora_dropout": 0.0, "bias": "none"}
 
 
 def _load_base(config: Config, path: str, bare: PreTrainedModel, layers: int | None) -> PreTrainedModel:
@@ -407,17 +390,8 @@ def _load_frugal(config: Config, path: str) -> tuple[PeftModel, PreTrainedTokeni
     )
     names = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     targets = names if t.lora_targets == "all-linear" else t.lora_targets
-    model = FastLanguageModel.get_peft_model(
-        model,
-        r=t.lora_rank,
-        lora_alpha=t.lora_alpha,
-        target_modules=targets,
-        use_rslora=t.rslora,
-        lora_dropout=0.0,
-        bias="none",
-        use_gradient_checkpointing="unsloth",
-        random_state=t.seed,
-    )
+    more = {"use_gradient_checkpointing": "unsloth", "random_state": t.seed}
+    model = FastLanguageModel.get_peft_model(model, **_lora(config, targets), **more)
     return model, tokenizer
 
 
@@ -439,9 +413,8 @@ def frugal_is_needed(config: Config, path: str) -> bool:
     from transformers import AutoConfig
 
     weights = sum(f.stat().st_size for f in Path(path).glob("*.safetensors"))
-    if (
-        not torch.cuda.is_available() or not weights or config.engine.share
-    ):  # what is free then is no measure: the engine has it
+    # with engine.share what is free is no measure: the engine has it
+    if not torch.cuda.is_available() or not weights or config.engine.share:
         return False
     text = AutoConfig.from_pretrained(path).get_text_config()
     tokens = config.trainer.token_budget
@@ -459,7 +432,7 @@ def load_policy(config: Config, *, layers: int | None = None) -> tuple[PeftModel
     not do otherwise. Raises ``ConfigError`` for a LoRA that vLLM would refuse and ``StartError`` when the weights
     can't be read.
     """
-    from peft import get_peft_model
+    from peft import LoraConfig, get_peft_model
     from transformers import AutoTokenizer, set_seed
 
     check_lora(config)
@@ -480,7 +453,7 @@ def load_policy(config: Config, *, layers: int | None = None) -> tuple[PeftModel
             base = _load_base(config, path, bare, layers)
             set_seed(config.trainer.seed)
             with targets_as_given():
-                model = get_peft_model(base, _lora(config, targets.names))
+                model = get_peft_model(base, LoraConfig(**_lora(config, targets.names), task_type="CAUSAL_LM"))
     except (OSError, ValueError, KeyError, ImportError, AttributeError, RuntimeError) as e:
         raise StartError(f"the model {path} can't be loaded: {type(e).__name__}: {e}") from e
     without_chance(model)

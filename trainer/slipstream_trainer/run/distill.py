@@ -121,6 +121,8 @@ class RunReader:
     def _rendered(self, call: CallRecord, written: str | None) -> tuple[list[int], list[int]]:
         if call.outcome != "ok" or not call.reply or not call.messages:
             raise Unrendered("failed")
+        if call.untrainable_reason == "redacted":
+            raise Unrendered("redacted")
         if self.teacher is not None and call.model != self.teacher:
             raise Unrendered("other_model")
         place = Place(Report(), call.id)
@@ -306,6 +308,7 @@ LEFT_OUT = {
     "equal_rewards": "all runs of their task have the same reward, so none is preferred",
     "in_no_pair": "in the middle of their task's runs, so in no pair",
     "failed": "failed, or without a reply",
+    "redacted": "proxy.redact changed their text, and what it put there would be imitated",
     "other_model": "another model answered",
     "template": "the chat template does not write the reply after its prompt",
     "not_text": "pictures or sound",

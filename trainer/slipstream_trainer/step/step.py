@@ -1,9 +1,4 @@
-"""One batch, from samples to a stepped (or refused, or undone) policy, with its figures.
-
-How far the trainer's log-probabilities are from the engine's at each trained token, for people to look at.
-
-One batch, from samples to a stepped (or refused, or undone) policy, with the figures of its event.
-"""
+"""One batch, from samples to a stepped (or refused, or undone) policy, with the figures of its event."""
 
 from __future__ import annotations
 
@@ -151,10 +146,10 @@ def train(
         "baselines": dict(advantages.baselines),
         "episodes": len({s.run for s in samples}),
         "calls": len({(s.run, s.call) for s in samples if s.call}),
-        "reward": advantages.reward_mean,
-        "reward_std": advantages.reward_std,
         "continuations": exact / later if later else 1.0,
     }
+    if advantages.reward_mean is not None:
+        figures |= {"reward": advantages.reward_mean, "reward_std": advantages.reward_std}
     if silent := without_effect(t):
         figures["without_effect"] = dict(silent)
     plan = plan_batch(trainer, samples)

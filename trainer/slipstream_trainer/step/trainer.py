@@ -384,9 +384,8 @@ class CapturedGRPOTrainer(GRPOTrainer):
                 loss = loss + words
             torch.autograd.backward(loss)
             total += loss.detach()
-        for _ in range(
-            -(-len(work.plan.micro) // self.world) - len(own)
-        ):  # TRL's loss talks to the other processes: as often on each
+        # TRL's loss talks to the other processes: as often on each
+        for _ in range(-(-len(work.plan.micro) // self.world) - len(own)):
             nothing = torch.zeros(1, device=self.device)
             self._loss(work, nothing, nothing, torch.zeros(1, dtype=torch.long, device=self.device))
         self._share(work, total)

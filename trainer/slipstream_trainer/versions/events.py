@@ -1,9 +1,4 @@
-"""What is told of a step: an event, a line for the log, figures for Prometheus.
-
-What is told of a step: an event, a line for the log, figures for Prometheus and for TRL's ``report_to``.
-
-Prometheus metrics of the trainer.
-"""
+"""What is told of a step: an event, a line for the log, figures for Prometheus and for TRL's ``report_to``."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from slipstream.config import Config
-from slipstream.contract import Adapter, AdapterList, AdapterState, folder_of
+from slipstream.contract import AdapterList, AdapterState, folder_of
 from slipstream.errors import StartError
 from slipstream_trainer.algorithm.guards import Snapshot
 from slipstream_trainer.model.policy import load_adapter
@@ -30,21 +30,15 @@ ACCEPTED = 2
 
 
 def returnable(known: AdapterList, model: str) -> set[str]:
-    """Names of the versions that a rollback may make live: those in use, the last accepted ones, the base model."""
+    """Names of the versions that a rollback may make live: those in use, the last accepted ones, the best one (a slow
+    slide is taken back to it), the base model.
+    """
     ours = [a for a in known.adapters if a.model == model]
-    retired = sorted((a for a in ours if _accepted(a)), key=lambda a: (a.decided or 0.0, a.version))
+    accepted = (a for a in ours if a.state == AdapterState.RETIRED and a.accepted)
+    retired = sorted(accepted, key=lambda a: (a.decided or 0.0, a.version))
     live = known.live.get(model, model)
-    in_use = (a.name for a in ours if a.state in IN_USE or _best(a))
+    in_use = (a.name for a in ours if a.state in IN_USE or a.best)
     return {model, live, *in_use, *(a.name for a in retired[-ACCEPTED:])}
-
-
-def _accepted(a: Adapter) -> bool:
-    return a.state == AdapterState.RETIRED and a.accepted
-
-
-def _best(a: Adapter) -> bool:
-    """No later version was shown to beat it: a slow slide is taken back to it."""
-    return bool(getattr(a, "best", False))
 
 
 @dataclass(slots=True, frozen=True)

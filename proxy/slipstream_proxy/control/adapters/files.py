@@ -1,8 +1,7 @@
-"""An adapter's files, and what they must hold.
+"""An adapter's files: where they are for this proxy and for the engine, and whether they are an adapter that vLLM
+takes.
 
-Where an adapter's files are: for this proxy, and for the engine.
-
-Is this folder an adapter that vLLM takes? The answer comes before the engine is asked. It names file and field.
+The answer comes before the engine is asked. It names file and field.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""What all proxies of a store agree on, and a new adapter on its way in.
-
-What other proxies on the same store decide: their adapters are loaded into this proxy's engines, then served.
-
-Takes in new versions: checks name and files, and keeps what it refuses with the reason.
+"""What other proxies on the same store decide (their adapters are loaded into this proxy's engines, then served), and
+new versions on their way in: name and files are checked, and what is refused is kept with the reason.
 """
 
 from __future__ import annotations

@@ -7,10 +7,12 @@ import contextlib
 import logging
 import time
 
+from pydantic import JsonValue
+
 from slipstream.contract import Adapter, AdapterState
 from slipstream.shared.backoff import rest
 from slipstream_proxy.control.adapters.fleet import Fleet
-from slipstream_proxy.control.adapters.journal import ConcurrentChange, LivePublisher
+from slipstream_proxy.control.adapters.journal import ConcurrentChange, LivePublisher, event
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.trials import GateTrials
@@ -112,7 +114,7 @@ class Gatekeeper:
                 pass
             if held_out is not None:
                 self.trials.hold_out(model, held_out)
-            self._show(model)
+            await self._show(model)
         self.publisher.publish()
 
     async def _read(self, store: Store, model: str) -> bool:
@@ -190,8 +192,23 @@ class Gatekeeper:
         if keeps % PRUNE_EVERY == 0:
             await in_thread(store.outcomes.prune, model, self.trials.counted(model))
 
-    def _show(self, model: str) -> None:
-        """What the gate sees, with the adapter that it is about."""
+    async def _show(self, model: str) -> None:
+        """What the gate sees, with the adapter that it is about. Each stage of a canary's plan is written down."""
         shown: Adapter | None = self.registry.of(model, S.CANDIDATE) or self.registry.of(model, S.LIVE)
-        if shown is not None:
-            self.registry.put([shown.model_copy(update={"gate": self.trials.report(model)})])
+        if shown is None:
+            return
+        report, before = self.trials.report(model), shown.gate.stage if shown.gate is not None else None
+        shown = shown.model_copy(update={"gate": report})
+        if report.stage is None or report.stage == before:
+            self.registry.put([shown])
+            return
+        why = f"{report.own_episodes} of its runs have ended, and nothing speaks against it"
+        if before is None:
+            why = "it begins" + (", and its replay said nothing against it" if report.stage > 1 else "")
+        elif report.stage < before:
+            why = f"suspicion: {report.reason}"
+        told: dict[str, JsonValue] = {"stage": report.stage, "of": len(self.config.gate.plan)}
+        told |= {"share": report.trial_share, "runs": report.own_episodes, "reason": why}
+        # kept with the adapter: after a restart, and in another proxy, the same stage is no news
+        await self.lifecycle.journal.change([shown], event("canary", adapter=shown.name, **told))
+        await decided(self.mutations, "canary", shown.name, {**told, "gets": report.gets})

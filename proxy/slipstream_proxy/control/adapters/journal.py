@@ -1,14 +1,9 @@
-"""Changes of adapters, written down and published.
-
-Writes the live state: what each trained model's new episodes get, and which engines are up.
-
-Changes of adapters' states, kept durably.
+"""Changes of adapters' states, kept durably and published in the live state.
 
 Alone, a change is a mutation in the spool. With a shared store it is a compare-and-set of the store's revision: it
 counts if no other proxy was first, so one gate decides, whichever proxy it runs in.
 
-What an action makes of adapters' states, before it is done. What is said of an action by hand is computed by the same
-lines as what is done.
+What is said of an action by hand before it is done is computed by the same lines as what is done.
 """
 
 from __future__ import annotations
@@ -40,13 +35,16 @@ MOST_GONE = 256
 
 
 class LivePublisher:
+    """Writes the live state: what each trained model's new episodes get, and which engines are up."""
+
     def __init__(self, registry: AdapterRegistry, trials: GateTrials, engines: EnginePool, live: LiveState) -> None:
         self.registry, self.trials, self.engines, self.live = registry, trials, engines, live
 
     def publish(self) -> None:
         """Send the data planes what is true now. Nothing happens if nothing changed."""
         r = self.registry
-        models = {m: ModelLive(r.base, r.live(m), self.trials.arms(m), r.kept_from(m)) for m in r.models}
+        t = self.trials
+        models = {m: ModelLive(r.base, r.live(m), t.arms(m), r.kept_from(m), t.first(m)) for m in r.models}
         self.live.set(models, self.engines.public(), self._gone(), asks=self.engines.replays)
 
     def _gone(self) -> dict[str, tuple[str, float]]:
@@ -377,6 +375,8 @@ def effect_of(before: AdapterRegistry, adapter: Adapter, action: Action, group: 
         says = [f"New runs get {name}, without a trial{', as soon as it is loaded' if waits else ''}."]
         if adapter.state == S.LIVE:
             says = [f"{name} is live already."]
+        elif adapter.anew:
+            says.append(f"It was taken back to be made anew: {adapter.reason}.")
     elif adapter.state == S.LOADING:
         says = [f"{name} waits: it is taken back before new runs get it."]
         if (gets := after.live(adapter.model)) != before.live(adapter.model):
@@ -447,6 +447,7 @@ def closed(gate: GateReport | None, reason: str) -> GateReport | None:
         return gate
     return gate.model_copy(
         update={"episodes_left": None, "reason": reason, "fix": None, "control_share": 0.0, "best_share": 0.0}
+        | {"trial_share": 0.0, "stage": None, "gets": ""}
     )
 
 

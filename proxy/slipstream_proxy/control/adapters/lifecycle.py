@@ -12,7 +12,6 @@ from slipstream_proxy.control.adapters.journal import (
     Change,
     StateChanges,
     dumped,
-    effect_of,
     event,
     gone,
     made_from,
@@ -176,7 +175,3 @@ class AdapterLifecycle:
         for change in self.changes.by_hand(adapter, action, reason, group):
             await self._make(change)
         return self.registry.items[adapter.name]
-
-    def effect(self, adapter: Adapter, action: Action, group: str | None = None) -> list[str]:
-        """What an action by hand would do, in sentences. Raises ``Problem`` where it cannot be done."""
-        return effect_of(self.registry, adapter, action, group)

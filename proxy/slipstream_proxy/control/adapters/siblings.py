@@ -14,22 +14,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from slipstream.contract import EXPLORE_TAG, SIBLING_TAG, SIBLINGS_TAG, Split, sibling_of
-from slipstream.engines.engine import EngineAway
+from slipstream.engines.engine import NEUTRAL, EngineAway
 from slipstream.replay.steps import tokens_of
 from slipstream.settings import ModelRoute
 from slipstream.settings.proxy import route_of
 from slipstream.shared.backoff import rest
+from slipstream.shared.functions import load_function
 from slipstream_proxy.assignment import place
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.replays import IdleTurns, ReplayGate, at_once, load_of
 from slipstream_proxy.control.engines.pool import EnginePool, EngineReplica
 from slipstream_proxy.control.observe.metrics import ControlMetrics
 from slipstream_proxy.control.shared.problem import Problem
-from slipstream_proxy.control.shared.threads import end
+from slipstream_proxy.control.shared.threads import end, in_thread
 from slipstream_proxy.control.storage.access import StoreAccess
 from slipstream_proxy.control.storage.spool_reader import Item
 from slipstream_proxy.dialects.base import dumps
-from slipstream_proxy.dialects.sampling import has_media
+from slipstream_proxy.dialects.sampling import FILTERS, has_media
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.ids import new_id
 from slipstream_proxy.log.records import CallHead, Kind, Parsed
@@ -65,8 +66,10 @@ class LiveStep:
     route: ModelRoute
 
     def body(self) -> JsonObject:
-        """The request of one more sample, without its model. A grammar, and what else shaped the reply, is left out."""
-        return self._asked(*KEPT) | {"temperature": 1.0, "logprobs": True, "return_token_ids": True}
+        """The request of one more sample, without its model. A grammar, and what else shaped the reply, is left out,
+        and so is what the engine would take by itself.
+        """
+        return {**self._asked(*KEPT), **NEUTRAL, "logprobs": True, "return_token_ids": True}
 
     def most(self) -> int:
         """Tokens that all its samples may have."""
@@ -83,7 +86,7 @@ class LiveStep:
         made = {"index": 0, "message": choice.message, "finish_reason": choice.finish_reason}
         made |= {"token_ids": choice.completion_ids, "logprobs": {"content": content}}
         reply: JsonObject = {"choices": [made], "prompt_token_ids": parsed.prompt_ids}
-        return self._asked(*KEPT, "temperature"), reply
+        return self._asked(*KEPT, "temperature", *FILTERS), reply
 
     def _asked(self, *settings: str) -> JsonObject:
         """The step's request, with these of its own settings."""
@@ -292,7 +295,8 @@ class SiblingSampler:
     async def _record(self, step: LiveStep, found: Sequence[SiblingReply]) -> None:
         """Into the log, each with how many they are."""
         live, head = step.live(), step.head
-        made = list(enumerate(found, 1))
+        made = [(number, one) for number, one in enumerate(found, 1) if await in_thread(self._may_be_kept, one)]
+        self.metrics.siblings.labels("redacted").inc(len(found) - len(made))
         if live is not None:
             made.append((0, SiblingReply(str(head.adapter), head.upstream, *live, head.at, head.seconds)))
         if len(made) < 2:
@@ -326,6 +330,20 @@ class SiblingSampler:
             await self.writer.put(Kind.CALL, record, dumps(one.request), dumps(one.reply))
         if self.access.ingester is not None:
             self.access.ingester.wake()
+
+    def _may_be_kept(self, one: SiblingReply) -> bool:
+        """Whether ``proxy.redact`` leaves it as it is: what was redacted can't be trained on. The live answer is in the
+        store already.
+        """
+        if not (spec := self.access.config.proxy.redact):
+            return True
+        texts = {"request": dumps(one.request).decode(), "reply": dumps(one.reply).decode()}
+        try:
+            after = load_function("proxy.redact", spec)(dict(texts))
+            return all(after[name] == text for name, text in texts.items())
+        except Exception as e:
+            log.error("redaction failed, a sibling is thrown away: %s", type(e).__name__)
+            return False
 
 
 def _tokens(answer: JsonObject) -> int:

@@ -54,15 +54,13 @@ class Swapper:
         publisher: LivePublisher,
         stores: StoreHandle,
         replays: ReplayGate | None = None,
-        *,
-        grace: float = GRACE,
     ) -> None:
         self.replays = replays
         self.registry, self.trials, self.journal = registry, trials, journal
         self.lifecycle, self.fleet = lifecycle, fleet
         self.engines, self.lease, self.publisher, self.stores = engines, lease, publisher, stores
         self.config = registry.config
-        self.grace = grace
+        self.grace = GRACE
         self.draining: dict[str, float] = {}
         self.superseded: dict[str, float] = {}
         """Adapter that only running episodes have → since when (monotonic)."""
@@ -154,17 +152,31 @@ class Swapper:
         """It waits for the verdict on what is served (``gate.pace``), for a replay, or for a slot. Of those that
         wait the newest stays.
         """
-        replays = self.replays
-        if replays is not None and replays.holds(adapter):
+        if self.replays is not None and self.replays.holds(adapter):
             return True
-        behind = replays is not None and replays.waits(adapter)
-        if adapter.forced or not (behind or self.trials.waits(adapter.model) or self.is_full()):
+        if self.waits_for(adapter) is None:
             return False
         waiting = [a for a in self.registry.in_state(S.LOADING) if a.model == adapter.model and not a.forced]
         newest = max(waiting, key=lambda a: a.version)
         if newest.version > adapter.version and self.fleet.mine(adapter):
             await self.lifecycle.replace_waiting(adapter, newest)
         return True
+
+    def waits_for(self, adapter: Adapter) -> str | None:
+        """Why a version is not to be loaded now, in a sentence. None: it is."""
+        model, registry = adapter.model, self.registry
+        if adapter.forced:
+            return None
+        if self.replays is not None and self.replays.waits(adapter):
+            return f"it waits for the replay of {self.replays.running}"
+        if self.trials.waits(model):
+            served = registry.served(model)
+            frozen = next((a for a in (served, registry.of(model, S.LIVE)) if a is not None and a.frozen), served)
+            name = frozen.name if frozen is not None else registry.base
+            if self.trials.of(model).frozen:
+                return f"it waits: {name} is frozen, until a person decides"
+            return f"it waits for the verdict on {name} (gate.pace)"
+        return "it waits for a slot in the engine (engine.max_loras)" if self.is_full() else None
 
     async def load(self, adapter: Adapter) -> bool:
         """Into every engine that takes adapters, warmed; then it becomes live or a candidate. False: not yet, or

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import JsonValue
 
 from slipstream.contract import AdapterState, GateReading, GateReport
-from slipstream_proxy.assignment import CANDIDATE, groups_of, tried
+from slipstream_proxy.assignment import groups_of, tried
 from slipstream_proxy.control.adapters.registry import AdapterRegistry, Arm
 from slipstream_proxy.control.gate.line import AssignmentLine
 from slipstream_proxy.control.gate.report import GateHistory, dump_readings, joined, load_readings, report_of
@@ -27,8 +27,6 @@ ENOUGH_HELD_OUT = 32
 """Held-out runs of the newest versions that are looked at."""
 VERSIONS = 100
 """Newest versions of a model whose evidence is kept."""
-FIRST_SHARE = 0.5
-"""Of the runs of those who go first: the others are what they are compared with."""
 S = AdapterState
 
 
@@ -52,7 +50,18 @@ class GateTrials:
 
     def make(self) -> GateTrial:
         gate = self.config.gate
-        same = {"holdout", "share", "plan", "alpha", "settle", "reward_range", "deadline", "guards", "guard_action"}
+        same = {
+            "holdout",
+            "share",
+            "plan",
+            "first",
+            "alpha",
+            "settle",
+            "reward_range",
+            "deadline",
+            "guards",
+            "guard_action",
+        }
         by_group, alone = gate.group_verdict != "say", gate.group_verdict == "group"
         canary, rest = gate.trial == "canary", gate.model_dump(include=same)
         return GateTrial(TrialSettings(canary=canary, by_group=by_group, group_alone=alone, **rest))
@@ -114,16 +123,11 @@ class GateTrials:
         versions = (trial.control, trial.best, trial.tried)
         return {v: f"{model}@{v}" if v else self.registry.base for v in versions}
 
-    def arms(self, model: str, names: Collection[str] = ()) -> list[Arm]:
-        """What new episodes get beside the live adapter. ``names``: of its key, tags and task (``gate.first``)."""
-        gate = self.config.gate
-        if gate.trial == "manual":
+    def arms(self, model: str) -> list[Arm]:
+        """What new episodes get beside the live adapter: all of them, or those of ``first``."""
+        if self.config.gate.trial == "manual":
             return []
         trial, registry = self.of(model), self.registry
-        if gate.trial == "canary" and gate.first and trial.on_trial and trial.stage == 0:
-            candidate = registry.of(model, S.CANDIDATE)
-            first = candidate is not None and not set(names).isdisjoint(gate.first) and self.served(candidate.name)
-            return [Arm(candidate.name, CANDIDATE, FIRST_SHARE)] if candidate is not None and first else []
         adapters = {trial.control: registry.accepted(model), trial.best: registry.best(model)}
         if (candidate := registry.of(model, S.CANDIDATE)) is not None:
             adapters[trial.tried] = candidate.name
@@ -131,6 +135,10 @@ class GateTrials:
         arms = [a for a in found if a.adapter == registry.base or registry.servable(a.adapter)]
         compared = {registry.live(model), *(a.adapter for a in arms)} - {registry.base}
         return arms if all(map(self.served, compared)) else []
+
+    def first(self, model: str) -> list[str]:
+        """The groups and keys whose new episodes alone get an arm; empty: all do."""
+        return self.config.gate.first if self.of(model).is_among_first else []
 
     def waits(self, model: str) -> bool:
         """Whether a version that has been loaded is to wait before it is tried (``gate.pace``)."""

@@ -1,8 +1,7 @@
-"""Episodes as files for trainers and people.
+"""Datasets out of the store, as a stream: JSON lines of whole episodes, SFT rows, DPO pairs, Parquet.
 
-Answers that people wrote in place of the agent's: ``meta.edited`` of a reward with source ``human``.
-
-Datasets out of the store, as a stream: JSON lines of whole episodes, SFT rows, DPO pairs, Parquet.
+An answer that a person wrote in place of the agent's (``meta.edited`` of a reward with source ``human``) is the better
+one of a pair.
 """
 
 from __future__ import annotations
@@ -20,6 +19,9 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from slipstream.contract import CallRecord, EpisodeDetail, Form, Reward
+from slipstream.imports.inputs import messages_of
+from slipstream.imports.report import Place, Report
+from slipstream.imports.traces import tool_of
 from slipstream.shared.prefixes import Conversations
 from slipstream_proxy.control.api.http import json_of
 from slipstream_proxy.control.shared.threads import in_thread
@@ -64,6 +66,8 @@ def edits_of(calls: Sequence[CallRecord], rewards: Sequence[Reward], last: CallR
 
 
 log = logging.getLogger(__name__)
+CHATS = ("chat", "completions")
+"""Formats whose messages are a chat's."""
 DPO_TASKS = 50
 Note = Callable[[list[tuple[str, str]]], None]
 """Told of the (key, id) of episodes that are about to leave."""
@@ -109,6 +113,24 @@ def conversation(episode: EpisodeDetail) -> list[JsonObject] | None:
     return None if last is None else [*prompt_of(episode, last), as_reply(last.reply[0])]
 
 
+def chat_of(episode: EpisodeDetail) -> list[JsonObject] | None:
+    """The same as a chat, whatever format the agent speaks: trainers read no other. None: there is none."""
+    last = longest_call(episode)
+    return None if last is None else [*_chat(last, prompt_of(episode, last), "user"), *_said(last)]
+
+
+def _chat(call: CallRecord, messages: list[JsonObject], role: str) -> list[JsonObject]:
+    if call.dialect in CHATS:
+        return messages
+    place = Place(Report(), call.id)
+    return [dict(message) for message in messages_of(messages, role, place)]
+
+
+def _said(call: CallRecord) -> list[JsonObject]:
+    """The reply of a call."""
+    return _chat(call, [as_reply(call.reply[0])], "assistant")
+
+
 def edits(episode: EpisodeDetail) -> list[Edit]:
     """Answers that people wrote in place of the agent's."""
     return edits_of(good_calls(episode), episode.rewards, longest_call(episode))
@@ -128,15 +150,19 @@ def _without_nulls(value: object) -> object:
 
 def tools_of(episode: EpisodeDetail) -> str | None:
     """As JSON, which TRL reads: a column of nested schemas has no type that all rows share."""
-    tools = Conversations(episode.call_list).tools(good_calls(episode)[-1])
+    call = good_calls(episode)[-1]
+    tools = Conversations(episode.call_list).tools(call)
+    if call.dialect not in CHATS:
+        tools = [tool_of(tool) for tool in tools]
     return json.dumps(tools) if tools else None
 
 
 def sft_row(episode: EpisodeDetail, *, edited: bool = True) -> JsonObject | None:
     """``edited``: an answer that a person wrote ends the conversation in place of the agent's."""
-    messages = conversation(episode)
+    messages = chat_of(episode)
     if edited and (found_edits := edits(episode)):
-        messages = [*prompt_of(episode, found_edits[-1].call), found_edits[-1].message]
+        last = found_edits[-1]
+        messages = [*_chat(last.call, prompt_of(episode, last.call), "user"), last.message]
     if messages is None:
         return None
     fields = {name: getattr(episode, name) for name in ("key", "task", "adapter", "reward")}
@@ -150,7 +176,7 @@ def names_of(chosen: EpisodeDetail, rejected: EpisodeDetail) -> JsonObject:
 
 def dpo_row(best: EpisodeDetail, worst: EpisodeDetail) -> JsonObject | None:
     """Two runs of a task: the common beginning is the prompt. None: they have none, or are equally good."""
-    chosen, rejected = conversation(best) or [], conversation(worst) or []
+    chosen, rejected = chat_of(best) or [], chat_of(worst) or []
     same = 0
     while same < min(len(chosen), len(rejected)) - 1 and chosen[same] == rejected[same]:
         same += 1
@@ -164,10 +190,11 @@ def dpo_row(best: EpisodeDetail, worst: EpisodeDetail) -> JsonObject | None:
 def edited_rows(episode: EpisodeDetail) -> Iterator[JsonObject]:
     """Pairs for DPO: the answer that a person wrote is preferred to the agent's own."""
     for edit in edits(episode):
-        pair = {"chosen": [edit.message], "rejected": [as_reply(edit.call.reply[0])]}
+        pair = {"chosen": [edit.message], "rejected": _said(edit.call)}
         fields = {"task": episode.task, "rejected_reward": edit.value, "tools": tools_of(episode)}
         fields |= names_of(episode, episode)
-        yield without_nulls({"prompt": prompt_of(episode, edit.call), **pair, **fields})
+        prompt = _chat(edit.call, prompt_of(episode, edit.call), "user")
+        yield without_nulls({"prompt": prompt, **pair, **fields})
 
 
 def noted(batches: Iterator[list[EpisodeDetail]], note: Note) -> Iterator[list[EpisodeDetail]]:

@@ -1,6 +1,4 @@
-"""Routes, queries, bodies, replies, and who may ask what.
-
-The control API's plumbing: routes as data, checked parameters and bodies, one error shape, who may do what.
+"""The control API's plumbing: routes as data, checked parameters and bodies, one error shape, who may do what.
 
 A ``Route`` says all that is to be known of a call; the same data make the handler's checks and
 ``/slipstream/openapi.json``.
@@ -365,12 +363,12 @@ def redacted(spec: str, record: dict[str, str]) -> dict[str, str]:
         raise Problem(422, text, field="body", fix=fix) from e
 
 
-def check_reward(caller: Caller, name: str, source: str, judge_names: Collection[str], *, field: str = "body") -> None:
+def check_reward(caller: Caller, name: str, source: str, judge_names: Collection[str]) -> None:
     """Raises ``Problem`` 403: the key may not use this source, or not a name of the judge's under it.
 
     ``judge_names``: reward names that the judge writes.
     """
-    check_source(caller, source, f"{field}.source")
+    check_source(caller, source, "body.source")
     if name.lower() in {n.lower() for n in judge_names} and source.lower() not in SOURCES and not caller.admin:
         fix = "choose a name of your own and give it a weight in reward.weights"
-        raise Problem(403, f"{name!r} is a reward name of the judge's", field=f"{field}.name", fix=fix)
+        raise Problem(403, f"{name!r} is a reward name of the judge's", field="body.name", fix=fix)

@@ -21,13 +21,14 @@ HEARTBEAT = 5.0
 @dataclass(slots=True)
 class ModelLive:
     """One trained model's part. ``arms``: (adapter, arm, share of new episodes). ``kept``: group of episodes → the
-    adapter that it keeps.
+    adapter that it keeps. ``first``: who alone gets an arm; empty: all.
     """
 
     base: str
     live: str
     arms: Sequence[tuple[str, str, float]] = ()
     kept: Mapping[str, str] = field(default_factory=dict)
+    first: Sequence[str] = ()
 
 
 class LiveState:
@@ -65,6 +66,7 @@ class LiveState:
                     "live": m.live,
                     "arms": [list(a) for a in m.arms],
                     **({"kept": {**m.kept}} if m.kept else {}),
+                    **({"first": list(m.first)} if m.first else {}),
                 }
                 for name, m in sorted(models.items())
             },

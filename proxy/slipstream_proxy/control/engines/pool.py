@@ -1,10 +1,6 @@
 """The inference engines: which answer, what each has loaded, and what each refuses.
 
-An engine that takes no adapters: what is known of it, and the request that finds out whether it takes them again.
-
-One engine as the control plane knows it, and how it can fail.
-
-The engines: health, and adapters in and out of them.
+Of one that takes no adapters: what is known of it, and the request that finds out whether it takes them again.
 """
 
 from __future__ import annotations

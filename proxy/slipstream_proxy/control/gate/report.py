@@ -1,8 +1,5 @@
-"""What a trial says of itself, and what it said before.
-
-What people see of a trial: the same numbers that decide, and why there is no verdict yet.
-
-How the gate's evidence of a version moved: enough readings for a chart, however many episodes it saw.
+"""What people see of a trial: the same numbers that decide, why there is no verdict yet, and how the evidence moved:
+enough readings for a chart, however many episodes it saw.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ from slipstream_proxy.control.gate.scale import COARSE_OF
 from slipstream_proxy.control.gate.scale import WINDOW as COARSE_WINDOW
 from slipstream_proxy.control.gate.side_bets import Guard
 from slipstream_proxy.control.gate.trial import OWN, SETTLED, GateTrial
+from slipstream_proxy.json_types import JsonObject
 
 SOON = 8
 """Finished episodes before the pace of the evidence says how long it will take."""
@@ -39,41 +37,70 @@ def report_of(
     waiting: Sequence[str] = (),
 ) -> GateReport:
     """``names``: of the versions that have a part. ``waiting``: newer versions that are not tried yet."""
-    worse, best = trial.worse, trial.worse_best
     span = trial.scale.span or 1.0
     control_share, best_share = trial.shares()
     if trial.settings.canary:
         control_share = 1.0 - control_share if trial.on_trial else 0.0
     rolled = decision in (Decision.ROLLBACK, Decision.ROLLBACK_BEST, Decision.ROLLBACK_GROUP)
     by_best = decision is Decision.ROLLBACK_BEST or (rolled and trial.shown_by_best)
-    difference, lower, upper = interval(trial, of_best=by_best)
-    shown = best if by_best else worse
     left, reason, fix = outlook(trial, names, manual=manual)
+    canary = trial.settings.canary and trial.on_trial and not manual and decision is Decision.UNDECIDED
     return GateReport(
         decision="rollback" if rolled else "accept" if decision is Decision.ACCEPT else "undecided",
         control=names.get(trial.best if by_best else trial.control, ""),
         best=names.get(trial.best, ""),
-        difference=scaled(difference, span),
-        lower=scaled(lower, span) if difference is not None else None,
-        upper=scaled(upper, span) if difference is not None else None,
         own_episodes=trial.own,
         own_difference=scaled(trial.own_difference(), span),
         timed_out=trial.own_late,
-        trial_episodes=shown.n_tested,
-        control_episodes=shown.n_reference,
-        evidence=round(min(trial.against(best=False) + trial.against(best=True), 1e9), 4),
         threshold=1.0 / trial.settings.alpha,
-        drift_difference=scaled(best.difference(), span) if trial.tried != trial.best else None,
-        drift_evidence=round(min(trial.against(best=True), 1e9), 4),
         control_share=round(control_share, 4),
         best_share=round(best_share, 4),
+        trial_share=round(trial.shares()[0], 4) if canary else 0.0,
+        stage=trial.stage + 1 if canary and trial.settings.plan else None,
+        gets=gets(trial, names) if canary else "",
         episodes_left=left if decision is Decision.UNDECIDED else None,
         reason=reason if decision is Decision.UNDECIDED else verdict_reason(trial, names, decision),
         fix=fix if decision is Decision.UNDECIDED else None,
         waiting=list(waiting),
         groups=groups_of(trial, of_best=by_best),
         guards=guards_of(trial),
+        **_figures(trial, of_best=by_best),
     )
+
+
+def _figures(trial: GateTrial, *, of_best: bool) -> JsonObject:
+    """What a report and a reading have alike. ``of_best``: beside the best version, not the control."""
+    span = trial.scale.span or 1.0
+    difference, lower, upper = interval(trial, of_best=of_best)
+    shown = trial.worse_best if of_best else trial.worse
+    return {
+        "trial_episodes": shown.n_tested,
+        "control_episodes": shown.n_reference,
+        "difference": scaled(difference, span),
+        "lower": scaled(lower, span) if difference is not None else None,
+        "upper": scaled(upper, span) if difference is not None else None,
+        "evidence": round(min(trial.against(best=False) + trial.against(best=True), 1e9), 4),
+        "drift_difference": scaled(trial.worse_best.difference(), span) if trial.tried != trial.best else None,
+        "drift_evidence": round(min(trial.against(best=True), 1e9), 4),
+    }
+
+
+def gets(trial: GateTrial, names: Mapping[int, str]) -> str:
+    """Who gets the canary now, and what leads to the next stage of its plan."""
+    plan, name = trial.settings.plan, names.get(trial.tried, "the version on trial")
+    share, of = f"{100.0 * trial.shares()[0]:.4g}%", "new runs"
+    if trial.is_among_first:
+        of = f"the new runs of {', '.join(trial.settings.first)}, and no others,"
+    text = f"{share} of {of} get {name}"
+    if not plan:
+        return text
+    text += f" (stage {trial.stage + 1} of {len(plan)})"
+    if trial.is_held_back:
+        return f"{text}: it is held back while its runs look worse"
+    if trial.stage + 1 == len(plan):
+        return f"{text}: a verdict comes next"
+    more = OWN - trial.own % OWN
+    return f"{text}: {100.0 * plan[trial.stage + 1]:.4g}% after {more} more of its runs without suspicion"
 
 
 def guards_of(trial: GateTrial) -> list[GateGuard]:
@@ -192,7 +219,7 @@ def _late(trial: GateTrial) -> str:
 
 
 def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False) -> tuple[int | None, str, str | None]:
-    """→ (finished episodes on trial until a verdict is likely, why there is none yet, what a user can do)."""
+    """→ (new runs, of all versions, until a verdict is likely, why there is none yet, what a user can do)."""
     settings = trial.settings
     if not trial.on_trial and trial.control == trial.best:
         return None, "no adapter is on trial", None
@@ -200,7 +227,7 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         return None, "gate.mode is manual: a person decides", "slipstream adapters promote VERSION"
     if not settings.canary and not settings.holdout:
         return None, "gate.holdout is 0: there is nothing to compare with", "set gate.holdout, for example to 0.1"
-    if settings.canary and not settings.share:
+    if settings.canary and not (settings.share or settings.plan):
         return None, "gate.share is 0: no episode gets the candidate", "set gate.share, for example to 0.1"
     if not trial.on_trial:
         share = trial.shares()[1]
@@ -229,7 +256,8 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         return None, text + (f"; {trial.own_late:,} timed out" if trial.own_late else ""), None
     counted = _counted(trial, name)
     if not trial.worse.n_reference:
-        missing = math.ceil(1.0 / max(trial.shares()[0], 0.01))
+        share = trial.shares()[0]
+        missing = math.ceil(1.0 / max(1.0 - share if settings.canary else share, 0.01))
         return missing, f"no run of {names.get(trial.control, 'the control')} has a reward yet ({counted})", None
     guard = trial.doubted_guard() or (None if trial.calm_aside() else trial.guards.suspect())
     if guard is not None:
@@ -245,7 +273,24 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         return None, f"{text} in it, so nothing is accepted ({counted})", fix
     left = max(settings.settle - trial.since, OWN - trial.own, 1)
     after = f"it is accepted after {settings.settle} episodes on trial, {OWN} of them its own"
-    return left, f"nothing speaks against it{_said(trial)}; {after} ({counted})", None
+    return _new_runs(trial, left), f"nothing speaks against it{_said(trial)}; {after} ({counted})", None
+
+
+def _new_runs(trial: GateTrial, tested: int) -> int | None:
+    """In how many new runs the version on trial has so many of its own. None: only those who go first get it, and
+    nobody knows how many of the runs are theirs.
+    """
+    if trial.is_among_first:
+        return None
+    first, second = trial.shares()
+    if not trial.settings.canary:
+        return math.ceil(tested / max(1.0 - first - second, 0.01))
+    needed, until_next = 0.0, OWN - trial.own % OWN
+    for share in () if trial.is_held_back else trial.settings.plan[trial.stage + 1 :]:
+        here = min(tested, until_next)
+        needed, tested = needed + here / max(first, 0.001), tested - here
+        first, until_next = share, OWN
+    return math.ceil(needed + tested / max(first, 0.001))
 
 
 def _suspected(trial: GateTrial, names: Mapping[int, str], counted: str) -> tuple[int | None, str, str | None]:
@@ -282,12 +327,12 @@ def _counted(trial: GateTrial, name: str) -> str:
 
 
 def _until_rollback(trial: GateTrial, detector: BettingDetector) -> int | None:
-    """Finished episodes at the evidence's own pace so far; None while it does not grow."""
+    """New runs at the evidence's own pace so far; None while it does not grow."""
     growth = math.log(max(detector.growth(), 1e-12))
     if detector.n_tested < SOON or growth <= 0.0:
         return None
     missing = math.log(1.0 / trial.settings.alpha / max(trial.against(best=False) + trial.against(best=True), 1e-12))
-    return max(math.ceil(missing / growth * detector.n_tested), 1)
+    return _new_runs(trial, max(math.ceil(missing / growth * detector.n_tested), 1))
 
 
 def scaled(value: float | None, span: float) -> float | None:
@@ -303,22 +348,7 @@ def reading_of(trial: GateTrial, outcome: int, at: float) -> GateReading | None:
     """What the gate sees after this outcome; None: nothing is compared."""
     if not trial.on_trial and trial.control == trial.best:
         return None
-    span = trial.scale.span or 1.0
-    difference, lower, upper = interval(trial, of_best=False)
-    known = difference is not None
-    worse, best = trial.worse, trial.worse_best
-    return GateReading(
-        outcome=outcome,
-        at=at,
-        trial_episodes=worse.n_tested,
-        control_episodes=worse.n_reference,
-        difference=scaled(difference, span),
-        lower=scaled(lower, span) if known else None,
-        upper=scaled(upper, span) if known else None,
-        evidence=round(min(trial.against(best=False) + trial.against(best=True), 1e9), 4),
-        drift_difference=scaled(best.difference(), span) if trial.tried != trial.best else None,
-        drift_evidence=round(min(trial.against(best=True), 1e9), 4),
-    )
+    return GateReading(outcome=outcome, at=at, **_figures(trial, of_best=False))
 
 
 def last_reading(report: GateReport, before: Sequence[GateReading], at: float) -> GateReading | None:

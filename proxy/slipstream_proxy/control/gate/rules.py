@@ -1,9 +1,4 @@
-"""What the gate is told: the rules of a trial, and one outcome.
-
-What a trial goes by, and what it can decide.
-
-What the gate learns about a finished episode.
-"""
+"""What the gate is told: the rules of a trial, what it can decide, and one finished episode's outcome."""
 
 from __future__ import annotations
 
@@ -33,6 +28,8 @@ class TrialSettings:
     share: float = 0.1
     plan: list[float] = field(default_factory=list)
     """Canary: shares one after the other; empty: ``share`` alone."""
+    first: list[str] = field(default_factory=list)
+    """Canary: who has the plan's first stage to themselves."""
     alpha: float = 0.01
     settle: int = 500
     reward_range: tuple[float, float] | None = None

@@ -1,16 +1,12 @@
-"""How far rewards lie apart, and when their scale has changed.
-
-Rewards of any scale, as numbers from 0 to 1.
+"""Rewards of any scale, as numbers from 0 to 1, and when their scale has changed.
 
 A reward is placed between bounds that come from earlier rewards alone, or from ``gate.reward_range``. What lies outside
 is clipped, so one huge reward counts as a good one and no more. Both arms use the same bounds: rewards that have one
 distribution keep having one.
 
-Notices that rewards are given on another scale than before: 0/100 became 0/1, or passes became points.
-
-It compares the newest rewards of the reference arm, whose adapter is the same as before, with the rewards before them.
-Other tasks move the shares of known rewards. Another scale brings rewards that were never seen, or leaves most of the
-range empty.
+A change of scale (0/100 became 0/1, or passes became points) is seen by comparing the newest rewards of the reference
+arm, whose adapter is the same as before, with the rewards before them. Other tasks move the shares of known rewards.
+Another scale brings rewards that were never seen, or leaves most of the range empty.
 """
 
 from __future__ import annotations
@@ -103,16 +99,16 @@ class RewardScale:
 
     def load(self, kept: dict[str, JsonValue]) -> None:
         if not self.fixed:
-            self.low, self.high = _number(kept["low"]), _number(kept["high"])
+            self.low, self.high = number(kept["low"]), number(kept["high"])
         ring = kept["ring"]
         assert isinstance(ring, list)
-        self.count, self.next = int(_number(kept["count"])), int(_number(kept["next"]))
-        self.outside = int(_number(kept.get("outside", 0)))
-        self.ring = [_number(r) for r in ring]
+        self.count, self.next = int(number(kept["count"])), int(number(kept["next"]))
+        self.outside = int(number(kept.get("outside", 0)))
+        self.ring = [number(r) for r in ring]
         self.ordered = sorted(self.ring)
 
 
-def _number(value: JsonValue) -> float:
+def number(value: JsonValue) -> float:
     if not isinstance(value, int | float):
         raise TypeError(f"not a number: {value!r}")
     return float(value)

@@ -1,15 +1,13 @@
 """What the gate bets on beside the reward of all runs: groups of them, and guards.
 
-Is what is served worse for one group of runs: those of one tag, or of one task? A gain elsewhere hides that.
+A group is the runs of one tag, or of one task: a gain elsewhere hides that it got worse. Each group that gets enough of
+the traffic has bets of its own (``detector``), against the control and against the best version. The groups share a
+fixed part of the error level, whatever their number. A group speaks against a version only where it loses more than
+``MARGIN``: a version that gains on the whole may lose a little somewhere.
 
-Each group that gets enough of the traffic has bets of its own (``detector``), against the control and against the best
-version. The groups share a fixed part of the error level, whatever their number. A group speaks against a version only
-where it loses more than ``MARGIN``: a version that gains on the whole may lose a little somewhere.
-
-Does something else get worse while the reward does not? A policy can learn to please the reward alone.
-
-A guard is a side measure of a run with the direction that is bad. It has the same bets as the reward, and an error
-level of its own. It speaks against a version only where the measure is worse by more than ``MARGIN``.
+A guard is a side measure of a run with the direction that is bad: a policy can learn to please the reward alone. It has
+the same bets as the reward, and an error level of its own. It speaks against a version only where the measure is worse
+by more than ``MARGIN``.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from slipstream_proxy.control.gate.baseline import CONTROL_MEMORY, SHRINK, Baseline, FadingMean, mean_of
 from slipstream_proxy.control.gate.detector import LEAST_EPISODES, BettingDetector
-from slipstream_proxy.control.gate.scale import RewardScale
+from slipstream_proxy.control.gate.scale import RewardScale, number
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -242,26 +240,20 @@ class GroupWatch:
         slots, counts, total, seen = kept["slots"], kept["counts"], kept["total"], kept["seen"]
         if not isinstance(slots, list) or not isinstance(counts, dict):
             raise TypeError("groups of another shape")
-        self.counts = {name: _number(n) for name, n in counts.items()}
-        self.total, self.seen = _number(total), int(_number(seen))
+        self.counts = {name: number(n) for name, n in counts.items()}
+        self.total, self.seen = number(total), int(number(seen))
         first = kept.get("first")
-        self.first = {name: int(_number(n)) for name, n in first.items()} if isinstance(first, dict) else {}
+        self.first = {name: int(number(n)) for name, n in first.items()} if isinstance(first, dict) else {}
         self.slots = {}
         for one in slots:
             if not isinstance(one, list) or len(one) not in (5, 6) or not isinstance(one[2], dict):
                 raise TypeError("groups of another shape")
-            slot = self.slots[str(one[0])] = GroupSlot(str(one[0]), int(_number(one[1])))
+            slot = self.slots[str(one[0])] = GroupSlot(str(one[0]), int(number(one[1])))
             slot.baseline.load(one[2])
             for detector, state in zip(slot.detectors, one[3:5], strict=True):
                 detector.load(state)
             for best in one[5:]:
                 slot.best = mean_of(CONTROL_MEMORY, best)
-
-
-def _number(value: JsonValue) -> float:
-    if not isinstance(value, int | float):
-        raise TypeError(f"not a number: {value!r}")
-    return float(value)
 
 
 Direction = Literal["up", "down"]

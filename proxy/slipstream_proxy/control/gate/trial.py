@@ -36,6 +36,8 @@ SETTLED = 32
 YOUNG = 12
 """Finished episodes of a version before which the control gets ``YOUNG_SHARE``: a broken adapter shows at once."""
 YOUNG_SHARE = 0.3
+FIRST_SHARE = 0.5
+"""Of the runs of those who go first: the others are what they are compared with."""
 BEST_PART = 0.7
 """The best version's part of the held-out share, while control and best differ."""
 MOST_SHARE = 0.5
@@ -147,10 +149,13 @@ class GateTrial:
     # what new episodes get
 
     def shares(self) -> tuple[float, float]:
-        """Shares of new episodes for (control, best); the rest is live. In canary mode the first is the candidate's."""
+        """Shares of new episodes for (control, best); the rest is live. In canary mode the first is the candidate's: of
+        all runs, or of those who go first (``is_among_first``).
+        """
         s = self.settings
         apart = self.control != self.best
         share = (s.plan or [s.share])[self.stage] if s.canary else s.holdout
+        share = FIRST_SHARE if self.is_among_first else share
         if self.silent and self.on_trial and not self.own_late and share:
             return (min(share, 1.0 - SILENT_SHARE), 0.0) if s.canary else (SILENT_SHARE, 0.0)
         if s.canary:
@@ -185,8 +190,17 @@ class GateTrial:
         assignment, so it bends no bet.
         """
         spared = self.replayed is not None and not _grown(self.replayed)
-        doubt = max(_suspicion(self.worse), self._by_group(best=False), self._by_guard())
-        return max(0, min(self.own // OWN + spared, max(len(self.settings.plan), 1) - 1) - (doubt > 0.0))
+        return max(0, min(self.own // OWN + spared, max(len(self.settings.plan), 1) - 1) - self.is_held_back)
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether doubt keeps the canary one stage back."""
+        return max(_suspicion(self.worse), self._by_group(best=False), self._by_guard()) > 0.0
+
+    @property
+    def is_among_first(self) -> bool:
+        """Whether only those who go first may get the version on trial."""
+        return self.settings.canary and bool(self.settings.first) and self.on_trial and self.stage == 0
 
     def _by_group(self, *, best: bool) -> float:
         """As ``_suspicion``, of the groups. What is seen of one holds back an acceptance, but only for a while."""

@@ -1,11 +1,9 @@
 """Who works: the sidecars and their last signs, the judge, and whether training is paused.
 
-When judge and trainer last asked for work. They are processes of their own: only requests show that they run.
+Sidecars are processes of their own: only requests show that they run.
 
-Which copies of the judge are at work, and how far the judge is behind the agents.
-
-Training can be paused: no batch is handed out until it goes on. The store's events say which it is. It may have hours,
-wait for an idle engine and have a quota a day, too.
+While training is paused no batch is handed out. The store's events say which it is. It may have hours, wait for an idle
+engine and have a quota a day, too.
 """
 
 from __future__ import annotations
@@ -78,6 +76,8 @@ UNSAID = "it failed; what it said may hold what was forgotten since (its own log
 
 
 class JudgeBoard:
+    """Which copies of the judge are at work, and how far the judge is behind the agents."""
+
     def __init__(self, name: str, names: Collection[str] = ()) -> None:
         """``name``: ``judge.name``, for as long as no copy has reported. ``names``: what else the judge writes."""
         self.name = name

@@ -1,8 +1,4 @@
-"""The control plane's metrics.
-
-Metrics of what was ingested: tokens of calls, and rewards by who gave them.
-
-The control plane's metrics, in its own registry: what ``GET /internal/metrics`` answers and the data plane's
+"""The control plane's metrics, in its own registry: what ``GET /internal/metrics`` answers and the data plane's
 ``/metrics`` adds to its own.
 """
 
@@ -100,17 +96,10 @@ class RewardMetrics:
     """Number, mean and spread of the rewards of each source, by adapter and split."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        labels = ["source", "adapter", "split"]
-        self.count = Gauge(
-            "slipstream_source_rewards", "Rewards of a source, corrected ones once.", labels, registry=registry
-        )
-        self.mean = Gauge("slipstream_source_reward_mean", "Mean reward of a source.", labels, registry=registry)
-        self.std = Gauge(
-            "slipstream_source_reward_std",
-            "Spread (standard deviation) of a source's rewards.",
-            labels,
-            registry=registry,
-        )
+        gauge = partial(Gauge, labelnames=["source", "adapter", "split"], registry=registry)
+        self.count = gauge("slipstream_source_rewards", "Rewards of a source, corrected ones once.")
+        self.mean = gauge("slipstream_source_reward_mean", "Mean reward of a source.")
+        self.std = gauge("slipstream_source_reward_std", "Spread (standard deviation) of a source's rewards.")
 
     def look(self, rows: Sequence[JsonObject], versions: dict[str, int]) -> None:
         """``rows``: of ``statistics.rewards_by_source``. Only the most frequent sources and newest adapters count."""
@@ -181,22 +170,17 @@ class ControlMetrics:
         self.siblings = counter(
             "slipstream_siblings",
             "Further samples of agents' steps: sampled, failed, other_prompt (the prompt had other ids), budget (steps "
-            "left out because the day's tokens are spent).",
+            "left out because the day's tokens are spent), redacted (thrown away).",
             ["outcome"],
         )
         self.untrainable = gauge(
             "slipstream_untrainable_calls", "Stored calls that cannot be trained on, by reason.", ["reason"]
         )
         self.rewards = gauge("slipstream_rewards", "Rewards in the store by source.", ["source"])
-        self.reward_mean = gauge(
-            "slipstream_reward_mean", "Mean training reward of episodes.", ["adapter", "split", "arm"]
-        )
-        self.reward_std = gauge(
-            "slipstream_reward_std", "Spread of the training reward of episodes.", ["adapter", "split", "arm"]
-        )
-        self.reward_episodes = gauge(
-            "slipstream_rewarded_episodes", "Episodes with a training reward.", ["adapter", "split", "arm"]
-        )
+        by_arm = partial(gauge, labelnames=["adapter", "split", "arm"])
+        self.reward_mean = by_arm("slipstream_reward_mean", "Mean training reward of episodes.")
+        self.reward_std = by_arm("slipstream_reward_std", "Spread of the training reward of episodes.")
+        self.reward_episodes = by_arm("slipstream_rewarded_episodes", "Episodes with a training reward.")
         self.live = gauge(
             "slipstream_adapter_live_version", "Version that new episodes get; 0 is the base model.", ["model"]
         )

@@ -1,13 +1,9 @@
-"""What runs once in a while: retention, and a look for changes that no record tells.
+"""What time does: the store's sweep every second, and days beyond ``store.keep_days`` or ``data.max_gb`` dropped.
 
-The time by which something goes for good: a wall clock that is set ahead is not believed at once.
+A wall clock that is set ahead is not believed at once: nothing goes for good by it.
 
-Changes that no record tells the feed of: groups that form or wait, what the gate has read, and what other proxies of
-a store did.
-
-Looked at only while somebody follows the feed.
-
-What time does: the store's sweep every second, and days beyond ``store.keep_days`` or ``data.max_gb`` dropped.
+And a look for changes that no record tells the feed of: groups that form or wait, what the gate has read, and what
+other proxies of a store did. It is taken only while somebody follows the feed.
 """
 
 from __future__ import annotations
@@ -157,7 +153,7 @@ class Sweeper:
         if dropped:
             await deps.ask(deps.store.snapshot)  # only then does the file say how much of it is free
         # at each round: a reader may have kept the dropped tables' blocks in use until now
-        deps.forgetter.shrink |= await deps.ask(deps.store.free_share) > EMPTY
+        deps.forgetter.shrink |= await deps.ask(deps.store.db.free_share) > EMPTY
 
     async def _drop(self, day: str) -> int:
         """→ Calls that went; 0: calls of that day are just being stored."""

@@ -45,7 +45,6 @@ def rules_of(config: Config) -> Rules:
         window=config.judge.window,
         max_staleness=config.trainer.max_staleness,
         judged=tuple(config.judge.names or [config.judge.name]),
-        min_groups=config.trainer.min_groups,
         untrained_kinds=frozenset(config.identity.untrained_kinds),
     )
 
@@ -111,7 +110,7 @@ class StoreKeeper:
     async def _use(self, store: Store) -> None:
         ingester = Ingester(self.config.spool_dir, store, on_commit=self.on_commit)
         self.stores.replace(store, ingester)
-        if store.rebuilt:
+        if store.db.rebuilt:
             log.warning("the store is new: it is filled again from the spool")
         until = time.monotonic() + CATCH_UP
         try:
@@ -132,7 +131,7 @@ class StoreKeeper:
                 continue
             backoff.reset()
             await asyncio.sleep(WATCH_EVERY)
-            if await in_thread(store.file_missing):
+            if await in_thread(store.db.file_missing):
                 await self._rescue(store)
 
     async def _reopen(self) -> None:
@@ -152,7 +151,7 @@ class StoreKeeper:
         """Somebody deleted the open file: write it again from what is open, else fill a new one from the spool."""
         log.critical("the store's file was deleted while it was open: writing it again")
         try:
-            await in_thread(store.put_file_back)
+            await in_thread(store.db.put_file_back)
             what = "the store's file was deleted while it was open; it is written again, and nothing is lost"
         except Exception:
             log.exception("the store's file cannot be written again: a new one is filled from the spool")

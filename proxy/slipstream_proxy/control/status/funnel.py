@@ -1,12 +1,4 @@
-"""Why there is no step yet: every stage from a call to a live adapter, with its fix.
-
-Fixes by reason: for calls that cannot be trained on, and for groups that were lost.
-
-The lines of the funnel on rewards: which are missing, which count for nothing, and which teach nothing.
-
-The lines of the funnel on the engines: which are down, and which take no adapters.
-
-Why is there no step yet? Every stage from a call to a live adapter, in one object.
+"""Why is there no step yet? Every stage from a call to a live adapter with its fix, in one object.
 
 ``slipstream status``, ``slipstream doctor``, the page and the metric ``slipstream_funnel`` all show what ``funnel_of``
 returns, so they use the same words.
@@ -33,6 +25,7 @@ from slipstream_proxy.control.observe.boards import ScheduleState
 from slipstream_proxy.data.observe.losses import Losses
 from slipstream_proxy.dialects.sampling import UNKNOWN_SAMPLING
 from slipstream_proxy.store.read.status import RATE_SECONDS, FunnelCounts, plural, span
+from slipstream_proxy.store.values import SAME
 from slipstream_proxy.store.write.batches import LEAST_RUNS, MUCH_LONGER
 
 if TYPE_CHECKING:
@@ -121,6 +114,13 @@ _FIELDS = {
     "penalties": ("presence_penalty", "frequency_penalty", "repetition_penalty"),
 }
 """Reason → the fields that it is about."""
+SHAPED = frozenset(
+    (
+        *(*_FIELDS, "min_tokens", "ignore_eos", "logit_bias", "structured output", "forced tool", "restricted tokens"),
+        *(UNKNOWN_SAMPLING, "engine options", "watermark", "thinking budget"),
+    )
+)
+"""Reasons that lie in how the reply was sampled: its siblings are sampled otherwise."""
 
 
 def in_the_file(model: str) -> str:
@@ -212,10 +212,15 @@ def unweighted_fix(name: str, weights: Mapping[str, float]) -> str:
 def unweighted_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
     """Scores and rewards that train nothing, because ``reward.weights`` does not name them."""
     weights, judge = around.config.reward.weights, around.config.judge
+    siblings = any(r.explore == "siblings" for r in around.config.models.values())
     found = {name: 0 for name in (judge.names or [judge.name] * around.judge_expected) if name not in weights}
     for name, count in (found | counts.unweighted).items():
         wanted = tomli_w.dumps({"x": {name: 1.0}}).splitlines()[1]
         who = "the judge's scores" if name in found else "rewards"
+        if siblings and name in found:  # siblings train by them, whatever the weights
+            if not count:
+                continue
+            who += " of agents' own runs"
         text = f"{who} named {name!r} train nothing: {name!r} has no weight in reward.weights"
         if count:
             text += f" ({plural(count, 'episode', 'episodes')} with one wait)"
@@ -241,7 +246,7 @@ def reward_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
         yield FunnelLine(stage="reward", cause=cause, count=count, text=text, fix=fix, blocks=stuck)
     shape = list(shape_lines(counts))
     yield from shape
-    equal = [o for o in counts.outcomes if o.low == o.high]
+    equal = [o for o in counts.outcomes if o.high - o.low < SAME]
     if not equal or any(found.blocks for found in shape):
         return
     recent = len(counts.outcomes)
@@ -264,7 +269,7 @@ def shape_lines(counts: FunnelCounts) -> Iterator[FunnelLine]:
     shape = counts.shape
     if shape is None or shape.n < SHAPE_LEAST:
         return
-    if counts.best == counts.worst:
+    if counts.best is None or counts.worst is None or counts.best - counts.worst < SAME:
         text = f"all {shape.n} rewards of the newest runs are {shape.high:g}, and no run ever got another"
         fix = "try the reward or the judge on a run that you know is good and on one that is bad: both must differ"
         yield FunnelLine(stage="reward", cause="constant", count=shape.n, text=text, fix=fix, blocks=True)
@@ -380,17 +385,15 @@ def _outages(around: Surroundings, up: int) -> Iterator[FunnelLine]:
         alike.setdefault((outage.cause.value, outage.fix), []).append((url, outage))
     none_takes = len(around.outages) >= up
     for (cause, fix), found in alike.items():
-        lasted = [(url, max(0.0, around.now - outage.since)) for url, outage in found]
-        engines = ", ".join(f"{url} (for {span(age)})" for url, age in lasted)
-        text = f"{'the engine' if len(found) == 1 else 'these engines'} {engines}"
+        these, s = ("the engine", "s") if len(found) == 1 else ("these engines", "")
         if cause == NoAdapters.NO_IDS:
-            text += (
-                f" give{'s' if len(found) == 1 else ''} no token ids: calls are relayed, recorded as text, judged and "
-            )
-            text += "exported, and never trained on"
+            text = f"{these} {', '.join(url for url, _ in found)} give{s} no token ids: calls are relayed, recorded as "
+            text += "text, judged and exported, and never trained on"
             yield FunnelLine(stage="engine", cause=cause, count=len(found), text=text, fix=fix, blocks=True)
             continue
-        text += f" take{'s' if len(found) == 1 else ''} no adapters: {found[0][1].what}"
+        lasted = [(url, max(0.0, around.now - outage.since)) for url, outage in found]
+        engines = ", ".join(f"{url} (for {span(age)})" for url, age in lasted)
+        text = f"{these} {engines} take{s} no adapters: {found[0][1].what}"
         text += (
             "; agents get the base model, and adapters wait until it takes them"
             if none_takes
@@ -658,11 +661,21 @@ def _untrainable(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
         text = f"{plural(count, 'call', 'calls')} can't be trained on: {reason}"
         own = around.sampling.values if around.sampling else {}
         fix, stuck = fix_untrainable(reason, own, around.config.model_name), 0 < counts.trained_calls <= total
-        explores = next((r for r in around.config.models.values() if r.explore is not None), None)
-        if explores is not None and (reason in _FIELDS or explores.explore == "siblings"):
-            share, siblings = f"{explores.explore_share:.0%}", explores.explore == "siblings"
-            how = "calls get siblings, which train" if siblings else "runs are sampled at a temperature, and train"
-            fix, stuck = f"nothing to do where explore is set: {share} of such {how}", False
+        explores = {
+            name: r
+            for name, r in around.config.models.items()
+            if (r.explore is not None and reason in _FIELDS) or (r.explore == "siblings" and reason in SHAPED)
+        }
+        if explores:
+            share, how = next((r.explore_share, r.explore) for r in explores.values())
+            what = (
+                "calls get siblings, which train"
+                if how == "siblings"
+                else "runs are sampled at a temperature, and train"
+            )
+            where = f"for the model {', '.join(explores)}, whose setting explore gives that {share:.0%} of such {what}"
+            whole = around.config.model_name in explores
+            fix, stuck = f"nothing to do {where}" + ("" if whole else f"; for others {fix}"), stuck and not whole
         yield FunnelLine(stage="untrainable", cause=reason[:80], count=count, text=text, fix=fix, blocks=stuck)
 
 
@@ -712,7 +725,8 @@ def _ready(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         text += f"{early} until the run is over" if early else ""
         text += ", " if early and words else ""
         if words and few:
-            text += f"{words} for more of them ({LEAST_RUNS} count as a group, and {need} groups are a step) or "
+            text += f"{words} for more of them (a step takes one of a run; {LEAST_RUNS} count as a group, and {need} "
+            text += "groups are a step) or "
             text += span(waits - waited)
         elif words:
             text += f"{words} ready: {_then(counts, around)}"
@@ -900,6 +914,9 @@ def _gate(around: Surroundings) -> Iterator[FunnelLine]:
         if report.reason:
             text += f"; {report.reason}"
         if report.episodes_left is not None:
-            text += f" (a verdict is likely after {plural(report.episodes_left, 'more', 'more')})"
+            left = plural(report.episodes_left, "more new run", "more new runs")
+            text += f" (a verdict is likely after {left}, of all versions)"
+        if report.gets:
+            text += f". {report.gets}"
         fix = report.fix or f"wait, or decide by hand: `slipstream adapters promote {candidate.name}`"
         yield FunnelLine(stage="gate", cause="undecided", count=seen, text=text, fix=fix)

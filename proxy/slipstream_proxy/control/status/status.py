@@ -1,12 +1,5 @@
-"""Where things stand: the report, its first sentence, and the metrics that are read from the store.
-
-Is it better, and how sure is that? One sentence: on the page's first view, and in ``slipstream status``.
-
-Where things stand: the report, and the metrics that are read from the store.
-
-Where things stand: the status object and its funnel.
-
-Fills the control plane's metrics for one scrape: from its own objects, and from the store's counts.
+"""Where things stand: the report and its funnel, its first sentence (is it better, and how sure is that?), and the
+metrics that are read from the store for one scrape.
 """
 
 from __future__ import annotations
@@ -60,9 +53,9 @@ def headline(
     """
     mine = [r for r in rows if r["adapter"] == base or r["adapter"] in versions]
     made = [a for a in versions.values() if a.state not in (AdapterState.LOADING, AdapterState.REFUSED)]
-    taken = sum(a.state == AdapterState.ROLLED_BACK for a in made)
-    count = f"{len(made)} version{'' if len(made) == 1 else 's'}, {taken} taken back"
-    good = sorted((a for a in made if a.state != AdapterState.ROLLED_BACK), key=lambda a: -a.version)
+    back = {a.name for a in made if a.state == AdapterState.ROLLED_BACK or (a.anew and a.state == AdapterState.RETIRED)}
+    count = f"{len(made)} version{'' if len(made) == 1 else 's'}, {len(back)} taken back"
+    good = sorted((a for a in made if a.name not in back), key=lambda a: -a.version)
     for split, name in (("eval", "held-out"), ("train", "no held-out runs; training runs")):
         names = [live, *(a.name for a in good if a.name != live)] if live != base else []
         kind = "held-out" if split == "eval" else "rewarded"
@@ -194,7 +187,13 @@ def headlines_of(deps: Deps, rows: list[JsonObject], bounds: Mapping[str, tuple[
         versions = {a.name: a for a in registry.items.values() if a.model == model}
         seen = bounds.get(model, (0.0, 1.0))
         found[model] = headline(registry.base, registry.live(model), rows, versions, deps.now(), seen)
-    return {model: text for model, text in found.items() if text is not None}
+    on_trial = canaries_of(deps)
+    return {m: f"{text}. {on_trial[m]}" if m in on_trial else text for m, text in found.items() if text is not None}
+
+
+def canaries_of(deps: Deps) -> dict[str, str]:
+    tried = deps.registry.in_state(c.AdapterState.CANDIDATE)
+    return {a.model: a.gate.gets for a in tried if a.gate is not None and a.gate.gets}
 
 
 def heard(deps: Deps, sidecar: c.Sidecar, pid: int | None, *, at_work: bool) -> c.Sidecar:
@@ -233,6 +232,7 @@ async def status_of(deps: Deps) -> c.Status:
         version=__version__,
         started=deps.started,
         models={m: deps.registry.live(m) for m in deps.registry.models},
+        canaries=canaries_of(deps),
         headlines=headlines_of(deps, rows, bounds),
         engines=[e.told() for e in deps.engines.engines],
         store="postgresql" if (deps.config.store.url or "").startswith("postgresql") else "duckdb",
@@ -272,6 +272,8 @@ STATES = {"episodes": ("open", "done"), "groups": ("forming", "waiting_reward", 
 
 
 class MetricsScrape:
+    """Fills the metrics for one scrape: from the control plane's own objects, and from the store's counts."""
+
     def __init__(self, deps: Deps) -> None:
         self.deps, self.metrics = deps, deps.metrics
         self._looked = 0.0

@@ -1,8 +1,6 @@
 """The store as the control plane's handlers ask it: what it knows, and what it shall keep.
 
 A question ends within a second while the database is away. A change is in the log before it is in the store.
-
-Sets of cases: which episodes are found or sampled, and their copies, each change a version of its own.
 """
 
 from __future__ import annotations
@@ -30,6 +28,8 @@ from slipstream_proxy.store.tables.rows import eid_of
 from slipstream_proxy.store.values import EpisodeFilter, Name
 
 T = TypeVar("T")
+Change = tuple[str, JsonObject]
+"""The kind of a mutation and its data."""
 
 
 def away() -> Problem:
@@ -103,6 +103,15 @@ class StoreAccess:
             raise unwritable()
         return applied
 
+    async def mutate_all(self, changes: Sequence[Change]) -> bool:
+        """Accept these, in this order. The last one's commit is waited for, which comes after the others'. → Whether
+        the store has it.
+        """
+        last = len(changes) - 1
+        puts = [self.mutate(op, data, wait=10.0 if n == last else 0) for n, (op, data) in enumerate(changes)]
+        done = await asyncio.gather(*puts)
+        return not done or done[-1]
+
 
 LOOKED_AT = 20_000
 """Episodes among which a request takes its sample."""
@@ -110,8 +119,6 @@ TOGETHER = 50
 """Episodes that are copied together."""
 LARGEST = 32 * 2**20
 """Characters of one copy's JSON."""
-Change = tuple[str, JsonObject]
-"""The kind of a mutation and its data, without the set."""
 
 
 def rank(key: str, episode: str) -> str:
@@ -135,11 +142,13 @@ def sample(episodes: Sequence[c.Episode], count: int, by: str | None) -> list[c.
 
 
 def case_change(detail: c.EpisodeDetail) -> Change:
-    """As text: a transcript may hold numbers and letters that the spool's own JSON has no way to write."""
+    """Without the set. As text: a transcript may hold numbers and letters that the spool's JSON has no way to write."""
     return "case", {"key": detail.key, "episode": detail.id, "text": json_line(detail)}
 
 
 class CaseKeeper:
+    """Sets of cases: which episodes are found, and their copies, each change a version of its own."""
+
     def __init__(self, access: StoreAccess) -> None:
         self.access = access
         self._one = asyncio.Lock()
@@ -194,16 +203,8 @@ class CaseKeeper:
             await self.access.mutate("caseset", {"set": name})
 
     async def _put(self, name: str, changes: Sequence[Change], version: int) -> bool:
-        """Into the log, then the store. The last one's commit is waited for, which comes after the others'. → Whether
-        the store has it.
-        """
         to = {"set": name, "version": version}
-        last = len(changes) - 1
-        puts = [
-            self.access.mutate(op, to | data, wait=10.0 if n == last else 0) for n, (op, data) in enumerate(changes)
-        ]
-        done = await asyncio.gather(*puts)
-        return not done or done[-1]
+        return await self.access.mutate_all([(op, to | data) for op, data in changes])
 
     async def known(self, name: str) -> c.CaseSet | None:
         found = await self.access.ask(self.access.store.cases.sets, name)

@@ -37,7 +37,7 @@ def staged(root: Path, store: Store, ingester: Ingester | None) -> Iterator[Path
     stage.mkdir(mode=0o700)
     try:
         with ingester.segments_kept() if ingester else contextlib.nullcontext():
-            store.copy_to(stage)
+            store.db.copy_to(stage)
             spool = stage / "spool"
             spool.mkdir()
             for segment in (root / "spool").glob("*.seg"):

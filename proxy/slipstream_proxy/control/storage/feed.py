@@ -1,10 +1,7 @@
-"""What happened, for those who follow it, and replies that have no end.
+"""What has just changed, for pages that stay open, and replies that go on until their reader leaves.
 
-Replies that go on until their reader leaves: the live state for the workers, the events for a page or a script.
-
-What has just changed, for pages that stay open: a ring of small events, which name things and do not hold them.
-
-Readers are places in the ring, so a slow one costs no memory: what it missed is gone, and it is told so by a ``reset``.
+A ring of small events, which name things and do not hold them. Readers are places in the ring, so a slow one costs no
+memory: what it missed is gone, and it is told so by a ``reset``.
 """
 
 from __future__ import annotations
@@ -64,7 +61,7 @@ KEPT = 4096
 """Events in the ring, about half a kilobyte each."""
 HEARTBEAT = 10.0
 STEP_KINDS = frozenset({"step", "skipped", "undone"})
-ADAPTER_KINDS = frozenset({"adapter", "promote", "rollback", "refused", "live", "accept"})
+ADAPTER_KINDS = frozenset({"adapter", "canary", "promote", "rollback", "refused", "live", "accept"})
 
 
 class FeedEvent(NamedTuple):

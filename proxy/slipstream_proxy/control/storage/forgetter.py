@@ -57,7 +57,7 @@ class Forgetter:
         """A rewriting that is under way is given up: the next start begins it again."""
         await end(self._tasks)
         if self.stores.current is not None:
-            await in_thread(self.stores.current.give_up)
+            await in_thread(self.stores.current.db.give_up)
 
     def told(self, gone: Forgotten) -> None:
         """These were forgotten just now."""

@@ -1,15 +1,11 @@
-"""Follows the spool into the store, and takes erased episodes out of it.
-
-What is forgotten, gone from the spool too: a frame of the same length that says nothing takes the place of each of
-its records.
-
-Only records that a verified snapshot of the store holds are touched, so that a write that is cut off costs nothing.
-
-Spool → store, each record exactly once.
+"""Spool → store, each record exactly once; and what is forgotten, gone from the spool too.
 
 A round reads what every writer has appended since ``store.positions()``, merges it by the time it happened, parses
 calls with their dialect and hands 256–512 records to ``store.ingest`` together with the new positions: one transaction,
 so a kill at any point repeats or loses nothing.
+
+A frame of the same length that says nothing takes the place of each forgotten record. Only records that a verified
+snapshot of the store holds are touched, so that a write that is cut off costs nothing.
 """
 
 from __future__ import annotations
@@ -227,19 +223,13 @@ class Ingester:
     """Runs in the control plane. ``on_commit(items)`` is called in the event loop after each commit."""
 
     def __init__(
-        self,
-        spool_dir: Path,
-        store: Store,
-        *,
-        on_commit: Callable[[Sequence[Item]], None] | None = None,
-        snapshot_every: float = SNAPSHOT_EVERY,
+        self, spool_dir: Path, store: Store, *, on_commit: Callable[[Sequence[Item]], None] | None = None
     ) -> None:
         self.dir = spool_dir
         self.large = LargeRecords(spool_dir.with_name(FOLDER))
         self.store = store
         self.on_commit = on_commit
         self.stats = Stats()
-        self.snapshot_every = snapshot_every
         self._positions: dict[str, Position] = {}
         self._sure = False
         """The store is where ``_positions`` say: nothing has failed since they were read there."""
@@ -449,7 +439,7 @@ class Ingester:
 
     async def _snapshots(self) -> None:
         while True:
-            await rest(self.snapshot_every, self._snapshot_now)
+            await rest(SNAPSHOT_EVERY, self._snapshot_now)
             self._snapshot_now.clear()
             try:
                 await in_thread(self.tidy)

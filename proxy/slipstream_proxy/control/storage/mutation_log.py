@@ -1,8 +1,6 @@
-"""Changes that the control API accepts, on their way into the log and the store.
+"""Changes that the control API accepts, on their way into the spool and the store.
 
-Changes that the control API accepts, on their way into the spool and the store.
-
-New runs' pins, many in one transaction: while one is committed, the next ones gather.
+New runs' pins go many in one transaction: while one is committed, the next ones gather.
 """
 
 from __future__ import annotations

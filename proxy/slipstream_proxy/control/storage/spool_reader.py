@@ -1,11 +1,8 @@
-"""Reads the spool: records in order, and those that are too large for memory.
+"""Records out of the spool, as the store takes them.
 
-Records that would take too much memory to be parsed: their raw bytes stay in files, and the store gets their heads.
-
+Of those that would take too much memory to be parsed the raw bytes stay in files, and the store gets their heads.
 ``<data_dir>/large/<call>/`` holds ``head.json``, ``request`` and ``reply`` as the engine's side saw them. They are
 there, safe, before the store has the call, and go when its episode is forgotten or its day is dropped.
-
-Records out of the spool, as the store takes them.
 """
 
 from __future__ import annotations

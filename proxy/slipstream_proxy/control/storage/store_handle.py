@@ -1,8 +1,6 @@
-"""The open store, and whether it answers.
+"""The open store and its ingester. Whoever needs either asks here, so that both are replaced in one place.
 
-Does the store's database answer? PostgreSQL may go away or hang; then control routes answer 503 within a second.
-
-The open store and its ingester. Whoever needs either asks here, so that both are replaced in one place.
+And whether the database answers: PostgreSQL may go away or hang; then control routes answer 503 within a second.
 """
 
 from __future__ import annotations

@@ -35,22 +35,6 @@ Names = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
 class AskedCall:
     """What was asked, by whom, and of which model. Complete when the ``request`` hooks have run."""
 
-    __slots__ = (
-        "body_hash",
-        "dialect",
-        "episode",
-        "id",
-        "key",
-        "model",
-        "payload",
-        "request",
-        "started",
-        "suffix",
-        "tags",
-        "target",
-        "turn",
-    )
-
     def __init__(self, request: RequestHead) -> None:
         self.request, self.dialect = request, request.dialect
         self.started = time.time()
@@ -89,24 +73,6 @@ class AskedCall:
 
 class CallRoute:
     """Where a call goes, and as what: the request as the engine gets it, and what has to be undone in the reply."""
-
-    __slots__ = (
-        "adapter",
-        "back",
-        "body",
-        "forwarded",
-        "hide",
-        "names",
-        "note",
-        "path",
-        "payload",
-        "pin",
-        "prefixes",
-        "sent",
-        "servers",
-        "tries",
-        "upstream",
-    )
 
     def __init__(self, body: bytes, path: str) -> None:
         self.body, self.path = body, path

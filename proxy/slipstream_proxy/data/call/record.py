@@ -58,39 +58,15 @@ def make_common(call: CallResult, note: str | None, tags: dict[str, str] | None 
         "note": note,
         "extra": _THROUGH_CHAT if call.through_chat else _NOTHING,
     }
-    return CommonHead(
-        common_head(members),
-        episode,
-        target,
-        pin,
-        call.dialect,
-        model=call.model,
-        upstream=call.upstream,
-        origin=call.tags.origin,
-        split=call.split,
-        note=note,
-        through_chat=call.through_chat,
-    )
+    return CommonHead(common_head(members), made_of(call, note))
 
 
-def fits(common: CommonHead, call: CallResult, note: str | None) -> bool:
-    """Whether it is the common part of this call's head, too."""
+def made_of(call: CallResult, note: str | None) -> tuple[object, ...]:
+    """What of a call decides on the common part of its episode's heads."""
     episode = call.episode
-    return (
-        episode is not None
-        and common.target is call.target
-        and common.pin is call.pin
-        and common.tags is episode.tags
-        and common.dialect is call.dialect
-        and common.through_chat == call.through_chat
-        and common.model == call.model
-        and common.upstream == call.upstream
-        and common.origin == call.tags.origin
-        and common.episode == episode.id
-        and common.task == episode.task
-        and common.split == call.split
-        and common.note == note
-    )
+    assert episode is not None
+    way = (call.target, call.pin, call.dialect, call.through_chat, call.model, call.upstream, note)
+    return (*way, call.tags.origin, call.split, episode.id, episode.task, episode.tags)
 
 
 class Commons:
@@ -155,7 +131,7 @@ class Recorder:
         if tags is not None:
             return make_common(call, note, tags).text
         common = episode.common
-        if common is None or not fits(common, call, note):
+        if common is None or common.made_of != made_of(call, note):
             common = make_common(call, note)
             self._commons.give(episode, common)
         return common.text

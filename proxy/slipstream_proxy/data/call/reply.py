@@ -20,24 +20,6 @@ itself, and may have had the first token.
 class EngineReply:
     """One engine's answer to one attempt. A call that is sent again starts with a new one."""
 
-    __slots__ = (
-        "_body",
-        "_first_part",
-        "count",
-        "events",
-        "failed",
-        "first",
-        "head",
-        "held",
-        "kept",
-        "relayed",
-        "replied",
-        "shown",
-        "speech",
-        "stream",
-        "terminal",
-    )
-
     def __init__(self) -> None:
         self.head: ResponseHead | None = None
         self.first: float | None = None

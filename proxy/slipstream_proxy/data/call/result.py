@@ -11,34 +11,6 @@ if TYPE_CHECKING:
 class CallResult:
     """A call as it was when its reply ended. Times are seconds since the epoch."""
 
-    __slots__ = (
-        "adapter",
-        "body_hash",
-        "conversation",
-        "dialect",
-        "episode",
-        "first",
-        "forwarded",
-        "id",
-        "key",
-        "model",
-        "note",
-        "payload",
-        "pin",
-        "prefixes",
-        "replied",
-        "reply",
-        "request",
-        "split",
-        "started",
-        "stream",
-        "tags",
-        "target",
-        "through_chat",
-        "tries",
-        "upstream",
-    )
-
     def __init__(self, call: Call) -> None:
         reply = call.reply
         self.id: Final = call.asked.id

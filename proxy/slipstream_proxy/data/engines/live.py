@@ -89,6 +89,8 @@ class ModelView:
     arms: list[tuple[str, str, float]] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)
     """Group of episodes → the adapter that it keeps (``assignment.assign``)."""
+    first: frozenset[str] = frozenset()
+    """Who alone gets an arm; empty: all."""
     since: float = -math.inf
     """When this live adapter was first seen (monotonic seconds); before all time where there was none yet."""
 
@@ -168,6 +170,7 @@ class LiveView:
                 str(m["live"]),
                 [(str(a), str(b), float(c)) for a, b, c in m.get("arms", ())],
                 {str(group): str(adapter) for group, adapter in m.get("kept", {}).items()},
+                frozenset(m.get("first", ())),
             )
             for name, m in state.get("models", {}).items()
         }
@@ -336,7 +339,7 @@ class LiveView:
         state = self.models.get(model)
         if state is None:
             return assign(model, (), key, task, episode, split)
-        return assign(state.live, state.arms, key, task, episode, split, tags, state.kept)
+        return assign(state.live, state.arms, key, task, episode, split, tags, state.kept, state.first)
 
     def is_settled(self, model: str, *, new: bool) -> bool:
         """Whether all running episodes of a model have the live adapter, so that nobody need be asked for one's pin.

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from slipstream_proxy.data.engines.models import ModelTarget
     from slipstream_proxy.data.wire.identity import Tags
-    from slipstream_proxy.dialects.base import Dialect
 
 
 class Pinned:
@@ -24,41 +22,8 @@ class Pinned:
 class CommonHead:
     """What the heads of one episode's calls have alike, as ``text``; the rest says which calls those are."""
 
-    __slots__ = (
-        "dialect",
-        "episode",
-        "model",
-        "note",
-        "origin",
-        "pin",
-        "split",
-        "tags",
-        "target",
-        "task",
-        "text",
-        "through_chat",
-        "upstream",
-    )
-
-    def __init__(
-        self,
-        text: bytes,
-        episode: RunningEpisode,
-        target: ModelTarget,
-        pin: Pinned | None,
-        dialect: Dialect,
-        *,
-        model: str,
-        upstream: str,
-        origin: str,
-        split: str,
-        note: str | None,
-        through_chat: bool,
-    ) -> None:
-        self.text, self.target, self.pin, self.dialect = text, target, pin, dialect
-        self.model, self.upstream, self.origin, self.split = model, upstream, origin, split
-        self.note, self.through_chat = note, through_chat
-        self.episode, self.task, self.tags = episode.id, episode.task, episode.tags
+    def __init__(self, text: bytes, made_of: tuple[object, ...]) -> None:
+        self.text, self.made_of = text, made_of
 
 
 Name = tuple[str, str]

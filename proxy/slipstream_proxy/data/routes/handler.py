@@ -8,7 +8,6 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
-from multidict import CIMultiDict
 
 from slipstream_proxy.data.call.call import ActiveCall
 from slipstream_proxy.data.observe.exposition import passed_label
@@ -18,7 +17,7 @@ from slipstream_proxy.data.routes.paths import MODELS, decoded, hint, methods, p
 from slipstream_proxy.data.wire.backpressure import LARGE, Rest
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.identity import Prefix, split_path
-from slipstream_proxy.data.wire.replies import StreamedReply, WholeReply
+from slipstream_proxy.data.wire.replies import StreamedReply, WholeReply, header_map
 from slipstream_proxy.data.wire.request import RequestHead, forwardable
 from slipstream_proxy.data.wire.sink import ABORT, END, QueueSink
 from slipstream_proxy.dialects import BY_PATH, of_path
@@ -35,14 +34,6 @@ log = logging.getLogger(__name__)
 
 _MESSAGES: Final = re.compile(r"^/v1/messages/|/messages$")
 """Routes whose clients read Anthropic's errors, wrong ones included."""
-
-
-def header_map(fields: list[bytes]) -> CIMultiDict[str]:
-    found: CIMultiDict[str] = CIMultiDict()
-    for line in fields:
-        name, _, value = line.partition(b":")
-        found.add(name.decode("latin-1"), value.strip().decode("latin-1"))
-    return found
 
 
 def error_response(e: RequestRefused, dialect: Dialect | None = None) -> web.Response:

@@ -16,7 +16,7 @@ from slipstream_proxy.data.routes.body import body_parts, read_body
 from slipstream_proxy.data.routes.form import find_model
 from slipstream_proxy.data.wire import upstream
 from slipstream_proxy.data.wire.errors import RequestRefused
-from slipstream_proxy.data.wire.replies import WholeReply, end_to_end, first_fields, hand_on, parts_of
+from slipstream_proxy.data.wire.replies import WholeReply, end_to_end, first_fields, hand_on, header_map, parts_of
 from slipstream_proxy.data.wire.request import forwardable
 from slipstream_proxy.dialects.base import dumps, loads
 from slipstream_proxy.parse_weight import too_heavy
@@ -66,10 +66,7 @@ class Passthrough:
 
     def _headers(self, request: web.BaseRequest) -> CIMultiDict[str]:
         _, _, lines = forwardable(list(request.raw_headers))
-        found: CIMultiDict[str] = CIMultiDict()
-        for line in lines:
-            name, _, value = line.partition(b": ")
-            found.add(name.decode("latin-1"), value.decode("latin-1").removesuffix("\r\n"))
+        found = header_map(lines)
         if self._config.engine.api_key:
             found["Authorization"] = f"Bearer {self._config.engine.api_key}"
         return found

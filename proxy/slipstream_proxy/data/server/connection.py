@@ -45,18 +45,6 @@ LINGER = 2.0
 class ServerState:
     """What a worker's connections share: limits in bytes, timeouts in seconds, and who is connected."""
 
-    __slots__ = (
-        "body_limit",
-        "client_timeout",
-        "connections",
-        "draining",
-        "header_limit",
-        "header_timeout",
-        "hosts",
-        "rests",
-        "services",
-    )
-
     def __init__(self, config: Config, services: Services, hosts: AllowedHosts) -> None:
         proxy = config.proxy
         self.hosts = hosts
@@ -79,28 +67,6 @@ def refusal(e: RequestRefused, dialect: Dialect | None = None) -> bytes:
 
 class ClientConnection(Sink):
     """One client's connection, an ``asyncio.Protocol`` in all but its base class, and the ``Sink`` of its calls."""
-
-    __slots__ = (
-        "_ahead",
-        "_call",
-        "_closes",
-        "_discarding",
-        "_full",
-        "_have",
-        "_idle_since",
-        "_known",
-        "_loop",
-        "_need",
-        "_pieces",
-        "_request",
-        "_rest",
-        "_served",
-        "_since",
-        "_state",
-        "_throttled",
-        "_to_aiohttp",
-        "transport",
-    )
 
     def __init__(self, state: ServerState, to_aiohttp: Callable[[], asyncio.Protocol]) -> None:
         """``to_aiohttp`` makes the protocol that takes over what is not for this one."""

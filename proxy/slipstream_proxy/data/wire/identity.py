@@ -100,7 +100,7 @@ def read_tags(
     found = Tags()
     for name, value in headers.items():
         if name.startswith(_OURS):
-            _header(found, name, value)
+            _say(found, text_of(name.removeprefix(_OURS)), text_of(value), "header")
     _episode(found, prefix.episode, "path")
     _task(found, prefix.task)
     if suffix is not None:
@@ -188,22 +188,22 @@ def _named(found: Tags, text: str, tag: str) -> str:
     return name_of(text)
 
 
-def _header(found: Tags, name: bytes, raw: bytes) -> None:
-    text = text_of(raw)
-    if name == b"x-slipstream-episode":
-        _episode(found, text, "header")
-    elif name == b"x-slipstream-task":
+def _say(found: Tags, name: str, text: str, origin: str) -> None:
+    """``name``: what stands in a header behind ``x-slipstream-``, in the metadata behind ``slipstream_``."""
+    if name == "episode":
+        _episode(found, text, origin)
+    elif name == "task":
         _task(found, text)
-    elif name == b"x-slipstream-split":
+    elif name == "split":
         _split(found, text)
-    elif name == b"x-slipstream-done":
+    elif name == "done":
         found.done = _is_true(text)
-    elif name == b"x-slipstream-capture":
+    elif name == "capture":
         _capture(found, text)
-    elif name == b"x-slipstream-kind":
+    elif name == "kind":
         _kind(found, text)
-    elif name.startswith(b"x-slipstream-tag-"):
-        _tag(found, text_of(name.removeprefix(b"x-slipstream-tag-")), text)
+    elif name.startswith("tag-" if origin == "header" else "tag_"):
+        _tag(found, name[4:], text)
 
 
 def _split(found: Tags, text: str) -> None:
@@ -263,20 +263,8 @@ def _metadata(found: Tags, body: JsonObject, *, done: bool) -> None:
     for name in ours:
         value = metadata[name]
         text = value if isinstance(value, str) else "" if value is None else json.dumps(value)
-        if name == "slipstream_episode":
-            _episode(found, text, "metadata")
-        elif name == "slipstream_task":
-            _task(found, text)
-        elif name == "slipstream_split":
-            _split(found, text)
-        elif name == "slipstream_done":
-            found.done = _is_true(text) if done else found.done
-        elif name == "slipstream_capture":
-            _capture(found, text)
-        elif name == "slipstream_kind":
-            _kind(found, text)
-        elif name.startswith("slipstream_tag_"):
-            _tag(found, name.removeprefix("slipstream_tag_"), text)
+        if name != "slipstream_done" or done:
+            _say(found, name.removeprefix("slipstream_"), text, "metadata")
     left = {k: v for k, v in metadata.items() if k not in ours}
     if left:
         body["metadata"] = left

@@ -15,7 +15,7 @@ from multidict import CIMultiDict
 from slipstream_proxy.data.wire.http1 import HOP_BY_HOP
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping
 
     import aiohttp
 
@@ -36,6 +36,14 @@ class StreamedReply(web.StreamResponse):
 
 class WholeReply(StreamedReply, web.Response):
     """The same of a reply that is there at once."""
+
+
+def header_map(fields: Iterable[bytes]) -> CIMultiDict[str]:
+    found: CIMultiDict[str] = CIMultiDict()
+    for line in fields:
+        name, _, value = line.partition(b":")
+        found.add(name.decode("latin-1"), value.strip().decode("latin-1"))
+    return found
 
 
 def first_fields(request: web.BaseRequest) -> dict[bytes, bytes]:

@@ -26,21 +26,6 @@ MAX_REPLY = 256 * 2**20
 class UpstreamConnection(Connection):
     """One connection, an ``asyncio.Protocol`` in all but its base class. ``receiver`` is None while it is idle."""
 
-    __slots__ = (
-        "_body",
-        "_buffer",
-        "_head",
-        "_informational",
-        "_left",
-        "_received",
-        "fresh",
-        "last",
-        "paused",
-        "pool",
-        "receiver",
-        "transport",
-    )
-
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.receiver: Receiver | None = None

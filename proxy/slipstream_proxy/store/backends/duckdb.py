@@ -265,7 +265,7 @@ class DuckDriver:
         return float(free / total) if total else 0.0
 
     def begin_copy(self) -> tuple[duckdb.DuckDBPyConnection, WriteLog]:
-        """See ``duckcopy``."""
+        """See ``duckfile.OpenFile``."""
         with self._writing:
             with self._idle:
                 self._idle.wait_for(lambda: not self._closing)

@@ -438,7 +438,7 @@ class PostgresDriver:
         """There is none of ours."""
 
     def rewrite(self, tables: Sequence[str]) -> None:
-        """By copies that take their places (``pgcopy``)."""
+        """By copies that take their places (``copy_tables``)."""
         self._need_session("rewriting files without what was forgotten")
         with self._pool.connection() as con, self._pool.connection() as other:
             copy_tables(con, other, [t for t in tables if t not in NARROW], self._rewriting)

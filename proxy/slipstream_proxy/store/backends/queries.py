@@ -1,14 +1,8 @@
-"""A user's query: what it may name, and the process that runs it.
+"""A user's query: what it may name (by its parse tree and not by its text), and the process that runs it.
 
-Which tables and functions a user's query may name, by its parse tree and not by its text.
-
-What is the same in users' queries, whatever answers them.
-
-Runs a user's query in a process of its own, which can be killed: time and memory are bounded from outside.
-
-The process is ``queries.py``. It says ``ready`` when it has started and ``opened`` when it reads the database.
-
-The process that runs one user's query: ``python -m slipstream_proxy.store.backends.queries`` (``queries.py``).
+The process can be killed: time and memory are bounded from outside. It is this module (``python -m
+slipstream_proxy.store.backends.queries``), and says ``ready`` when it has started and ``opened`` when it reads the
+database.
 """
 
 from __future__ import annotations

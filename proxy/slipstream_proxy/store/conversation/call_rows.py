@@ -1,10 +1,5 @@
-"""Between a call as it was recorded, its row, and the calls that users see.
-
-Which of a run's calls are wanted, and in which form.
-
-Between a call as the data plane recorded it, its row, and the call that users see.
-
-The calls of one run out of their rows: in deltas as they are stored, or whole, one at a time.
+"""Between a call as the data plane recorded it, its row, and the call that users see: whole, or in deltas as it is
+stored.
 
 Nothing is put together before it is asked for, so that a run of thousands of calls costs what its rows hold.
 """
@@ -33,6 +28,8 @@ from slipstream_proxy.store.tables.rows import (
     floats_of,
     ids_of,
     load,
+    name_of,
+    same_named,
     short,
 )
 from slipstream_proxy.store.values import RecordedCall
@@ -64,6 +61,8 @@ def untrainable_reason(call: RecordedCall) -> str | None:
     head, parsed = call.head, call.parsed
     if head.outcome != "ok":
         return head.outcome
+    if head.note == "redacted":  # another model's, too: its text is not to be imitated
+        return head.note
     if head.external or head.trained is None:
         return "not a trained model"
     if parsed.untrainable:
@@ -175,7 +174,8 @@ def _packed(
 
 
 def _counted(call: RecordedCall) -> tuple[int, int] | None:
-    usage = call.head.extra.get("usage") if call.head.origin == "import" else None
+    """The server's own count, of a call without token ids."""
+    usage = call.head.extra.get("usage")
     return (usage[0] or 0, usage[1] or 0) if usage else None
 
 
@@ -291,34 +291,21 @@ def call_public(row: CallRow, messages: list[object], tools: list[object], ids: 
     """A stored call as users see it. ``ids``: of its prompt; None: without tokens."""
     finish = load(row.finish, [])
     choices = choices_of(row) if ids is not None else []
-    return CallRecord(
-        id=row.id,
-        episode=row.eid.split("/", 1)[1],
-        number=row.number,
-        at=row.ts,
-        seconds=row.seconds,
-        dialect=row.dialect,
-        model=row.model,
-        adapter=row.adapter,
-        trained=row.trained,
-        status=row.status,
-        outcome=row.outcome,
-        trainable=row.trainable,
-        untrainable_reason=row.reason,
-        sampling=load(row.sampling, {}),
-        messages=messages,
-        tools=tools,
-        reply=load(row.reply, []),
-        prompt_tokens=row.prompt_tokens,
-        completion_tokens=row.completion_tokens,
-        prompt_ids=None if ids is None else ids.tolist(),
-        completion_ids=None if ids is None else [sampled.tolist() for sampled, _ in choices],
-        logprobs=None if ids is None else [short(values) for _, values in choices],
-        finish_reason=finish[0] if finish else None,
-        error=row.error,
-        extends=row.extends,
-        kind=kind_of(row),
-    )
+    other = {
+        "episode": name_of(row.eid)[1],
+        "at": row.ts,
+        "untrainable_reason": row.reason,
+        "sampling": load(row.sampling, {}),
+        "messages": messages,
+        "tools": tools,
+        "reply": load(row.reply, []),
+        "finish_reason": finish[0] if finish else None,
+        "kind": kind_of(row),
+        "prompt_ids": None if ids is None else ids.tolist(),
+        "completion_ids": None if ids is None else [sampled.tolist() for sampled, _ in choices],
+        "logprobs": None if ids is None else [short(values) for _, values in choices],
+    }
+    return CallRecord(**same_named(row, CallRecord) | other)
 
 
 CALL_BYTES = 900

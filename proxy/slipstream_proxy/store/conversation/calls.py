@@ -1,13 +1,8 @@
-"""The calls of episodes: what is stored, and what is remembered of it.
+"""The calls of episodes: rows, which of them are stored, and what the next call of an episode may begin with.
 
-Values that left the memory, in a file without a name: it is gone when the process ends.
-
-What is remembered of the episodes' calls: bases for the next one, and the conversation tree, all as hashes.
-
-The least recently used leave the memory first, for a file without a name that ends with this process: an episode whose
-next call comes late is read back from there, and nothing of it is put together again.
-
-Calls: rows of episodes, which of them are stored, and what the next call of an episode may begin with.
+Bases for the next call and the conversation tree are remembered as hashes. The least recently used leave the memory
+first, for a file without a name that ends with this process: an episode whose next call comes late is read back from
+there, and nothing of it is put together again.
 """
 
 from __future__ import annotations

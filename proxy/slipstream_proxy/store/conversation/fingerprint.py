@@ -1,6 +1,4 @@
-"""Where two calls begin alike, and what of a call is therefore not stored twice.
-
-Hashes of what a call begins with. Where they are equal, two calls share a beginning; no text is needed to know.
+"""Where two calls begin alike (by hashes: no text is needed to know), and what of a call is therefore not stored twice.
 
 A conversation is stored once: a call keeps what it shares with an earlier call of its episode by reference.
 

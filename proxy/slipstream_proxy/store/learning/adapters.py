@@ -1,8 +1,5 @@
-"""Adapters, and which of them answers an episode.
-
-Which adapter answers an episode: all its calls have the same one.
-
-Adapters, with a revision by which proxies that share a store see each other's changes.
+"""Adapters, with a revision by which proxies that share a store see each other's changes; and which of them answers an
+episode: all its calls have the same one.
 """
 
 from __future__ import annotations

@@ -1,23 +1,14 @@
 """Which episodes are compared, when a run is over, and whether they are recent and alike enough.
 
-How long agents pause between calls: what tells a run that is over from one that waits for a slow tool.
-
-Which episodes are compared, and whether they are recent and alike enough.
-
-Which runs are recent enough to be trained on, and which groups are lost because none is.
+Groups form as episodes end, and are ready for the trainer when each has its reward. How long agents pause between calls
+tells a run that is over from one that waits for a slow tool.
 
 A run that is too old to be trained on, the control arm's for one, still counts in its group's baseline: its reward is
 as good as the others'. So a group is lost only if nothing in it can be trained on.
 
-What was trained on an episode: batches that it was in, and adapters that came of them.
-
-Which untagged episodes do the same task: they form a group of that task, the others a group of likeness.
-
 An untagged episode has two hashes in ``alike``: of its system prompt and tools, and of the first message after them.
 Runs whose first message keeps coming back are runs of one task, so they are compared with each other alone. Where first
 messages do not come back, groups form from all runs under the same system prompt and tools.
-
-Which episodes are compared: groups form as episodes end, and are ready for the trainer when each has its reward.
 """
 
 from __future__ import annotations
@@ -31,7 +22,15 @@ from typing import NamedTuple
 
 from slipstream.contract import EXPLORE_TAG, SIBLINGS_TAG, GroupKind, Split
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
-from slipstream_proxy.store.tables.rows import EPISODE_COLUMNS, EPISODE_FIELDS, EpisodeRow, GroupRow, dump, load
+from slipstream_proxy.store.tables.rows import (
+    EPISODE_COLUMNS,
+    EPISODE_FIELDS,
+    EpisodeRow,
+    GroupRow,
+    dump,
+    load,
+    name_of,
+)
 from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import get_meta, set_meta
 from slipstream_proxy.store.values import RecordedCall, Rules
@@ -107,7 +106,7 @@ class Pace:
         ends: dict[str, float] = {}
         for eid, model, start, end in calls:
             if eid in ends:
-                self.note(Agent(eid.split("/", 1)[0], model), start - ends[eid], start)
+                self.note(Agent(name_of(eid)[0], model), start - ends[eid], start)
             ends[eid] = max(end, ends.get(eid, 0.0))
 
     def idle_after(self, agent: Agent, now: float, *, untagged: bool) -> float:

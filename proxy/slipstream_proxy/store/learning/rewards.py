@@ -1,11 +1,4 @@
-"""Rewards as they came, the number that trains, and the outcomes that the gate reads.
-
-From reward rows to the one number that trains.
-
-Rewards as they came, and each episode's combined one.
-
-Assignments in their order, and rewards in the order in which they became final: what the gate reads, a few at a
-time.
+"""Rewards as they came, the number that trains, and the outcomes that the gate reads, a few at a time.
 
 An episode is written down twice: when it is assigned (``reward`` is NULL), and when it is done and its combined reward
 is known for the first time. Later corrections change the episode and what trains, not this log. So the order is the
@@ -26,6 +19,7 @@ from pydantic import JsonValue
 
 from slipstream.contract import Reward, RewardAck, is_sibling
 from slipstream.shared.refusals import refuses
+from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.spool import BOOT
 from slipstream_proxy.store.conversation.tree import Stamp, StoreClock, place
 from slipstream_proxy.store.learning.groups import likeness_of
@@ -413,7 +407,7 @@ class OutcomeLog:
                 sql = f"""SELECT eid, reply FROM {table} WHERE eid {IN} AND ts >= ? AND ts <= ?
                     AND outcome <> 'superseded' AND reply LIKE '%"tool_calls"%'"""
                 for eid, reply in tx.all(sql, (eids, since, until)):
-                    found[eid].update(_tools_of(reply))
+                    found[eid].update(n for f in _functions(reply) if isinstance(n := f.get("name"), str))
         return found
 
     @staticmethod
@@ -469,25 +463,19 @@ def _refuses(reply: str) -> bool:
 
 def _has_broken_tools(reply: str) -> bool:
     """Whether arguments of a reply's tool calls are no JSON. ``reply``: messages, as JSON."""
-    for message in load(reply, []):
-        for call in (message.get("tool_calls") or []) if isinstance(message, dict) else []:
-            said = _arguments(call)
-            try:
-                json.loads(said or "{}")
-            except ValueError:
-                return True
+    for function in _functions(reply):
+        said = function.get("arguments")
+        try:
+            json.loads(said if said and isinstance(said, str) else "{}")
+        except ValueError:
+            return True
     return False
 
 
-def _tools_of(reply: str) -> Iterator[str]:
+def _functions(reply: str) -> Iterator[JsonObject]:
+    """Name and arguments of a reply's tool calls."""
     for message in load(reply, []):
         for call in (message.get("tool_calls") or []) if isinstance(message, dict) else []:
             function = call.get("function") if isinstance(call, dict) else None
-            if isinstance(function, dict) and isinstance(name := function.get("name"), str):
-                yield name
-
-
-def _arguments(call: JsonValue) -> str | None:
-    function = call.get("function") if isinstance(call, dict) else None
-    said = function.get("arguments") if isinstance(function, dict) else None
-    return said if isinstance(said, str) else None
+            if isinstance(function, dict):
+                yield function

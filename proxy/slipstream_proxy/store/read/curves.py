@@ -1,10 +1,6 @@
-"""Rewards over adapters and over time, each with its interval.
+"""Rewards and costs over adapters and over time, counted by the database in one pass.
 
-How sure a mean or a share is: 95 % intervals that hold for few runs, too.
-
-Rewards over adapters and over time, with standard errors, counted by the database in one pass.
-
-What runs took: tokens, seconds of engines and of the trainer, and the judge's dollars, by version, task or tag.
+Each mean and share has a 95 % interval that holds for few runs, too.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from typing import NamedTuple
 
 from slipstream.contract import CostLine, CostTable, Learning, LearningPoint
 from slipstream_proxy.log.records import IMPORTED
-from slipstream_proxy.store.tables.driver import IN, Driver, Tx, given
+from slipstream_proxy.store.tables.driver import IN, Driver, Tx, equal, given
 from slipstream_proxy.store.tables.rows import dump, load
 from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import own_runs
@@ -122,11 +118,7 @@ def _series_of(each: str | None) -> tuple[str, list[object]]:
 
 def _where(wanted: LearningFilter, *always: str) -> tuple[str, list[object]]:
     tests, params = given(
-        ("key = ?", wanted.key),
-        ("model = ?", wanted.model),
-        ("task = ?", wanted.task),
-        ("split = ?", wanted.split),
-        ("arm = ?", wanted.arm),
+        *equal(wanted, "key", "model", "task", "split", "arm"),
         ("strpos(tags, ?) > 0", dump(dict([wanted.tag]))[1:-1] if wanted.tag else None),
         ("started >= ?", wanted.since),
         ("started < ?", wanted.until),
@@ -228,6 +220,8 @@ def _number(text: str | None) -> float | None:
 
 
 class CostReport:
+    """What runs took: tokens, seconds of engines and of the trainer, and the judge's dollars."""
+
     def __init__(self, db: Driver, days: DayTables) -> None:
         self.db = db
         self.days = days

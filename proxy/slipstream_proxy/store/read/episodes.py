@@ -1,12 +1,8 @@
 """Episodes: found, listed, whole, exported.
 
-Episodes by what their calls say: text, outcome, trainable. There is no index: the search looks back for a bounded
-time, and a cursor goes on with it.
-
-The newest episodes that the other filters want are looked at first, in windows that grow, until a page is full or the
-time is over. So a page costs no more where the store holds more.
-
-Episodes: rows, pages, details and exports.
+By what their calls say (text, outcome, trainable) there is no index: the search looks back for a bounded time, and a
+cursor goes on with it. The newest episodes that the other filters want are looked at first, in windows that grow, until
+a page is full or the time is over. So a page costs no more where the store holds more.
 """
 
 from __future__ import annotations
@@ -35,7 +31,7 @@ from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.conversation.kinds import MAIN
 from slipstream_proxy.store.learning.groups import adapters_by_batch, lineage_of
 from slipstream_proxy.store.learning.rewards import RewardTable
-from slipstream_proxy.store.tables.driver import IN, Driver, Tx, given
+from slipstream_proxy.store.tables.driver import IN, Driver, Tx, equal, given
 from slipstream_proxy.store.tables.rows import (
     EPISODE_COLUMNS,
     CallRow,
@@ -43,7 +39,10 @@ from slipstream_proxy.store.tables.rows import (
     clean,
     cursor_of,
     dump,
+    eid_of,
     load,
+    name_of,
+    page_of,
     parse_cursor,
     with_tombs,
 )
@@ -123,7 +122,7 @@ def _said(value: object) -> Iterable[str]:
 
 def _labels(c: Candidate) -> str:
     """What an episode is found by besides its messages."""
-    return " ".join((c.eid.split("/", 1)[1], c.task or "", *load(c.tags, {}).values())).lower()
+    return " ".join((name_of(c.eid)[1], c.task or "", *load(c.tags, {}).values())).lower()
 
 
 class CallSearch:
@@ -279,11 +278,7 @@ class _RankedRow(NamedTuple):
 def where_of(wanted: EpisodeFilter) -> tuple[str, list[object]]:
     """The filter as SQL. Raises ``ValueError`` for a cursor that is not ours."""
     tests, params = given(
-        ("state = ?", wanted.state),
-        ("key = ?", wanted.key),
-        ("task = ?", wanted.task),
-        ("split = ?", wanted.split),
-        ("model = ?", wanted.model),
+        *equal(wanted, "state", "key", "task", "split", "model"),
         ("reward >= ?", wanted.reward_min),
         ("reward <= ?", wanted.reward_max),
         ("started >= ?", wanted.since),
@@ -359,7 +354,7 @@ class EpisodeTable:
         """One episode with a page of its calls. None: unknown or deleted. Without a key: the newest of that id."""
         with self.db.read() as tx:
             # Ordered here: with an order and a limit DuckDB reads the table and not its index.
-            where, name = ("id = ?", episode) if key is None else ("eid = ?", f"{key}/{episode}")
+            where, name = ("id = ?", episode) if key is None else ("eid = ?", eid_of(key, episode))
             rows = [EpisodeRow(*r) for r in tx.all(f"SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE {where}", (name,))]
             ep = max((r for r in rows if r.state != "deleted"), key=lambda r: r.started, default=None)
             if ep is None:
@@ -373,13 +368,13 @@ class EpisodeTable:
     def many(self, names: Collection[Name], *, tokens: bool = False, form: Form = "auto") -> dict[Name, EpisodeDetail]:
         """Those of these (key, id) that there are and that are not deleted."""
         with self.db.read() as tx:
-            eps = self.load(tx, ["/".join(name) for name in names]).values()
+            eps = self.load(tx, [eid_of(*name) for name in names]).values()
             there = [e for e in eps if e.state != "deleted"]
             return {(d.key, d.id): d for d in self.details(tx, there, tokens=tokens, form=form).values()}
 
     def call_ids(self, key: str, episode: str) -> set[str]:
         """Ids of its stored calls; empty where there is no such episode."""
-        eid = f"{key}/{episode}"
+        eid = eid_of(key, episode)
         with self.db.read() as tx:
             tables = self.calls.days.tables_of(tx, list(self.load(tx, [eid]).values()))
             return {row[0] for t in tables for row in tx.all(f"SELECT id FROM {t} WHERE eid = ?", (eid,))}
@@ -396,8 +391,7 @@ class EpisodeTable:
         where, params = where_of(wanted)
         with self.db.read() as tx:
             if needs_calls(wanted):
-                found = (eid.partition("/") for eid in self.search.all(tx, wanted, where_of))
-                return [(key, name) for key, _, name in found]
+                return [name_of(eid) for eid in self.search.all(tx, wanted, where_of)]
             return [(key, name) for key, name in tx.all(f"SELECT key, id FROM t_episodes WHERE {where}", params)]
 
     def siblings(self, names: Collection[Name]) -> list[Name]:
@@ -430,7 +424,7 @@ class EpisodeTable:
 
     def has_call(self, key: str, episode: str, call: str) -> bool:
         """Whether the episode has a stored call of this id."""
-        eid = f"{key}/{episode}"
+        eid = eid_of(key, episode)
         with self.db.read() as tx:
             tables = self.calls.days.tables_of(tx, list(self.load(tx, [eid]).values()))
             return any(tx.all(f"SELECT 1 FROM {t} WHERE eid = ? AND id = ? LIMIT 1", (eid, call)) for t in tables)
@@ -486,14 +480,12 @@ class EpisodeTable:
             among = self.search.all(tx, wanted, where_of)
         return replace(wanted, q=None, outcome=None, trainable=None, among=among)
 
-    def _page(self, wanted: EpisodeFilter) -> tuple[list[EpisodeRow], str | None]:
+    def _page(self, wanted: EpisodeFilter) -> tuple[Sequence[EpisodeRow], str | None]:
         where, params = where_of(wanted)
         sql = f"SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE {where} ORDER BY started DESC, eid DESC LIMIT ?"
         with self.db.read() as tx:
             eps = [EpisodeRow(*r) for r in tx.all(sql, (*params, wanted.limit + 1))]
-        more = len(eps) > wanted.limit
-        eps = eps[: wanted.limit]
-        return eps, cursor_of(eps[-1].started, eps[-1].eid) if more else None
+        return page_of(eps, wanted.limit, lambda ep: (ep.started, ep.eid))
 
     # for the other components, in their transaction
 

@@ -1,20 +1,7 @@
-"""Groups, calls, tasks and labels as people look at them.
+"""Groups, batches, calls' tokens, tasks and labels as people look at them.
 
-Groups, calls and labels as people look at them.
-
-Which episodes a person's label would tell most about: where votes, sources or nobody agree.
-
-Groups and batches to look at: lists, and one with its runs, their judgements and what was trained on them.
-
-How far trainer and engine were apart at each token of the newest batches, as the trainer told it.
-
-A figure for people to look at: it may be lost, is not in the spool, and only the newest ``KEPT`` tokens stay.
-
-The tokens of one call, without putting the rest of its run together.
-
-Each task: how its runs went with the base model and go now, how surely they differ, and its worst runs.
-
-What a version changed in behaviour: side measures and tools of its runs beside those of the base model.
+How far trainer and engine were apart at a token (``GapTable``) is for people, too: it may be lost, is not in the spool,
+and only the newest ``KEPT`` tokens stay.
 """
 
 from __future__ import annotations
@@ -31,12 +18,12 @@ from pydantic import JsonValue
 
 from slipstream import contract as c
 from slipstream.contract import BatchGaps, LabelCase, LabelCases, Reward, TaskRuns, TaskStanding, TaskTable, WorstRun
-from slipstream_proxy.store.conversation.call_rows import choices_of, head_ids
+from slipstream_proxy.store.conversation.call_rows import CallList, choices_of
 from slipstream_proxy.store.conversation.calls import TOKEN_COLUMNS, CallTable
 from slipstream_proxy.store.learning.groups import GroupTable, LineageRow, adapters_of, lineage_of
 from slipstream_proxy.store.learning.rewards import OutcomeLog, RewardTable
 from slipstream_proxy.store.read.curves import difference, mean_interval, wilson
-from slipstream_proxy.store.tables.driver import IN, Driver, Row, Tx, given
+from slipstream_proxy.store.tables.driver import IN, Driver, Row, Tx, equal, given
 from slipstream_proxy.store.tables.rows import (
     BATCH_COLUMNS,
     EPISODE_COLUMNS,
@@ -47,11 +34,12 @@ from slipstream_proxy.store.tables.rows import (
     Floats,
     GroupRow,
     Ids,
-    cursor_of,
     eid_of,
-    ids_of,
+    go_on,
     load,
-    parse_cursor,
+    name_of,
+    page_of,
+    same_named,
 )
 from slipstream_proxy.store.tables.tallies import own_runs
 
@@ -164,6 +152,8 @@ def assignee(said: Collection[Saying]) -> str | None:
 
 
 class LabelQueue:
+    """Which episodes a person's label would tell most about: where votes, sources or nobody agree."""
+
     def __init__(self, db: Driver, rewards: RewardTable) -> None:
         self.db = db
         self.rewards = rewards
@@ -242,8 +232,6 @@ def _agreement(tx: Tx, owner: str | None) -> c.LabelAgreement | None:
 
 JUDGING = ("judge", "human")
 """Sources of rewards that are somebody's judgement."""
-AS_STORED = c.GroupSummary.model_fields.keys() & set(GroupRow._fields)
-"""What a group's summary has under the same name as its row."""
 
 
 @dataclass(slots=True)
@@ -272,14 +260,6 @@ class BatchFilter:
     limit: int = 50
 
 
-def _after(cursor: str | None, where: list[str], params: list[object]) -> None:
-    """Raises ``ValueError`` for a cursor that is not ours."""
-    if cursor:
-        created, last = parse_cursor(cursor)
-        where.append("(created < ? OR (created = ? AND id < ?))")
-        params += [created, created, last]
-
-
 def judgements_of(rewards: Collection[c.Reward]) -> list[c.RunJudgement]:
     """The latest of each name and source first."""
     found = []
@@ -299,12 +279,7 @@ class GroupPages:
     def page(self, wanted: GroupFilter) -> c.GroupPage:
         """The newest first. Raises ``ValueError`` for a cursor that is not ours."""
         where, params = given(
-            ("key = ?", wanted.key),
-            ("task = ?", wanted.task),
-            ("model = ?", wanted.model),
-            ("split = ?", wanted.split),
-            ("state = ?", wanted.state),
-            ("kind = ?", wanted.kind),
+            *equal(wanted, "key", "task", "model", "split", "state", "kind"),
             ("id IN (SELECT grp FROM t_members WHERE batch = ?)", wanted.batch),
         )
         if wanted.kind is None and wanted.state is None:
@@ -316,15 +291,13 @@ class GroupPages:
                 OR batch IN (SELECT id FROM t_batches WHERE adapter = ?))"""
             )
             params += [wanted.adapter, f'"{wanted.adapter}"', wanted.adapter]
-        _after(wanted.cursor, where, params)
+        go_on(wanted.cursor, "created", where, params)
         sql = f"""SELECT {GROUP_COLUMNS} FROM t_groups WHERE {" AND ".join(where) or "TRUE"}
             ORDER BY created DESC, id DESC LIMIT ?"""
         with self.db.read() as tx:
             rows = [GroupRow(*r) for r in tx.all(sql, (*params, wanted.limit + 1))]
-            shown = rows[: wanted.limit]
-            made = self._summaries(tx, shown)
-        more = len(rows) > wanted.limit
-        return c.GroupPage(groups=made, next=cursor_of(shown[-1].created, shown[-1].id) if more else None)
+            shown, after = page_of(rows, wanted.limit, lambda row: (row.created, row.id))
+            return c.GroupPage(groups=self._summaries(tx, shown), next=after)
 
     def get(self, key: str | None, group: str) -> c.GroupDetail | None:
         """One group; None: there is none, or it is another key's."""
@@ -369,7 +342,7 @@ class GroupPages:
             batch = batches.get(r.batch or "")
             made.append(
                 c.GroupSummary(
-                    **{name: getattr(r, name) for name in AS_STORED},
+                    **same_named(r, c.GroupSummary),
                     episodes=r.n,
                     rewarded=rewarded,
                     mean=mean,
@@ -385,19 +358,13 @@ class GroupPages:
 
     def batch_page(self, wanted: BatchFilter) -> c.BatchPage:
         """The newest first. Raises ``ValueError`` for a cursor that is not ours."""
-        where, params = given(
-            ("model = ?", wanted.model),
-            ("state = ?", wanted.state),
-            ("adapter = ?", wanted.adapter),
-            ("step = ?", wanted.step),
-        )
-        _after(wanted.cursor, where, params)
+        where, params = given(*equal(wanted, "model", "state", "adapter", "step"))
+        go_on(wanted.cursor, "created", where, params)
         sql = f"""SELECT {BATCH_COLUMNS} FROM t_batches WHERE {" AND ".join(where) or "TRUE"}
             ORDER BY created DESC, id DESC LIMIT ?"""
         with self.db.read() as tx:
             rows = [BatchRow(*r) for r in tx.all(sql, (*params, wanted.limit + 1))]
-        shown = rows[: wanted.limit]
-        after = cursor_of(shown[-1].created, shown[-1].id) if len(rows) > wanted.limit else None
+        shown, after = page_of(rows, wanted.limit, lambda row: (row.created, row.id))
         return c.BatchPage(batches=[_public(r) for r in shown], next=after)
 
     def batch(self, batch: str) -> c.BatchDetail | None:
@@ -413,7 +380,7 @@ class GroupPages:
                 found = found.model_copy(update={"adapter": next(iter(sorted(adapters_of(tx, [batch]))), None)})
         links = []
         for eid, group, reward, advantage in members:
-            key, episode = eid.split("/", 1)
+            key, episode = name_of(eid)
             links.append(c.BatchEpisodeLink(episode=episode, key=key, group=group, reward=reward, advantage=advantage))
         return c.BatchDetail(**dict(found), groups=list(dict.fromkeys(m.group for m in links)), episodes=links)
 
@@ -515,18 +482,9 @@ class StoredTokens:
     group_cause: str | None
 
 
-def prompt_of(call: CallRow, calls: dict[str, CallRow]) -> Ids:
-    """A call's prompt. Of each earlier call only the part that it shares is read: the cost is the prompt's length."""
-    parts = [ids_of(call.prompt_ids)]
-    keep, base = call.keep_tokens, call.delta_base
-    while keep > 0 and base is not None and base in calls:
-        row = calls[base]
-        parts.append(head_ids(row, max(0, keep - row.keep_tokens)))
-        keep, base = min(keep, row.keep_tokens), row.delta_base
-    return np.concatenate(parts[::-1])
-
-
 class CallTokenTable:
+    """The tokens of one call, without putting the rest of its run together."""
+
     def __init__(self, db: Driver, calls: CallTable) -> None:
         self.db = db
         self.calls = calls
@@ -537,8 +495,9 @@ class CallTokenTable:
             ep = self._episode(tx, call)
             if ep is None or key not in (None, ep.key):
                 return None
-            rows = {r.id: r for r in self.calls.rows(tx, [ep], TOKEN_COLUMNS)[ep.eid]}
-            if call not in rows:
+            calls = CallList(self.calls.rows(tx, [ep], TOKEN_COLUMNS)[ep.eid])
+            row = next((r for r in calls.rows if r.id == call), None)
+            if row is None:
                 return None
             trained = [r for r in lineage_of(tx, [ep.eid])[ep.eid] if r.state == "trained"]
             last = trained[-1] if trained else None
@@ -546,9 +505,8 @@ class CallTokenTable:
             groups = tx.all("SELECT state, cause FROM t_groups WHERE id = ?", (ep.grp,)) if ep.grp else []
             state, cause = groups[0] if groups else (None, None)
             gaps = gaps_of(tx, ep.eid, call)
-        row = rows[call]
         step = steps[0][0] if steps else None
-        return StoredTokens(ep, row, prompt_of(row, rows), choices_of(row), gaps, last, step, state, cause)
+        return StoredTokens(ep, row, calls.ids(row), choices_of(row), gaps, last, step, state, cause)
 
     def _episode(self, tx: Tx, call: str) -> EpisodeRow | None:
         for table in reversed(self.calls.days.tables(tx)):
@@ -566,6 +524,8 @@ MOST_TASKS = 2000
 
 
 class TaskReport:
+    """Each task: how its runs went with the base model and go now, how surely they differ, and its worst runs."""
+
     def __init__(self, db: Driver) -> None:
         self.db = db
 
@@ -620,6 +580,8 @@ MOST_PAIRS = 5
 
 
 class BehaviourReport:
+    """What a version changed in behaviour: side measures and tools of its runs beside those of the base model."""
+
     def __init__(self, db: Driver, outcomes: OutcomeLog) -> None:
         self.db = db
         self.outcomes = outcomes
@@ -679,6 +641,6 @@ def _change(name: str, old: list[tuple[float, str]], new: list[tuple[float, str]
     d, low, high = difference((base.mean, base.low, base.high), (version.mean, version.low, version.high))
     runs = []
     for value, eid in sorted(new, reverse=d >= 0)[:WORST]:
-        key, episode = eid.split("/", 1)
+        key, episode = name_of(eid)
         runs.append(c.MeasuredRun(key=key, id=episode, value=value))
     return c.BehaviourChange(measure=name, base=base, version=version, difference=d, low=low, high=high, runs=runs)

@@ -1,13 +1,4 @@
-"""Where things stand, in numbers: counts, why there was no step yet, rewards by adapter.
-
-Groups counted once, for everything that is told of them.
-
-Where things stand, in numbers (why there was no step yet: ``status.py``).
-
-The numbers behind "why is there no step yet".
-
-What the page, the metrics and the gate compare: rewards by adapter, arm and source.
-"""
+"""Where things stand, in numbers: counts, why there was no step yet, rewards by adapter, arm and source."""
 
 from __future__ import annotations
 
@@ -28,9 +19,8 @@ from slipstream_proxy.store.tables.memory import ExactFigure, PacedFigure
 from slipstream_proxy.store.tables.rows import load
 from slipstream_proxy.store.tables.schema import day_of, table_of
 from slipstream_proxy.store.tables.tallies import OWN_RUNS, STALE_RUNS, KeptCount, Tallied, TallyTable, get_meta
-from slipstream_proxy.store.values import Rules
+from slipstream_proxy.store.values import SAME, Rules
 
-SIBLING = Split.SIBLING
 K = TypeVar("K")
 SIBLING = Split.SIBLING
 LOST = ("stale", "dropped", "skipped")
@@ -241,8 +231,6 @@ RECENT = 16
 """Groups, and steps, that count as recent."""
 SHAPED = 256
 """Newest rewarded runs that say how rewards are spread."""
-SAME = 1e-9
-"""Rewards of a group that differ by less are equal."""
 DIFFERENT = 5
 """Values of reward and of length that must occur before one is said to follow the other."""
 PAIRS = 64
@@ -552,8 +540,8 @@ def _teaching(tx: Tx, rules: Rules) -> Teaching:
     )
     over = [(episode, at) for episode, at in said if episode not in goes_on]
     heard = len({episode for episode, _ in over})
-    sql = f"""SELECT grp, min(reward) < max(reward), count(*) FROM t_episodes WHERE grp {IN} AND reward IS NOT NULL
-        GROUP BY grp"""
+    sql = f"""SELECT grp, max(reward) - min(reward) >= {SAME}, count(*) FROM t_episodes
+        WHERE grp {IN} AND reward IS NOT NULL GROUP BY grp"""
     runs = {
         group: int(n)
         for group, differ, n in tx.all(sql, (list(ready),))

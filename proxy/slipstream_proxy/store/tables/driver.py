@@ -25,6 +25,11 @@ def given(*tests: tuple[str, object]) -> tuple[list[str], list[object]]:
     return [test for test, _ in wanted], [value for _, value in wanted]
 
 
+def equal(wanted: object, *columns: str) -> list[tuple[str, object]]:
+    """For ``given``: each of these columns is what the filter has under its name."""
+    return [(f"{column} = ?", getattr(wanted, column)) for column in columns]
+
+
 class StoreError(RuntimeError):
     """The store cannot be opened or used, with the reason in one line."""
 
@@ -66,6 +71,7 @@ class Driver(Protocol):
     on_conflict: str
     """Appended to an INSERT that may meet a row of its key that a concurrent writer put there."""
     rebuilt: bool
+    """The file could not be opened and was set aside. This one is new: replay the spool from its first segment."""
 
     def stand(self) -> int | None:
         """Another number after each change of what is stored; None: other processes may change it, too."""
@@ -99,7 +105,10 @@ class Driver(Protocol):
         """Write it again from what is open. Raises ``StoreError`` or ``OSError``."""
 
     def copy_to(self, folder: Path) -> Path:
-        """Write a copy of the database, as it is at one moment, into the folder. Raises ``StoreError``, ``OSError``."""
+        """Write a copy of the database at one moment: DuckDB's file, or PostgreSQL's dump.
+
+        Raises ``StoreError`` or ``OSError``.
+        """
 
     def rewrite(self, tables: Sequence[str]) -> None:
         """Rewrite tables, so that rows deleted from them are nowhere in the database's files.

@@ -1,11 +1,7 @@
-"""What the only writer of a database remembers, so that little is asked twice.
-
-What the only writer of a database may remember between batches, so that a small batch needs few queries.
+"""What the only writer of a database may remember between batches, so that a small batch needs few queries.
 
 Nothing here is true of a shared database: there the store asks each time. After a transaction that failed everything is
-forgotten.
-
-Figures that cost a look at much: one is good while nothing is written, and the more it costs, the longer.
+forgotten. Figures that cost a look at much are good while nothing is written, and the more one costs, the longer.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """Rows as the database holds them, and what one batch changes of them.
 
-Values as the database holds them: JSON text, token ids and log-probabilities as bytes.
-
-Rows of the tables. Their fields are the tables' columns (``schema.columns_like``).
-
-What one batch of the ingester changes, collected before it is written.
+JSON is text, token ids and log-probabilities are bytes. Rows' fields are the tables' columns (``schema.columns_like``).
 """
 
 from __future__ import annotations
@@ -13,18 +9,21 @@ import base64
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import orjson
+from pydantic import BaseModel
 
-from slipstream.contract import Episode, EpisodeState, Reward, RewardIn, Split
+from slipstream.contract import Episode, Reward, RewardIn
+from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.tables.driver import Row
 
+T = TypeVar("T")
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
@@ -89,9 +88,29 @@ def parse_cursor(cursor: str) -> tuple[float, str]:
     return float(started), eid
 
 
+def go_on(cursor: str | None, column: str, tests: list[str], params: list[object]) -> None:
+    """Only what is behind the cursor, newest first by ``column``. Raises ``ValueError`` for one that is not ours."""
+    if cursor:
+        at, last = parse_cursor(cursor)
+        tests.append(f"({column} < ? OR ({column} = ? AND id < ?))")
+        params += [at, at, last]
+
+
+def page_of(rows: Sequence[T], limit: int, place: Callable[[T], tuple[float, str]]) -> tuple[Sequence[T], str | None]:
+    """Of up to ``limit`` + 1 rows: the page, and the cursor of its end; None: there is no more."""
+    shown = rows[:limit]
+    return shown, cursor_of(*place(shown[-1])) if len(rows) > limit else None
+
+
 def eid_of(key: str, episode: str) -> str:
     """An episode's identity: its API key and its id."""
     return f"{key}/{episode}"
+
+
+def name_of(eid: str) -> tuple[str, str]:
+    """(key, id)"""
+    key, _, episode = eid.partition("/")
+    return key, episode
 
 
 _MARK = re.compile(r"forgotten-[0-9a-f]{24}")
@@ -106,7 +125,7 @@ def mark_of(episode: str) -> str:
 
 def tomb_of(eid: str) -> str:
     """The identity under which a forgotten episode swallows what is still to come."""
-    key, _, episode = eid.partition("/")
+    key, episode = name_of(eid)
     return eid_of(key, mark_of(episode))
 
 
@@ -114,6 +133,11 @@ def with_tombs(eids: Iterable[str]) -> dict[str, str]:
     """Identities under which these episodes may stand in the store → the one of each that was asked for."""
     asked = list(eids)
     return {tomb_of(eid): eid for eid in asked} | {eid: eid for eid in asked}
+
+
+def same_named(row: object, model: type[BaseModel]) -> JsonObject:
+    """What of a row the model has under the same name."""
+    return {name: getattr(row, name) for name in model.model_fields if hasattr(row, name)}
 
 
 @dataclass(slots=True)
@@ -156,24 +180,13 @@ class EpisodeRow:
         return tuple(getattr(self, name) for name in EPISODE_FIELDS)
 
     def public(self) -> Episode:
-        return Episode(
-            id=self.id,
-            key=self.key,
-            task=self.task,
-            split=Split(self.split),
-            tags=load(self.tags, {}),
-            model=self.model,
-            adapter=self.adapter,
-            arm=self.arm if self.arm in ("control", "candidate", "best") else "live",
-            state=EpisodeState(self.state),
-            started=self.started,
-            ended=None if self.ended is None else max(self.ended, self.last_end),
-            calls=self.calls,
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            reward=self.reward,
-            group=self.grp,
-        )
+        other = {
+            "tags": load(self.tags, {}),
+            "arm": self.arm if self.arm in ("control", "candidate", "best") else "live",
+            "ended": None if self.ended is None else max(self.ended, self.last_end),
+            "group": self.grp,
+        }
+        return Episode(**same_named(self, Episode) | other)
 
 
 EPISODE_FIELDS = tuple(f.name for f in fields(EpisodeRow))
@@ -244,18 +257,8 @@ class RewardRow(NamedTuple):
 
     def public(self, adapter: str | None) -> Reward:
         """``adapter``: the episode's."""
-        return Reward(
-            episode=self.eid.split("/", 1)[1],
-            call=self.call,
-            name=self.name,
-            source=self.source,
-            value=self.value,
-            reason=self.reason,
-            key=self.idem,
-            meta=load(self.meta, {}),
-            at=self.ts,
-            adapter=adapter,
-        )
+        other = {"episode": name_of(self.eid)[1], "key": self.idem, "meta": load(self.meta, {}), "at": self.ts}
+        return Reward(**same_named(self, Reward) | other, adapter=adapter)
 
 
 class PinRow(NamedTuple):

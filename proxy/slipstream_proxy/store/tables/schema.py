@@ -1,12 +1,8 @@
-"""The tables, and those of each day.
-
-Tables, in types that DuckDB and PostgreSQL share, and how an older schema becomes this one.
+"""The tables, in types that DuckDB and PostgreSQL share, and how an older schema becomes this one.
 
 No foreign keys; on DuckDB few indexes (``DUCKDB_INDEXES``: names that are looked up one at a time; the rest is scanned
 fast, and commits pay for an index). Token ids are BYTEA of little-endian int32, log-probabilities of float32, JSON
 is TEXT. Calls stand in one table per UTC day of the call's start, ``t_calls_YYYYMMDD``.
-
-Calls stand in one table per UTC day: which days there are, and the table of each.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
-"""Small tables: values by name, training events, who changed what by hand.
-
-Values by name: what the judge's upstream answered, by a hash of what was asked; and what the gate keeps.
-
-Training events, in order.
-
-Who changed what by hand: entries are added and never changed.
+"""Small tables: values by name (what the judge's upstream answered, by a hash of what was asked, and what the gate
+keeps), training events, and who changed what by hand: entries are added and never changed.
 """
 
 from __future__ import annotations
@@ -15,8 +10,8 @@ from dataclasses import dataclass
 
 from slipstream.contract import AuditEntry, AuditPage, Event
 from slipstream_proxy.json_types import JsonObject
-from slipstream_proxy.store.tables.driver import IN, Driver, Row, Tx, given
-from slipstream_proxy.store.tables.rows import clean, cursor_of, dump, load, parse_cursor
+from slipstream_proxy.store.tables.driver import IN, Driver, Row, Tx, equal, given
+from slipstream_proxy.store.tables.rows import clean, dump, go_on, load, page_of
 
 
 class CacheTable:
@@ -112,22 +107,17 @@ class AuditLog:
     def page(self, wanted: AuditFilter) -> AuditPage:
         """The newest first. Raises ``ValueError`` for a cursor that is not ours."""
         tests, params = given(
-            ("key = ?", wanted.key),
-            ("action = ?", wanted.action),
-            ("target = ?", wanted.target),
+            *equal(wanted, "key", "action", "target"),
             ("ts >= ?", wanted.since),
             ("ts < ?", wanted.until),
         )
-        if wanted.cursor:
-            at, last = parse_cursor(wanted.cursor)
-            tests.append("(ts < ? OR (ts = ? AND id < ?))")
-            params += [at, at, last]
+        go_on(wanted.cursor, "ts", tests, params)
         sql = f"SELECT {COLUMNS} FROM t_audit WHERE {' AND '.join(tests) or 'TRUE'} ORDER BY ts DESC, id DESC LIMIT ?"
         with self.db.read() as tx:
             rows = tx.all(sql, (*params, wanted.limit + 1))
         entries = [
             AuditEntry(id=i, at=at, key=key, name=name, action=action, target=target, detail=load(data, {}))
-            for i, at, key, name, action, target, data in rows[: wanted.limit]
+            for i, at, key, name, action, target, data in rows
         ]
-        more = len(rows) > wanted.limit
-        return AuditPage(entries=entries, next=cursor_of(entries[-1].at, entries[-1].id) if more else None)
+        shown, after = page_of(entries, wanted.limit, lambda entry: (entry.at, entry.id))
+        return AuditPage(entries=list(shown), next=after)

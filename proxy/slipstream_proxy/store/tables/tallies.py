@@ -1,9 +1,5 @@
 """Counters that are kept, and small values that the store keeps about itself.
 
-Small values that the store keeps about itself, by name.
-
-Counters that are kept: each transaction adds to them what it changes.
-
 A transaction counts the episodes that it touches before and after its changes, and appends the difference. So a kill
 leaves counters and rows as they agree. The whole store is counted by one query (``COUNTS``), the few episodes of a
 transaction from their rows (``count_rows``): to plan that query takes longer than to read them.

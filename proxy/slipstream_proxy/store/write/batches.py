@@ -1,8 +1,6 @@
-"""The trainer's work.
+"""The trainer's work: ready groups leased as one Arrow table, trained on once or handed back.
 
-A batch's rows as Arrow: ``contract.BATCH_COLUMNS``, one row per choice.
-
-The trainer's work: ready groups leased as one Arrow table, trained on once or handed back.
+Its rows are ``contract.BATCH_COLUMNS``, one for each choice.
 """
 
 from __future__ import annotations
@@ -59,9 +57,9 @@ from slipstream_proxy.store.learning.groups import (
 )
 from slipstream_proxy.store.learning.rewards import LatestReward, RewardTable, combine_calls
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
-from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, MemberRow, dump, eid_of, load
+from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, MemberRow, dump, eid_of, load, name_of
 from slipstream_proxy.store.tables.tallies import STALE_RUNS, get_meta, set_meta
-from slipstream_proxy.store.values import ArrowBatch, Name, Rules
+from slipstream_proxy.store.values import SAME, ArrowBatch, Name, Rules
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -313,7 +311,8 @@ def rarity_of(members: Sequence[EpisodeRow]) -> float:
 
 def is_equal(members: Sequence[EpisodeRow]) -> bool:
     """Whether all have the same reward, so that there is nothing to compare."""
-    return len({ep.reward for ep in members}) == 1
+    rewards = [ep.reward for ep in members if ep.reward is not None]
+    return not rewards or (len(rewards) == len(members) and max(rewards) - min(rewards) < SAME)
 
 
 class Chosen(NamedTuple):
@@ -560,7 +559,7 @@ class BatchQueue:
         return {
             "model": model,
             "groups": list(dict.fromkeys(g for g, _, _ in rows)),
-            "episodes": [[*eid.split("/", 1), g, reward] for g, eid, reward in rows],
+            "episodes": [[*name_of(eid), g, reward] for g, eid, reward in rows],
         }
 
     def replay(self, tx: Tx, batch: str, ack: BatchAck, members: JsonObject | None, now: float) -> None:
@@ -610,7 +609,7 @@ class BatchQueue:
         self._note_words(tx, ack)
         if ack.advantages:
             eids = [eid for (eid,) in tx.all("SELECT eid FROM t_members WHERE batch = ?", (batch,))]
-            named = {eid: ack.advantages.get(eid, ack.advantages.get(eid.split("/", 1)[1])) for eid in eids}
+            named = {eid: ack.advantages.get(eid, ack.advantages.get(name_of(eid)[1])) for eid in eids}
             found = [(batch, eid, advantage) for eid, advantage in named.items() if advantage is not None]
             tx.update("t_members", ("batch", "eid"), ("advantage",), found)
 

@@ -37,6 +37,7 @@ from slipstream_proxy.store.tables.rows import (
     eid_of,
     load,
     mark_of,
+    name_of,
     tomb_of,
     with_tombs,
 )
@@ -50,12 +51,6 @@ HELD = frozenset((*BY_EID, "t_stamps", "t_groups", "t_members", "t_exported", "t
 """Tables beside the calls' that may hold what a client wrote about an episode."""
 JUDGED = "judge-"
 """How the names of the judge's cached answers begin."""
-
-
-def name_of(eid: str) -> Name:
-    """(key, id)"""
-    key, _, episode = eid.partition("/")
-    return key, episode
 
 
 @dataclass(eq=False)
@@ -284,8 +279,7 @@ class CallArchive:
                 for part_of_it in self._tables(table, eids[i : i + batch]):
                     writer.write_table(part_of_it)
         part.replace(path)
-        names = [(key, episode) for key, _, episode in (eid.partition("/") for eid in eids)]
-        self.note_export(path.name, "archive", names, time.time())
+        self.note_export(path.name, "archive", list(map(name_of, eids)), time.time())
         return path
 
     def _archived(self, path: Path, table: str) -> Iterator[pa.Table]:

@@ -1,16 +1,9 @@
-"""Spool records into tables: in order, exactly once.
-
-How far each spool writer's segments are ingested.
-
-A snapshot makes what is ingested safe in the database's own file, and reads it back.
-
-What the ingester must know before it writes: what is stored already, from memory where that is sure.
-
-Spool records into tables: in order, exactly once, a batch in one transaction with the spool positions that it ends
+"""Spool records into tables: in order, exactly once, a batch in one transaction with the spool positions that it ends
 at.
 
-The work is done on sets: a batch loads the episodes it touches with one query, changes them in memory, and writes them
-back with one statement.
+The work is done on sets: a batch loads the episodes it touches with one query (or has them in memory, where that is
+sure), changes them in memory, and writes them back with one statement. A snapshot makes what is ingested safe in the
+database's own file, and reads it back.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The judge's work.
+"""The judge's work: complete groups, and single episodes beside alike scored ones, that lack a reward of some name.
 
-Which complete groups the judge may take: the newest first, none that has its scores, none that is lost.
-
-The judge's work: complete groups, and single episodes beside alike scored ones, that lack a reward of some name.
+The newest come first; none that has its scores, none that is lost.
 """
 
 from __future__ import annotations

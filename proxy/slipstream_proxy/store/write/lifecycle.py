@@ -1,8 +1,6 @@
-"""What time does.
+"""What time does: idle episodes end, groups complete by age, leases run out, orphans expire.
 
-Small rows that only the recent past needs: they go by age, a few at a time, so that nobody waits for it.
-
-What time does: idle episodes end, groups complete by age, leases run out, orphans expire.
+Small rows that only the recent past needs go by age, a few at a time, so that nobody waits for it.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
-"""What the control API accepted, applied in order; cases, and an exported episode put back whole.
+"""Mutations out of the spool: what the control API accepted, applied in order.
+
+An exported episode is put back whole: ids, tokens, log-probabilities, rewards, group, and what was trained on it.
 
 Sets of cases: copies of episodes that a new version is tried on before it goes live.
 
 A copy is made when an episode is added, so that retention does not end it and a set stays what it was. A set has a
 version, which grows with each change. Each row says from which version on it belongs to the set, and at which it left.
 Forgetting an episode deletes its copies from every version.
-
-What the control API accepted, applied in order; also an exported episode, put back whole.
-
-Put an exported episode back whole: ids, tokens, log-probabilities, rewards, group, and what was trained on it.
-
-Mutations out of the spool: what the control API accepted, applied in order.
 
 ``Mutation.data`` by ``op`` (key: the API key's id, episode: the client's id). All are idempotent, by mutation id and by
 what they hold:
@@ -80,6 +76,7 @@ from slipstream_proxy.store.tables.rows import (
     dump,
     eid_of,
     load,
+    name_of,
 )
 from slipstream_proxy.store.tables.small import AuditLog, CacheTable, EventLog
 from slipstream_proxy.store.values import Name, RecordedCall, Rules
@@ -108,7 +105,7 @@ class CaseRow(NamedTuple):
     body: str
 
     def public(self, *, whole: bool) -> Case:
-        key, _, episode = self.eid.partition("/")
+        key, episode = name_of(self.eid)
         return Case(
             key=key,
             episode=episode,
@@ -182,7 +179,7 @@ class CaseTable:
             SELECT eid FROM t_cases WHERE name = ? AND gone IS NULL) ORDER BY e.started DESC LIMIT ?"""
         with self.db.read() as tx:
             rows = tx.all(sql, (model, without, most))
-        return [(key, episode) for key, _, episode in (eid.partition("/") for (eid,) in rows)]
+        return [name_of(eid) for (eid,) in rows]
 
     def named(self, key: str | None, ids: Collection[str], tags: Mapping[str, str]) -> list[Name]:
         """(key, id) of episodes of which some set has a copy: of this key or (None) any, one of these ids or (none
@@ -190,13 +187,8 @@ class CaseTable:
         """
         with self.db.read() as tx:
             rows = tx.all("SELECT DISTINCT eid, tags FROM t_cases")
-        found = [(*eid.split("/", 1), load(held)) for eid, held in rows]
-        wanted = {
-            (k, i)
-            for k, i, held in found
-            if key in (None, k) and (not ids or i in ids) and tags.items() <= held.items()
-        }
-        return sorted(wanted)
+        found = {name_of(eid) for eid, held in rows if tags.items() <= load(held).items()}
+        return sorted((k, i) for k, i in found if key in (None, k) and (not ids or i in ids))
 
     # out of the log
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from slipstream import contract as c
-from slipstream.cli.common import add_client, connect, number, table, when
+from slipstream.cli.common import add_client, connect, number, table, tell, when
 from slipstream.cli.data.episodes import add_filters, filters
 from slipstream.client import Client
 from slipstream.errors import ConfigError
@@ -84,16 +84,14 @@ def run(args: argparse.Namespace) -> int:
                 return _tell(done[-1].model_copy(update=all_parts), args)
         if args.all:
             gone = client.drop_cases(args.name)
-            print(gone.model_dump_json() if args.json else f"{gone.name} is deleted, with {gone.cases} cases")
-            return 0
+            return tell(args, gone, f"{gone.name} is deleted, with {gone.cases} cases")
         return _tell(client.remove_cases(args.name, c.CasesRemoved(episodes=args.id)), args)
 
 
 def _list(client: Client, args: argparse.Namespace) -> int:
     found = client.case_sets()
     rows = [(s.name, s.version, s.cases, when(s.changed)) for s in found.sets]
-    print(found.model_dump_json() if args.json else table(("set", "version", "cases", "changed"), rows))
-    return 0
+    return tell(args, found, table(("set", "version", "cases", "changed"), rows))
 
 
 def _show(client: Client, args: argparse.Namespace) -> int:
@@ -102,12 +100,9 @@ def _show(client: Client, args: argparse.Namespace) -> int:
     while page.next is not None:
         page = client.case_page(args.name, version=page.version, after=page.next)
         found += page.cases
-    if args.json:
-        print(page.model_copy(update={"cases": found}).model_dump_json())
-        return 0
     rows = [(x.episode, x.key, x.task or "-", x.calls, number(x.reward), x.since, when(x.added)) for x in found]
-    print(table(("episode", "key", "task", "calls", "reward", "since version", "added"), rows))
-    return 0
+    text = table(("episode", "key", "task", "calls", "reward", "since version", "added"), rows)
+    return tell(args, page.model_copy(update={"cases": found}), text)
 
 
 def _export(client: Client, args: argparse.Namespace) -> int:

@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from slipstream.cli.common import MOMENT, add_client, connect, finite, number, table, when
-from slipstream.cli.data.forget import step_line
+from slipstream.cli.common import MOMENT, add_client, connect, finite, number, step_line, table, tell, when
 from slipstream.contract import WORDS, CallRecord, EpisodeDetail, Reward, Split, words_in
 from slipstream.errors import ConfigError
 from slipstream.shared.moments import parse_moment
@@ -29,15 +28,38 @@ def add_filters(parser: argparse.ArgumentParser, **told: str) -> None:
         text = told.get(name, MOMENT if name in MOMENTS else text)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=text)
     parser.add_argument("--tag", metavar="KEY=VALUE", action="append", default=[])
+    text = "one of these as NAME=VALUE, as task=refund or tag.team=us; may be repeated"
+    parser.add_argument("--where", metavar="NAME=VALUE", action="append", default=[], help=text)
+
+
+def tags_of(args: argparse.Namespace) -> dict[str, str]:
+    """Raises ``ConfigError``."""
+    if wrong := next((t for t in args.tag if "=" not in t), None):
+        raise ConfigError(f"--tag {wrong}: write KEY=VALUE")
+    return dict(t.split("=", 1) for t in args.tag)
 
 
 def filters(args: argparse.Namespace) -> dict[str, Any]:
-    if wrong := next((t for t in args.tag if "=" not in t), None):
-        raise ConfigError(f"--tag {wrong}: write KEY=VALUE")
-    tags = dict(t.split("=", 1) for t in args.tag)
+    """What the control API is asked for. Raises ``ConfigError``."""
+    for one in args.where:
+        name, _, value = one.partition("=")
+        if name.startswith("tag.") and value:
+            args.tag.append(one.removeprefix("tag."))
+        elif name in FILTERS and value:
+            setattr(args, name, _number(one, value) if name in {"reward_min", "reward_max"} else value)
+        else:
+            raise ConfigError(f"--where {one}: write NAME=VALUE, NAME one of {', '.join(FILTERS)} or tag.KEY")
+    tags = tags_of(args)
     found = {name: getattr(args, name) for name in FILTERS if getattr(args, name) is not None}
     found |= {name: parse_moment(found[name], flag=f"--{name}") for name in MOMENTS if name in found}
     return found | ({"tags": tags} if tags else {})
+
+
+def _number(said: str, value: str) -> float:
+    try:
+        return finite(value)
+    except argparse.ArgumentTypeError as e:
+        raise ConfigError(f"--where {said}: {e}") from e
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -114,12 +136,8 @@ def _feedback(said: Reward, numbers: dict[str, int], changed: str) -> list[str]:
 
 def describe(episode: EpisodeDetail) -> str:
     """A page for a terminal: who, rewards, and the conversation call by call."""
-    lines = [
-        (
-            f"episode {episode.id}  task {episode.task or '-'}  {episode.split}  {episode.state}  adapter "
-            f"{episode.adapter or '-'}"
-        )
-    ]
+    about = f"task {episode.task or '-'}  {episode.split}  {episode.state}  adapter {episode.adapter or '-'}"
+    lines = [f"episode {episode.id}  {about}"]
     numbers = {call.id: call.number for call in episode.call_list}
     for r in episode.rewards:
         if words_in(r.name, r.meta):
@@ -158,20 +176,15 @@ def run(args: argparse.Namespace) -> int:
             said = f"forgotten; trained on it: {', '.join(gone.adapters) or none}"
             if gone.exports:
                 said += f"; still in: {', '.join(gone.exports)}"
-            said = "\n".join([said, *map(step_line, gone.steps)])
-            print(gone.model_dump_json() if args.json else said)
-            return 0
+            return tell(args, gone, "\n".join([said, *map(step_line, gone.steps)]))
         if args.id:
             episode = client.episode(args.id)
             print(episode.model_dump_json(indent=2) if args.json else describe(episode))
             return 0
         page = client.episodes(limit=args.limit, **filters(args))
-    if args.json:
-        print(page.model_dump_json(indent=2))
-        return 0
     rows = [
         (e.id, e.task or "-", e.split, e.state, e.adapter or "-", e.arm, e.calls, number(e.reward), when(e.started))
         for e in page.episodes
     ]
-    print(table(("episode", "task", "split", "state", "adapter", "arm", "calls", "reward", "started"), rows))
-    return 0
+    header = ("episode", "task", "split", "state", "adapter", "arm", "calls", "reward", "started")
+    return tell(args, page, table(header, rows), indent=2)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import argparse
 
-from slipstream.cli.common import add_client, connect
+from slipstream.cli.common import add_client, connect, tell
 from slipstream.contract import FeedbackIn
 
 
@@ -20,5 +20,4 @@ def run(args: argparse.Namespace) -> int:
     said = FeedbackIn(text=args.text, call=args.call, reply=args.reply, thumb=args.thumb)
     with connect(args) as client:
         ack = client.add_feedback(args.id, said, of_key=args.of_key)
-    print(ack.model_dump_json() if args.json else f"kept{f'; {ack.fix}' if ack.fix else ''}")
-    return 0
+    return tell(args, ack, f"kept{f'; {ack.fix}' if ack.fix else ''}")

@@ -5,8 +5,10 @@ import sys
 import time
 
 from slipstream import contract as c
-from slipstream.cli.common import add_client, connect
+from slipstream.cli.common import add_client, connect, step_line
+from slipstream.cli.data.episodes import tags_of
 from slipstream.client import Client
+from slipstream.contract.episodes import ForgottenTraces
 from slipstream.errors import ConfigError
 
 POLL = 0.5
@@ -37,11 +39,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def which(args: argparse.Namespace) -> list[c.ForgetIn]:
     """The requests that name them. Raises ``ConfigError``."""
-    if wrong := next((t for t in args.tag if "=" not in t), None):
-        raise ConfigError(f"--tag {wrong}: write KEY=VALUE")
+    tags = tags_of(args)
     if not (args.id or args.of_key or args.tag or args.user):
         raise ConfigError("which episodes? give ids, --of-key, --tag or --user")
-    tags = dict(t.split("=", 1) for t in args.tag)
     parts = [args.id[at : at + c.FORGET_MOST] for at in range(0, len(args.id), c.FORGET_MOST)] or [[]]
     return [c.ForgetIn(episodes=part, key=args.of_key, tags=tags, user=args.user) for part in parts]
 
@@ -61,27 +61,11 @@ def forget(client: Client, wanted: list[c.ForgetIn]) -> c.ForgetOut:
             if not found[-1].more:
                 break
             print(f"{sum(f.forgotten for f in found)} forgotten so far", file=sys.stderr)
-    return c.ForgetOut(
-        forgotten=sum(f.forgotten for f in found),
-        adapters=sorted({a for f in found for a in f.adapters}),
-        made_from=sorted({a for f in found for a in f.made_from}),
-        anew=sorted({a for f in found for a in f.anew}),
-        steps=list({s.batch: s for f in found for s in f.steps}.values()),
-        cases=sorted({s for f in found for s in f.cases}),
-        exports=sorted({e for f in found for e in f.exports}),
-        unknown=[e for f in found for e in f.unknown],
-    )
-
-
-def step_line(step: c.TaughtStep) -> str:
-    """What becomes of a step that no version has yet."""
-    if step.step is None:
-        what = f"the trainer has batch {step.batch} of {step.model}"
-        then = "it takes no step on it, and gets the other groups again" if step.dropped else ""
-    else:
-        what = f"step {step.step} of {step.model} is in no version yet"
-        then = "the trainer drops it, and trains on the other groups again" if step.dropped else ""
-    return f"{what}: {then or 'the next version is made from it, and the audit log will name that version'}"
+    names = ForgottenTraces.model_fields.keys() - {"steps"}
+    traces = {name: sorted({x for f in found for x in getattr(f, name)}) for name in names}
+    steps = list({s.batch: s for f in found for s in f.steps}.values())
+    unknown = [e for f in found for e in f.unknown]
+    return c.ForgetOut(forgotten=sum(f.forgotten for f in found), unknown=unknown, steps=steps, **traces)
 
 
 def wait(client: Client) -> None:

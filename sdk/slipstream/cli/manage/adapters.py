@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from slipstream.cli.common import add_client, add_since, connect, read_config, since, table, when
+from slipstream.cli.common import add_client, add_since, connect, read_config, since, table, tell, when
 from slipstream.client import Client
 from slipstream.contract import Action, Adapter, AdapterState, ReplayShown, TrainAnewIn
 from slipstream.engines import was_the_engines
@@ -152,15 +152,13 @@ def run(args: argparse.Namespace) -> int:
             return _retrain(client, args)
         if args.action == "replay":
             shown = client.replay_of(args.version)
-            print(shown.model_dump_json(indent=2) if args.json else replay_text(shown))
-            return 0
+            return tell(args, shown, replay_text(shown), indent=2)
         if args.action not in (None, "list"):
             action: Action = "demote" if args.action == "rollback" else args.action
             group = getattr(args, "group", None)
             effect = client.adapter_effect(args.version, action, group)
             if args.dry_run:
-                print(effect.model_dump_json(indent=2) if args.json else "\n".join(effect.says))
-                return 0
+                return tell(args, effect, "\n".join(effect.says), indent=2)
             if not args.json:
                 print("\n".join(effect.says))
             if not (args.yes or args.json) and sys.stdin.isatty() and not _agrees():
@@ -168,8 +166,7 @@ def run(args: argparse.Namespace) -> int:
             more = () if group is None else (group,)
             adapter = getattr(client, action)(args.version, args.reason, *more)
             said = f"{adapter.name}: {adapter.state}" + (f" ({adapter.reason})" if adapter.reason else "")
-            print(adapter.model_dump_json(indent=2) if args.json else said)
-            return 0
+            return tell(args, adapter, said, indent=2)
         found = client.adapters()
     if (begin := since(args)) is not None:
         found.adapters = [a for a in found.adapters if a.created >= begin]
@@ -177,7 +174,10 @@ def run(args: argparse.Namespace) -> int:
         print(found.model_dump_json(indent=2))
         return 0
     for model, live in found.live.items():
-        print(f"{model}: new episodes get {live}")
+        tried = (
+            a.gate.gets for a in found.adapters if a.model == model and a.state == AdapterState.CANDIDATE and a.gate
+        )
+        print(f"{model}: new episodes get {live}" + "".join(f", but {text}" for text in tried if text))
     print(table(("adapter", "state", "step", "open episodes", "created", "reason"), [line(a) for a in found.adapters]))
     for a in found.adapters:
         if a.kept_from and a.state in (AdapterState.CANDIDATE, AdapterState.LIVE):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import argparse
 
-from slipstream.cli.common import add_client, connect, finite
+from slipstream.cli.common import add_client, connect, finite, tell
 
 BEGINS = ": the gate counts only runs that begin from then on"
 
@@ -21,5 +21,4 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         found = client.annotate(args.text, args.at, rewards_changed=args.rewards_changed)
-    print(found.model_dump_json() if args.json else f"noted{BEGINS if args.rewards_changed else ''}")
-    return 0
+    return tell(args, found, f"noted{BEGINS if args.rewards_changed else ''}")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import argparse
 
-from slipstream.cli.common import add_client, add_since, connect, since, table, when
+from slipstream.cli.common import add_client, add_since, connect, since, table, tell, when
 from slipstream.contract import AuditEntry
 
 
@@ -26,8 +26,4 @@ def line(entry: AuditEntry) -> tuple[object, ...]:
 def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         page = client.audit(action=args.action, target=args.target, since=since(args), limit=args.limit)
-    if args.json:
-        print(page.model_dump_json(indent=2))
-        return 0
-    print(table(("when", "who", "what", "on", "with"), [line(e) for e in page.entries]))
-    return 0
+    return tell(args, page, table(("when", "who", "what", "on", "with"), map(line, page.entries)), indent=2)

@@ -69,17 +69,11 @@ def run(args: argparse.Namespace) -> int:
         until = f"until {when(time.time() + args.grace)}" if args.grace else "no more"
         print(f"the secret of before is taken {until}", file=sys.stderr)
         return 0
+    known = keys.list()
     if args.json:
-        print(
-            json.dumps(
-                [{"id": k.id, "name": k.name, "scopes": list(k.scopes), "created": k.created} for k in keys.list()]
-            )
-        )
+        found = [{"id": k.id, "name": k.name, "scopes": list(k.scopes), "created": k.created} for k in known]
+        print(json.dumps(found))
         return 0
-    print(
-        table(
-            ("id", "name", "scopes", "created"),
-            [(k.id, k.name, ",".join(k.scopes), when(k.created)) for k in keys.list()],
-        )
-    )
+    rows = [(k.id, k.name, ",".join(k.scopes), when(k.created)) for k in known]
+    print(table(("id", "name", "scopes", "created"), rows))
     return 0

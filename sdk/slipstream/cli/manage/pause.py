@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import argparse
 
-from slipstream.cli.common import add_client, connect
+from slipstream.cli.common import add_client, connect, tell
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -13,5 +13,4 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         found = client.pause_training(args.reason)
-    print(found.model_dump_json() if args.json else f"training is paused (by {found.by}): slipstream resume ends it")
-    return 0
+    return tell(args, found, f"training is paused (by {found.by}): slipstream resume ends it")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import argparse
 
-from slipstream.cli.common import add_client, connect
+from slipstream.cli.common import add_client, connect, tell
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -13,5 +13,4 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         found = client.resume_training(args.reason)
-    print(found.model_dump_json() if args.json else "training goes on")
-    return 0
+    return tell(args, found, "training goes on")

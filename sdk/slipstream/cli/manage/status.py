@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from slipstream.cli.common import add_client, connect, read_config, when
 from slipstream.contract.status import Space
+from slipstream.engines.engine import NoAdapters
 from slipstream.errors import Unavailable
 from slipstream.shared.processes.sidecars import read_stack
 
@@ -25,6 +26,8 @@ def standing(engine: Mapping[str, JsonValue]) -> str:
     if not engine.get("ok"):
         return "down"
     outage = engine.get("outage")
+    if isinstance(outage, dict) and outage.get("cause") == NoAdapters.NO_IDS:
+        return f"ok; {NoAdapters.NO_IDS.what}"
     since = outage.get("since") if isinstance(outage, dict) else None
     return f"ok, but takes no adapters since {when(since)}" if isinstance(since, int | float) else "ok"
 
@@ -82,9 +85,11 @@ def run(args: argparse.Namespace) -> int:
         print(f"{model}: {text}" if len(status.headlines) > 1 else text)
     print(f"slipstream {status.version}, up since {when(status.started)}")
     for model, live in status.models.items():
-        print(f"  {model}: new episodes get {served(live, status.engines)}")
+        canary = f", but {status.canaries[model]}" if model in status.canaries else ""
+        print(f"  {model}: new episodes get {served(live, status.engines)}{canary}")
     for engine in status.engines:
-        print(f"  engine {engine.get('url')}: {standing(engine)}")
+        title = f" ({engine['title']})" if engine.get("title") else ""
+        print(f"  engine {engine.get('url')}{title}: {standing(engine)}")
     for sidecar in status.sidecars:
         print(f"  {sidecar.name}: {sidecar.state} since {when(sidecar.since)}")
     print(f"  calls {status.calls} ({status.capture_lost} lost), episodes {counts(status.episodes)}")

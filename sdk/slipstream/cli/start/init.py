@@ -67,18 +67,8 @@ def run(args: argparse.Namespace) -> int:
     except OSError as e:
         raise ConfigError(f"{path}: {e.strerror}") from e
     if args.json:
-        print(
-            json.dumps(
-                {
-                    "file": str(path),
-                    "model": answers.model,
-                    "framework": answers.framework,
-                    "judge": answers.judge,
-                    "profile": answers.profile,
-                    "next": next_steps(answers),
-                }
-            )
-        )
+        said = {name: getattr(answers, name) for name in ("model", "framework", "judge", "profile")}
+        print(json.dumps({"file": str(path), **said, "next": next_steps(answers)}))
         return 0
     print(f"{path} is written.\n")
     asked = sys.stdin.isatty() and not args.yes

@@ -52,11 +52,9 @@ def run(args: argparse.Namespace) -> int:
     if config.judge.model is None and config.judge.function is None:
         raise ConfigError("no judge: set judge.model (a LiteLLM name) or judge.function (module:function)")
     if args.action == "eval":
-        return int(
-            need("slipstream_judge.trust.evaluation", "judge").main(
-                config, args.file, plot=args.plot, repeats=args.repeats, url=proxy_url(args), key=args.key
-            )
-        )
+        evaluate = need("slipstream_judge.trust.evaluation", "judge").main
+        asked = {"plot": args.plot, "repeats": args.repeats, "url": proxy_url(args), "key": args.key}
+        return int(evaluate(config, args.file, **asked))
     if args.action == "rerun":
         _check_rerun(args)
         rerun = need("slipstream_judge.run.rerun", "judge").main

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from slipstream.cli.common import add_config, add_json, add_url, connect, proxy_url, read_config
+from slipstream.cli.common import add_config, add_json, add_url, connect, proxy_url, read_config, tell
 from slipstream.cli.data.episodes import add_filters, filters
 from slipstream.contract import TrainAgain, TrainAgainIn
 from slipstream.errors import ConfigError
@@ -60,17 +60,8 @@ def run(args: argparse.Namespace) -> int:
     config = read_config(args, [f"trainer.init_adapter={args.init_adapter}"] if args.init_adapter else [])
     train = need("slipstream_trainer.run.export_training", "trainer").train
     export = Path(args.from_export) if args.from_export else None
-    return int(
-        train(
-            config,
-            once=args.once,
-            from_export=export,
-            resume=args.resume,
-            out=args.out,
-            url=proxy_url(args),
-            key=args.key,
-        )
-    )
+    own = {"once": args.once, "resume": args.resume, "out": args.out}
+    return int(train(config, from_export=export, url=proxy_url(args), key=args.key, **own))
 
 
 def _from_store(args: argparse.Namespace) -> int:
@@ -82,14 +73,10 @@ def _from_store(args: argparse.Namespace) -> int:
     with connect(args) as client:
         if args.stop:
             stopped = client.stop_training_again()
-            print(stopped.model_dump_json() if args.json else f"{stopped.groups} groups are not trained on again")
-            return 0
+            return tell(args, stopped, f"{stopped.groups} groups are not trained on again")
         asked = TrainAgainIn(epochs=args.epochs if args.epochs is not None else 1, dry_run=args.dry_run)
         plan = client.train_again(asked, **filters(args))
-    if args.json:
-        print(plan.model_dump_json())
-    else:
-        print("\n".join(_told(plan, dry_run=args.dry_run)))
+    tell(args, plan, "\n".join(_told(plan, dry_run=args.dry_run)))
     return 0 if plan.groups else 1
 
 

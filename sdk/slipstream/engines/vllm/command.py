@@ -2,8 +2,8 @@
 
 Why each flag: exact capture needs ``--generation-config vllm`` (a model's own would silently set top_k and top_p) and
 ``--logprobs-mode processed_logprobs`` (log-probabilities as sampled, after temperature); ``/v1/responses`` says how
-much of a prompt was cached, which
-only ``--enable-prompt-tokens-details`` tells; hot swaps need ``--enable-lora`` and runtime updating.
+much of a prompt was cached, which only ``--enable-prompt-tokens-details`` tells; hot swaps need ``--enable-lora`` and
+runtime updating.
 """
 
 from __future__ import annotations
@@ -40,18 +40,16 @@ def check_model(model: str) -> None:
     described = model_config(model)
     if not has_gpu() and (why := unserved_on_cpu(described)):
         raise StartError(
-            f"--model {model}: {why}, and on a CPU vLLM ends at the first call to such a model with LoRA; use "
-            "a machine "
-            "with a GPU, or a dense model (Llama, Qwen3, Gemma 3, …)"
+            f"--model {model}: {why}, and on a CPU vLLM ends at the first call to such a model with LoRA; use a "
+            "machine with a GPU, or a dense model (Llama, Qwen3, Gemma 3, …)"
         )
     text = _text_part(described)
     vocabulary, hidden = text.get("vocab_size"), text.get("hidden_size")
     if isinstance(vocabulary, int) and isinstance(hidden, int) and vocabulary < hidden:
         raise StartError(
-            f"--model {model}: its vocabulary ({vocabulary} tokens) is smaller than its hidden size "
-            f"({hidden}), and vLLM fails with LoRA on "
-            "such a model. This is vLLM's limit: pad the vocabulary (tokenizer and embeddings) to the "
-            "hidden size, or use another model"
+            f"--model {model}: its vocabulary ({vocabulary} tokens) is smaller than its hidden size ({hidden}), and "
+            "vLLM fails with LoRA on such a model. This is vLLM's limit: pad the vocabulary (tokenizer and "
+            "embeddings) to the hidden size, or use another model"
         )
 
 

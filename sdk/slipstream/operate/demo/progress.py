@@ -33,7 +33,9 @@ class Progress:
         if now - self._last < (0.1 if self.tty else QUIET_SECONDS):
             return
         self._last = now
-        line = "  ".join([what, *(f"{name.replace('_', ' ')} {value}" for name, value in figures.items())])
+        self._draw("  ".join([what, *(f"{name.replace('_', ' ')} {value}" for name, value in figures.items())]))
+
+    def _draw(self, line: str) -> None:
         sys.stderr.write(f"\r\x1b[K{line}" if self.tty else f"{line}\n")
         sys.stderr.flush()
 
@@ -58,8 +60,6 @@ class Progress:
             f"{k.replace('_', ' ')} {v:.0%}" if k == "success" else f"{k.replace('_', ' ')} {v}"
             for k, v in figures.items()
         )
-        line = f"{what} {bar} {share:4.0%}  ETA {left}  {shown}"
-        sys.stderr.write(f"\r\x1b[K{line}" if self.tty else f"{line}\n")
-        sys.stderr.flush()
+        self._draw(f"{what} {bar} {share:4.0%}  ETA {left}  {shown}")
         if self.tty and done >= total:
             sys.stderr.write("\n")

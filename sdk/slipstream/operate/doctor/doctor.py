@@ -1,7 +1,4 @@
-"""``slipstream doctor``: what is wrong, each finding with its fix. Engines and the proxy:
-
-``engine.py``, ``proxy.py``.
-"""
+"""``slipstream doctor``: what is wrong, each finding with its fix. Engines and the proxy have modules of their own."""
 
 from __future__ import annotations
 
@@ -29,8 +26,6 @@ from slipstream.operate.run.preflight import untrainable
 from slipstream.settings.judge import is_own
 from slipstream.shared.machine import has_gpu, installed
 from slipstream.shared.machine import versions as package_versions
-
-__all__ = ["Finding", "as_json", "examine"]
 
 WAIT = "wait; `up.log` in data_dir says how far it is"
 FIX_MODEL = "`slipstream up --model MODEL` with a folder or a hub's name, or correct engine.model"
@@ -261,7 +256,8 @@ def examine(config: Config, url: str | None, key: str | None) -> Iterator[Findin
     """All checks; one that breaks is a finding too."""
     running = find_running(config, url, key)
     asked = config
-    if not config.engine.urls and running.model:  # what `up` was started with may stand on its command line alone
+    named = config.engine.urls and (config.engine.name or config.engine.model)
+    if running.model and not named:  # what `up` was started with may stand on its command line alone
         asked = config.model_copy(update={"engine": config.engine.model_copy(update={"name": running.model})})
     urls = config.engine.urls or (() if running.busy else running.engines)
     try:

@@ -28,6 +28,9 @@ def check_engine(url: str, config: Config) -> Iterator[Finding]:
             return
         names = [m["id"] for m in models]
         yield ok(f"engine {url} serves {', '.join(names)} ({title})")
+        bases = [m["id"] for m in models if not m.get("parent")]
+        if len(bases) == 1 and not (config.engine.name or config.engine.model):  # `slipstream up` takes that one
+            config = config.model_copy(update={"engine": config.engine.model_copy(update={"name": bases[0]})})
         if config.model_name not in names:
             yield fail(
                 f"the engine serves no model {config.model_name}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.engines.findings import Finding, ok, warn
 from slipstream.errors import SlipstreamError, StartError
+from slipstream.shared.machine import why_taken
 from slipstream.shared.processes.proxy_file import running_proxy
 from slipstream.shared.processes.sidecars import read_stack
 
@@ -73,14 +73,10 @@ def _port(name: str, host: str, port: int, running: Running) -> Finding:
     if running.has(name, port):
         return ok(f"{host}:{port} is served by the {name.partition('.')[0]} that runs on this data_dir")
     setting = f"{name}_port" if "." in name else f"{name}.port"
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind((host, port))
-        except OSError as e:
-            return warn(
-                f"{host}:{port} is taken ({e.strerror})",
-                f"the {name.partition('.')[0]} does not start on a port that another program has",
-                f"end what uses it (`ss -ltnp`), or set {setting} to another",
-            )
+    if why := why_taken(host, port):
+        return warn(
+            f"{host}:{port} is taken ({why})",
+            f"the {name.partition('.')[0]} does not start on a port that another program has",
+            f"end what uses it (`ss -ltnp`), or set {setting} to another",
+        )
     return ok(f"{host}:{port} is free" + ("" if name == "proxy" else f" ({name})"))

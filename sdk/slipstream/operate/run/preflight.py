@@ -7,7 +7,6 @@ import importlib.util
 import os
 import re
 import shutil
-import socket
 import subprocess
 import tempfile
 from pathlib import Path
@@ -20,7 +19,7 @@ from slipstream.engines.engine import NO_IDS, EngineAway, ask_now, ask_over
 from slipstream.errors import StartError
 from slipstream.shared.functions import need
 from slipstream.shared.hub import fetch_description, model_config
-from slipstream.shared.machine import installed, versions
+from slipstream.shared.machine import installed, versions, why_taken
 from slipstream.shared.processes.proxy_file import running_proxy
 
 LEAST_ROOM = 64_000_000
@@ -113,16 +112,8 @@ def check_adapter_name(name: str) -> None:
 
 def check_port(host: str, port: int) -> None:
     """Somebody listens there: found before a minute is spent on starting the engine."""
-    if port == 0:
-        return
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind((host, port))
-        except OSError as e:
-            raise StartError(
-                f"proxy.port: {host}:{port} can't be bound ({e.strerror}); set proxy.port or end what uses it"
-            ) from e
+    if port and (why := why_taken(host, port)):
+        raise StartError(f"proxy.port: {host}:{port} can't be bound ({why}); set proxy.port or end what uses it")
 
 
 def check_keys(config: Config) -> None:

@@ -110,6 +110,9 @@ async def _start_proxy(config: Config, supervisor: Supervisor) -> tuple[Child, s
     if not await supervisor.until(child, ready, PROXY_TIMEOUT_SECONDS) and not (
         supervisor.stopping.is_set() and not child.gave_up
     ):
+        if (url := found.get("url")) and child.exit_code is None and await answers(f"{url}/healthz"):
+            text = f"the proxy runs and no engine is up: none of {', '.join(config.engine.urls)} answered /health for "
+            raise StartError(f"{text}{PROXY_TIMEOUT_SECONDS:g} s; start it, or say where it is with --engine")
         raise StartError(f"the proxy did not start: {child.last_words()}")
     return child, found.get("url", "")
 

@@ -97,11 +97,9 @@ def settings_of(answers: Answers) -> dict[str, dict[str, JsonValue]]:
 
 def render(answers: Answers) -> str:
     """The file's text."""
+    reads = f"`{answers.up}` in this folder reads it; `slipstream config` lists every setting."
     lines = [
-        (
-            f"# Written by `slipstream init`. `{answers.up}` in this folder reads it; `slipstream config` "
-            "lists every setting."
-        ),
+        f"# Written by `slipstream init`. {reads}",
         f"# Profile {answers.profile}: {PROFILES[answers.profile].text}.",
     ]
     for section, values in settings_of(answers).items():

@@ -1,6 +1,5 @@
-"""How trainer and judge are:
-
-``slipstream up`` writes it to ``sidecars.json`` in the data folder, the control plane reads it.
+"""How trainer and judge are. ``slipstream up`` writes it to ``sidecars.json`` in the data folder, and the control plane
+reads it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Child processes as one: log lines with a prefix, restarts with backoff, one signal that ends all.
 
 ``slipstream up`` keeps engine, proxy, trainer and judge with it, and the proxy's parent its control plane and workers.
-A child leads a process
-group of its own, so that its own children (vLLM's engine core) end with it. The kernel ends it when the supervisor
-itself is killed.
+A child leads a process group of its own, so that its own children (vLLM's engine core) end with it. The kernel ends it
+when the supervisor itself is killed.
 """
 
 from __future__ import annotations

@@ -59,6 +59,31 @@ def test_what_it_says_of_a_version_is_of_that_versions_own_runs():
     assert f"{trial.own} runs of tiny@2; the difference is of all {trial.since} runs on trial" in report.reason
 
 
+def test_a_canarys_report_says_who_gets_it_and_counts_all_new_runs():
+    """Of 500 runs of its own, 16 take a share of 1 % and 16 one of 10 %."""
+    trial = served(warm(TrialSettings(canary=True, plan=[0.01, 0.1, 0.5])))
+    assert report_of(trial, NAMES).gets == (
+        "1% of new runs get tiny@1 (stage 1 of 3): 10% after 16 more of its runs without suspicion"
+    )
+
+    def ended(runs: int) -> None:
+        for n in range(runs):
+            trial.observe(outcome_of(1, "candidate", "live=0.5 candidate=0.5", "", 1.0, 1))
+            trial.observe(outcome_of(0, "live", "live=0.5 candidate=0.5", "", float(n % 3 > 0), 1))
+
+    ended(6)
+    report = report_of(trial, NAMES)
+    assert (report.stage, report.trial_share, report.control_share) == (1, 0.01, 0.99)
+    assert report.episodes_left == 10 / 0.01 + 16 / 0.1 + (500 - 6 - 26) / 0.5
+    ended(28)
+    report = report_of(trial, NAMES)
+    assert report.gets == "50% of new runs get tiny@1 (stage 3 of 3): a verdict comes next"
+    assert report.episodes_left == (500 - 34) / 0.5
+    first = served(warm(TrialSettings(canary=True, plan=[0.01, 0.1], first=["tag.team=us"])))
+    assert report_of(first, NAMES).gets.startswith("50% of the new runs of tag.team=us, and no others, get tiny@1 (sta")
+    assert report_of(first, NAMES).episodes_left is None
+
+
 def test_the_best_versions_share_shrinks_where_rewards_say_that_it_was_beaten():
     trial = warm(TrialSettings(settle=20, holdout=0.3), reward=0.0)
     trial.serve(1)

@@ -29,7 +29,7 @@ async def test_why_there_is_none(plane: Plane, monkeypatch: pytest.MonkeyPatch):
     def no_room(folder):
         raise StoreError("there is no pg_dump on the proxy's machine")
 
-    monkeypatch.setattr(plane.deps.store, "copy_to", no_room)
+    monkeypatch.setattr(plane.deps.store.db, "copy_to", no_room)
     auth = {"x-slipstream-auth": '{"key": "-", "scopes": ["admin"]}'}
     reply = await plane.client.get("/slipstream/v1/backup", headers=auth)
     assert reply.status == 503 and "pg_dump" in (await reply.json())["error"]["message"]

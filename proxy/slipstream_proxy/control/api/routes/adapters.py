@@ -19,6 +19,7 @@ from slipstream.contract.adapters import GROUP
 from slipstream.shared.files import sync
 from slipstream_proxy.control.adapters.files import CONFIG, WEIGHTS
 from slipstream_proxy.control.adapters.fleet import NEXT
+from slipstream_proxy.control.adapters.journal import effect_of
 from slipstream_proxy.control.api.http import ADMIN, TRAINER, VIEWER, Ctx, Query, Routes, explain, reply
 from slipstream_proxy.control.api.routes.episodes import KeyId, made_of_forgotten, unpublished
 from slipstream_proxy.control.deps import Deps
@@ -54,6 +55,9 @@ async def list_adapters(ctx: Ctx) -> web.StreamResponse:
     live = {m: registry.live(m) for m in registry.models}
     room = {m: ctx.deps.swapper.room(m) for m in registry.models}
     shown = registry.public(ctx.deps.engines.loaded())
+    for n, adapter in enumerate(shown):
+        if adapter.state == c.AdapterState.LOADING and not adapter.reason:
+            shown[n] = adapter.model_copy(update={"reason": ctx.deps.swapper.waits_for(adapter)})
     return reply(c.AdapterList(adapters=shown, live=live, room=room, forgotten=await _forgotten(ctx.deps)))
 
 
@@ -241,7 +245,7 @@ async def effect(ctx: Ctx) -> web.StreamResponse:
     """What `promote`, `demote`, `freeze` or `unfreeze` would do now. Nothing is changed."""
     adapter = ctx.deps.registry.find(ctx.path("adapter"))
     group = ctx.query.group
-    says = ctx.deps.lifecycle.effect(adapter, ctx.query.action, group)
+    says = effect_of(ctx.deps.registry, adapter, ctx.query.action, group)
     if group is None:
         says += await _not_learned(ctx.deps, adapter, ctx.query.action)
     elif ctx.deps.trials.is_strange(adapter.model, group):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from aiohttp import web
@@ -73,20 +73,7 @@ class FilterQuery(Query):
     )
 
 
-PLAIN = {
-    "task",
-    "split",
-    "adapter",
-    "model",
-    "reward_min",
-    "reward_max",
-    "since",
-    "until",
-    "q",
-    "outcome",
-    "trainable",
-    "kind",
-}
+PLAIN = set(FilterQuery.model_fields) - {"key", "state", "tag"}
 """Filters that the store has under the same name."""
 
 
@@ -181,11 +168,11 @@ async def get_episode(ctx: Ctx) -> web.StreamResponse:
     key, page = ctx.visible(q.key), CallPage(q.form, q.calls_from, q.calls)
     found = await ctx.deps.ask(ctx.deps.store.episodes.get, key, episode_of(ctx), tokens=q.tokens, page=page)
     if found is None:
-        raise _unknown(ctx)
+        raise unknown(ctx)
     return web.Response(body=await in_thread(json_of, found), content_type=JSON)
 
 
-def _unknown(ctx: Ctx) -> Problem:
+def unknown(ctx: Ctx) -> Problem:
     return Problem(404, f"no episode {episode_of(ctx)}", field="path.episode", fix="list them with GET episodes")
 
 
@@ -201,7 +188,7 @@ async def delete_episode(ctx: Ctx) -> web.StreamResponse:
     key, episode = ctx.query.key if ctx.caller.admin else ctx.owner(ctx.query.key), episode_of(ctx)
     names = await _named(ctx, key, [episode])
     if not names:
-        raise _unknown(ctx)
+        raise unknown(ctx)
     gone, anew, steps = await _forget(ctx, names)
     ctx.target = mark_of(episode)
     made = c.descendants(ctx.deps.registry.items, gone.adapters)
@@ -296,15 +283,10 @@ async def train_steps_anew(deps: Deps, key: str, model: str, also: Collection[st
     """
     steps = [s for s in await unpublished(deps) if s.model == model and s.step is not None]
     epochs, plan = await deps.ask(deps.store.batches.plan_anew, {*also, *(s.batch for s in steps)}, ())
-    await _ask_again(deps, epochs)
+    for times, groups in epochs.items():
+        await ask_again(deps, groups, times)
     detail = {"steps": [s.step for s in steps], "groups": plan.groups, "cause": "store.forget"}
     await deps.audit.note(key, "train anew", model, detail)
-
-
-async def _ask_again(deps: Deps, epochs: Mapping[int, Sequence[str]]) -> None:
-    for times, groups in epochs.items():
-        for at in range(0, len(groups), GROUPS_TOGETHER):
-            await deps.mutate("again", {"groups": groups[at : at + GROUPS_TOGETHER], "epochs": times})
 
 
 async def made_of_forgotten(ctx: Ctx, adapter: c.Adapter) -> None:
@@ -340,8 +322,15 @@ async def train_anew(
     start = deps.registry.live(model, {**items, **{a.name: a for a in change.changed}} if change else None)
     if not dry_run:
         await deps.lifecycle.anew(model, gone, reason)
-        await _ask_again(deps, epochs)
+        for times, groups in epochs.items():
+            await ask_again(deps, groups, times)
     return c.TrainAnew(**plan.model_dump(), adapters=gone, start=start)
+
+
+async def ask_again(deps: Deps, groups: Sequence[str], epochs: int) -> None:
+    """That these groups are trained on until they were so often."""
+    for at in range(0, len(groups), GROUPS_TOGETHER):
+        await deps.mutate("again", {"groups": groups[at : at + GROUPS_TOGETHER], "epochs": epochs})
 
 
 async def _retrain(ctx: Ctx, adapters: Sequence[str]) -> list[str]:

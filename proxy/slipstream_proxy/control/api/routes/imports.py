@@ -1,12 +1,10 @@
 """Imports: logs of other tools, and episodes and adapters of another store.
 
-Logs of elsewhere read in: each assistant message becomes a call of text, beside rewards and the done mark.
+Of a log each assistant message becomes a call of text, beside rewards and the done mark. What another Slipstream
+exported is put back whole: episodes with their ids, tokens, log-probabilities, rewards and lineage; adapters with their
+states. This is how a store moves (DuckDB → PostgreSQL): export there, import here.
 
-What another Slipstream exported, put back whole: episodes with their ids, tokens, log-probabilities, rewards and
-lineage; adapters with their states.
-
-This is how a store moves (DuckDB → PostgreSQL): export there, import here. And the way back of everything: a backup,
-while everything runs.
+And the way back of everything: a backup, while everything runs.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.storage import backup
-from slipstream_proxy.control.storage.access import away, unwritable
+from slipstream_proxy.control.storage.access import Change, away, unwritable
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.ids import text_of
 from slipstream_proxy.log.records import IMPORTED, CallHead, Kind
@@ -283,16 +281,14 @@ async def _is_new(ctx: Ctx, key: str, episode: str, idempotency: str | None) -> 
 async def _keep(deps: Deps, conversations: Sequence[_Conversation]) -> None:
     """Into the spool together, in this order; the last one's commit is waited for, which comes after the others'."""
     puts = [deps.mutations.writer.put(Kind.CALL, *call) for one in conversations for call in one.calls]
-    changes: list[tuple[str, JsonObject]] = []
+    changes: list[Change] = []
     for one in conversations:
         name = {"key": one.key, "episode": one.episode}
         changes += [("reward", {**name, "reward": given.model_dump(mode="json")}) for given in one.rewards]
         if one.calls:
             changes.append(("done", name))
-    last = len(changes) - 1
-    mutations = [deps.mutate(op, data, wait=10.0 if n == last else 0) for n, (op, data) in enumerate(changes)]
     kept = asyncio.gather(*puts)
-    await asyncio.gather(*mutations)
+    await deps.mutate_all(changes)
     if not all(await kept):
         raise unwritable()
 
@@ -452,8 +448,7 @@ async def post_episodes(ctx: Ctx) -> web.StreamResponse:
     if len({(e.key, e.id) for e in body.episodes}) != len(body.episodes):
         raise Problem(409, "the list has an episode twice", field="body.episodes", fix="send each once")
     new = await check(ctx, body.episodes, [f"body.episodes.{n}" for n in range(len(body.episodes))])
-    mutate = ctx.deps.mutate
-    await asyncio.gather(*(mutate("episode", change_of(e), wait=10.0 if e is new[-1] else 0) for e in new))
+    await ctx.deps.mutate_all([("episode", change_of(e)) for e in new])
     fresh = {(e.key, e.id) for e in new}
     found = [Imported(episode=e.id, calls=len(e.call_list) if (e.key, e.id) in fresh else 0) for e in body.episodes]
     return reply(ImportedMany(episodes=found))

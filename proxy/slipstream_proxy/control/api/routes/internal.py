@@ -11,7 +11,7 @@ from typing import TypedDict
 from aiohttp import web
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from slipstream_proxy.assignment import assign, groups_of
+from slipstream_proxy.assignment import assign
 from slipstream_proxy.control.api.http import explain
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.problem import Problem
@@ -90,15 +90,10 @@ async def pins_of(deps: Deps, asked: Sequence[PinIn]) -> list[PinOut | None]:
     return [ask and _served(deps, ask.model, next(pins)) for ask in decided]
 
 
-def _names(asked: PinIn) -> list[str]:
-    """As ``gate.first`` has them."""
-    return [f"key={asked.key}", *(name for _, name in groups_of(asked.task, asked.tags))]
-
-
 def _decide(deps: Deps, asked: PinIn) -> PinAsk:
-    live, arms = deps.registry.live(asked.model), deps.trials.arms(asked.model, _names(asked))
-    kept = deps.registry.kept_from(asked.model)
-    got = assign(live, arms, asked.key, asked.task, asked.episode, asked.split, asked.tags, kept)
+    live, arms = deps.registry.live(asked.model), deps.trials.arms(asked.model)
+    kept, first = deps.registry.kept_from(asked.model), deps.trials.first(asked.model)
+    got = assign(live, arms, asked.key, asked.task, asked.episode, asked.split, asked.tags, kept, first)
     pin = got.adapter, got.arm, deps.now(), got.chances
     return PinAsk(asked.key, asked.episode, asked.model, *pin, asked.task)
 

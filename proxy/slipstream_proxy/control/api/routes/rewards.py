@@ -1,8 +1,5 @@
-"""Rewards, and what people do by hand: labels, a pause, notes.
-
-Rewards, and the end of an episode: who may write which, for whose episode.
-
-What people do by hand: label cases, pause training, write notes on the time axis, and see who did what.
+"""Rewards and the end of an episode, and what people do by hand: label cases, pause training, write notes on the time
+axis, and see who did what.
 """
 
 from __future__ import annotations
@@ -45,6 +42,7 @@ from slipstream_proxy.control.api.routes.episodes import (
     Number,
     ended_reply,
     episode_of,
+    unknown,
 )
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
@@ -57,17 +55,17 @@ CALL_PATIENCE = 2.0
 EVAL_FIX = "an evaluation run is never trained on: say it about a run without x-slipstream-split: eval"
 
 ROUTES = Routes()
-
-
-@ROUTES.add(
+scored = partial(
+    ROUTES.add,
     "POST",
-    EPISODE + "/rewards",
-    (INFERENCE, REWARD, GRADE, JUDGE),
-    KeyQuery,
-    c.RewardIn,
+    scopes=(INFERENCE, REWARD, GRADE, JUDGE),
+    query=KeyQuery,
     result=c.RewardAck,
     errors=(404, 409),
 )
+
+
+@scored(EPISODE + "/rewards", body=c.RewardIn)
 async def post_reward(ctx: Ctx) -> web.StreamResponse:
     """Add or correct a reward."""
     body: c.RewardIn = ctx.body
@@ -79,15 +77,7 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
     return await _keep(ctx, body)
 
 
-@ROUTES.add(
-    "POST",
-    EPISODE + "/feedback",
-    (INFERENCE, REWARD, GRADE, JUDGE),
-    KeyQuery,
-    c.FeedbackIn,
-    result=c.RewardAck,
-    errors=(404, 409),
-)
+@scored(EPISODE + "/feedback", body=c.FeedbackIn)
 async def post_feedback(ctx: Ctx) -> web.StreamResponse:
     """Say in words what was wrong with a run or a call, or give a better reply: the model learns from it."""
     body: c.FeedbackIn = ctx.body
@@ -135,10 +125,12 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
     known, why = (True, None) if ack.known else await _known(ctx, key, episode)
     ack = ack.model_copy(update={"known": known})
     fixes = [why] if why else []
-    if c.words_in(body.name, body.meta):
+    words = c.words_in(body.name, body.meta)
+    if words:
         fixes += [EVAL_FIX] if await _of_eval(ctx, key, episode) else []
-    elif not deps.config.reward.weights.get(body.name):
-        fixes.append(unweighted_fix(body.name, deps.config.reward.weights))
+    if (not words or body.name == c.THUMBS) and not deps.config.reward.weights.get(body.name):
+        mine = "the words train; of the thumb: " if words else ""
+        fixes.append(mine + unweighted_fix(body.name, deps.config.reward.weights))
     ack = ack.model_copy(update={"fix": "; ".join(fixes) or None})
     return ended_reply(reply(ack.model_copy(update={"done": True}))) if ends else reply(ack)
 
@@ -306,7 +298,7 @@ async def post_comment(ctx: Ctx) -> web.StreamResponse:
         raise Problem(409, "neither text nor to is given", field="body.text", fix="give one of them, or both")
     key, episode = await _commented(ctx)
     if not await deps.ask(deps.store.episodes.known, key, [episode]):
-        raise Problem(404, f"no episode {episode}", field="path.episode", fix="list them with GET episodes")
+        raise unknown(ctx)
     detail = {"key": key, **body.model_dump(exclude_none=True)}
     await deps.audit.put(ctx.caller.key, "comment" if body.to is None else "assign", episode, detail, write=ctx.write)
     found = c.Comments(comments=[])

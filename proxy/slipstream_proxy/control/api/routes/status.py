@@ -1,10 +1,5 @@
-"""Where things stand, learning curves, and the stream of events.
-
-Looking: events, status, SQL.
-
-What was learned: rewards by adapter or time, as series with standard errors.
-
-The live feed: server-sent events that name what has changed, so that a page reads it again.
+"""Looking: events, status, SQL, what was learned by adapter or time, and the live feed: server-sent events that name
+what has changed, so that a page reads it again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""The sidecars' work: judge, trainer, and their hold on the engine.
-
-The judge's and the trainer's work: leases that expire, scores, batches as Arrow, acks.
-
-The trainer's turn on the GPU that it shares with the engine.
+"""The sidecars' work: leases that expire, scores, batches as Arrow, acks, and the trainer's turn on the GPU that it
+shares with the engine.
 """
 
 from __future__ import annotations
@@ -13,9 +10,9 @@ from aiohttp import web
 from slipstream import contract as c
 from slipstream_proxy.control.api.http import ADMIN, JUDGE, TRAINER, VIEWER, Ctx, Routes, check_source, reply
 from slipstream_proxy.control.api.routes.episodes import (
-    GROUPS_TOGETHER,
     FilterQuery,
     Stored,
+    ask_again,
     train_anew,
     train_steps_anew,
     wanted,
@@ -175,8 +172,7 @@ async def train_again(ctx: Ctx) -> web.StreamResponse:
     names = await deps.ask(deps.store.episodes.names, wanted(ctx, q))
     groups, plan = await deps.ask(deps.store.batches.plan_again, names, body.epochs)
     if groups and not body.dry_run:
-        for first in range(0, len(groups), GROUPS_TOGETHER):
-            await deps.mutate("again", {"groups": groups[first : first + GROUPS_TOGETHER], "epochs": body.epochs})
+        await ask_again(deps, groups, body.epochs)
         said = q.model_dump(exclude_none=True) | {f"tag.{name}": value for name, value in ctx.tags.items()}
         detail = {"epochs": body.epochs, "groups": plan.groups, "passes": plan.passes, "filters": said}
         await deps.audit.note(ctx.caller.key, "train again", "training", detail)

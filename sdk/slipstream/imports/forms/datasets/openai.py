@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from slipstream.imports.fields import described, json_in
 from slipstream.imports.inputs import messages_of
 from slipstream.imports.messages import Message
 from slipstream.imports.records import LogRun, Talk, said
-from slipstream.imports.registry import Reading, each
+from slipstream.imports.registry import each
 from slipstream.imports.report import Place, Refused, Value
-from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import tool_of
 from slipstream.imports.values import first, listed
 
@@ -21,11 +20,8 @@ def is_one(row: Mapping[str, Value]) -> bool:
     return "messages" in row or "messages_and_choices" in row
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
-    return each(rows, reading, conversation)
-
-
-def conversation(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
+@each
+def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     run = described(row, place)
     run.talks = [talk_of(row, place)]
     yield run

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from slipstream.imports.fields import described
 from slipstream.imports.forms.datasets.openai import tools_in
 from slipstream.imports.inputs import messages_of
 from slipstream.imports.messages import with_ids
 from slipstream.imports.records import LogRun, Talk, Told, digest
-from slipstream.imports.registry import Reading, each
+from slipstream.imports.registry import each
 from slipstream.imports.report import Place, Refused, Value
-from slipstream.imports.rows import LogRow
 from slipstream.imports.values import first, mapping
 
 GATHERS = False
@@ -32,11 +31,8 @@ def is_one(row: Mapping[str, Value]) -> bool:
     return ("chosen" in row and "rejected" in row) or ("preferred_output" in row and "non_preferred_output" in row)
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
-    return each(rows, reading, _runs)
-
-
-def _runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
+@each
+def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     frame = mapping(row.get("input"))
     prompt = messages_of(first(row, "prompt", "conversations"), "user", place) or messages_of(
         frame.get("messages"), "user", place

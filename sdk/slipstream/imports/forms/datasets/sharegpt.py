@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from slipstream.imports.fields import described, json_in
 from slipstream.imports.forms.datasets.openai import tools_in
 from slipstream.imports.messages import Message, expand
 from slipstream.imports.records import LogRun, said
-from slipstream.imports.registry import Reading, each
+from slipstream.imports.registry import each
 from slipstream.imports.report import Place, Refused, Value
-from slipstream.imports.rows import LogRow
 from slipstream.imports.values import first, listed, mapping, parsed, tool_call
 
 GATHERS = False
@@ -26,11 +25,8 @@ def is_one(row: Mapping[str, Value]) -> bool:
     )
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
-    return each(rows, reading, _run)
-
-
-def _run(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
+@each
+def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     told = json_in(first(row, *NAMES), "conversations")
     if not isinstance(told, list) or not told:
         raise Refused("a list that is not empty is needed", "conversations")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from slipstream.imports.fields import json_in
 from slipstream.imports.records import LogRun
-from slipstream.imports.registry import Reading, each
+from slipstream.imports.registry import each
 from slipstream.imports.report import Place, Refused, Value
-from slipstream.imports.rows import LogRow
 
 GATHERS = False
 LISTS = ("prompt_ids", "completion_ids", "logprobs")
@@ -19,11 +18,8 @@ def is_one(row: Mapping[str, Value]) -> bool:
     return "call_list" in row
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
-    return each(rows, reading, _run)
-
-
-def _run(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
+@each
+def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     yield LogRun(place.where, whole=exported(row))
 
 

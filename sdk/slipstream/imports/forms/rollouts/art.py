@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from slipstream.imports.fields import described, names_in
 from slipstream.imports.forms.datasets.openai import talk_of
 from slipstream.imports.records import LogRun, digest
-from slipstream.imports.registry import Reading, each
-from slipstream.imports.report import Place, Refused, Value
+from slipstream.imports.registry import each
+from slipstream.imports.report import Place, Refused, Report, Value
 from slipstream.imports.rows import LogRow
 from slipstream.imports.values import listed, mapping
 
@@ -21,8 +21,8 @@ def is_one(row: Mapping[str, Value]) -> bool:
     return "trajectories" in row or row.get("group_index") is not None
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
-    return each(_together(rows), reading, trajectories)
+def runs(rows: Iterable[LogRow], report: Report) -> Iterator[LogRun]:
+    return trajectories(_together(rows), report)
 
 
 def _together(rows: Iterable[LogRow]) -> Iterator[LogRow]:
@@ -36,6 +36,7 @@ def _together(rows: Iterable[LogRow]) -> Iterator[LogRow]:
         yield group[-1]._replace(value={"trajectories": [row.value for row in group], "metadata": about})
 
 
+@each
 def trajectories(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     """A run is an episode with its histories."""
     group = row["trajectories"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from slipstream.imports.fields import rewards_in
 from slipstream.imports.messages import Message, expand, with_ids
 from slipstream.imports.records import LogRun, Talk, Told
-from slipstream.imports.registry import Reading, each
+from slipstream.imports.registry import each
 from slipstream.imports.report import Place, Refused, Value
-from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import tool_of, usage_of
 from slipstream.imports.values import first, listed, mapping, text_of
 
@@ -30,11 +29,8 @@ def is_one(row: Mapping[str, Value]) -> bool:
     return isinstance(steps, list) and bool(steps) and isinstance(steps[0], Mapping) and steps[0].get("source") in SIDES
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
-    return each(rows, reading, _run)
-
-
-def _run(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
+@each
+def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     told = _framed(row)
     extra, agent = mapping(told.get("extra")), mapping(told.get("agent"))
     ident = first(told, "session_id", "trajectory_id")
@@ -71,16 +67,9 @@ def _talk(told: Mapping[str, Value], place: Place) -> Talk:
         source = step.get("source")
         if source not in SIDES:
             raise Refused(f"system, user or agent is needed, this is {source!r:.40}", "steps.source")
-        made = expand(
-            {
-                "role": SIDES[str(source)],
-                "content": step.get("message"),
-                "reasoning_content": step.get("reasoning_content"),
-                "tool_calls": step.get("tool_calls") or [],
-            },
-            "user",
-            place,
-        )
+        said = {"role": SIDES[str(source)], "content": step.get("message")}
+        said |= {"reasoning_content": step.get("reasoning_content"), "tool_calls": step.get("tool_calls") or []}
+        made = expand(said, "user", place)
         sampled = source == "agent" and step.get("llm_call_count") != 0 and not step.get("is_copied_context")
         if sampled and made:
             metrics = mapping(step.get("metrics"))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from slipstream.imports.messages import Message, expand, with_ids
+from slipstream.imports.messages import Message, expand, grow, with_ids
 from slipstream.imports.records import LogRun, Talk, Told
-from slipstream.imports.registry import Reading, guarded
-from slipstream.imports.report import Place, Value
+from slipstream.imports.registry import guarded
+from slipstream.imports.report import Place, Report, Value
 from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import usage_of
-from slipstream.imports.values import listed, mapping
+from slipstream.imports.values import mapping
 
 GATHERS = True
 SAID = ("user", "assistant")
@@ -57,10 +57,10 @@ def is_one(row: Mapping[str, Value]) -> bool:
     return row.get("type") in NOTES and any(n in row for n in ("leafUuid", "sessionId", "snapshot", "parentUuid"))
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
+def runs(rows: Iterable[LogRow], report: Report) -> Iterator[LogRun]:
     sessions: dict[str, _ClaudeSession] = {}
     for row in rows:
-        place = reading.at(row)
+        place = Place(report, row.where)
         with guarded(place):
             _take(sessions, row, place)
     for name, session in sessions.items():
@@ -126,7 +126,7 @@ def _talk(path: list[_Entry], told: set[str]) -> Talk:
             continue
         ident = str(own.get("id") or entry.id)
         if ident == open_id and made:
-            _grow(messages[-1], made[0])
+            grow(messages[-1], made[0])
         elif made:
             open_id = ident
             messages.append(made[0])
@@ -136,15 +136,6 @@ def _talk(path: list[_Entry], told: set[str]) -> Talk:
             told.add(ident)
             replies[len(messages) - 1] = _told(entry, own, replies.get(len(messages) - 1))
     return Talk(with_ids(messages), replies)
-
-
-def _grow(message: Message, more: Message) -> None:
-    """The next block of the same reply."""
-    for name in ("content", "reasoning_content"):
-        if more.get(name):
-            message[name] = f"{message[name]}\n{more[name]}" if message.get(name) else more[name]
-    if more.get("tool_calls"):
-        message["tool_calls"] = [*listed(message.get("tool_calls")), *listed(more["tool_calls"])]
 
 
 def _told(entry: _Entry, own: Mapping[str, Value], before: Told | None) -> Told:

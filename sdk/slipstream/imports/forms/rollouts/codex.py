@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from slipstream.imports.inputs import of_items
-from slipstream.imports.messages import Message, with_ids
+from slipstream.imports.messages import Message, grow, with_ids
 from slipstream.imports.records import LogRun, Talk, Told
-from slipstream.imports.registry import Reading, guarded
-from slipstream.imports.report import Place, Value
+from slipstream.imports.registry import guarded
+from slipstream.imports.report import Place, Report, Value
 from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import usage_of
 from slipstream.imports.values import listed, mapping, text_of
@@ -51,7 +51,7 @@ class _CodexSession:
                 continue
             last = len(self.messages) - 1
             if last in self.replies and not self.whole:
-                _grow(self.messages[last], message)
+                grow(self.messages[last], message)
             else:
                 self.messages.append(message)
                 self.replies[last + 1] = Told(at, model=self.model)
@@ -65,10 +65,10 @@ class _CodexSession:
         return run
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
+def runs(rows: Iterable[LogRow], report: Report) -> Iterator[LogRun]:
     session: _CodexSession | None = None
     for row in rows:
-        place = reading.at(row)
+        place = Place(report, row.where)
         if session is None or session.file != row.file:
             if session is not None:
                 yield session.run()
@@ -122,12 +122,3 @@ def _describe(session: _CodexSession, told: Mapping[str, Value]) -> None:
     if isinstance(instructions, str) and instructions:
         session.system = [{"role": "system", "content": instructions}]
         session.messages = [*session.system]
-
-
-def _grow(message: Message, more: Message) -> None:
-    """The next item of the same reply."""
-    for name in ("content", "reasoning_content"):
-        if more.get(name):
-            message[name] = f"{message[name]}\n{more[name]}" if message.get(name) else more[name]
-    if more.get("tool_calls"):
-        message["tool_calls"] = [*listed(message.get("tool_calls")), *listed(more["tool_calls"])]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from slipstream.imports.fields import numbers_in, rewards_in
 from slipstream.imports.inputs import messages_of, of_items
 from slipstream.imports.messages import Message, expand, with_ids
 from slipstream.imports.records import LogRun, Talk, Told
-from slipstream.imports.registry import Reading, each
+from slipstream.imports.registry import each
 from slipstream.imports.report import Place, Refused, Value
-from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import tool_of, usage_of
 from slipstream.imports.values import first, listed, mapping, text_of
 
@@ -35,11 +34,8 @@ def is_one(row: Mapping[str, Value]) -> bool:
     return "responses_create_params" in row
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
-    return each(rows, reading, _run)
-
-
-def _run(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
+@each
+def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     asked, response = mapping(row["responses_create_params"]), mapping(row.get("response"))
     prompt: list[Message] = []
     if asked.get("instructions"):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from slipstream.imports.messages import Message, expand
 from slipstream.imports.records import LogRun, said
-from slipstream.imports.registry import Reading, each
+from slipstream.imports.registry import each
 from slipstream.imports.report import Place, Value
-from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import usage_of
 from slipstream.imports.values import first, listed, mapping, text_of
 
@@ -19,11 +18,8 @@ def is_one(row: Mapping[str, Value]) -> bool:
     return "task_id" in row and ("traj" in row or ("reward_info" in row and "messages" in row))
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
-    return each(rows, reading, _run)
-
-
-def _run(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
+@each
+def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     second, info = "traj" not in row, mapping(row.get("info"))
     domain = mapping(info.get("environment_info")).get("domain_name")
     agent = mapping(info.get("agent_info"))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from slipstream.imports.fields import ROW, described, numbers_in
 from slipstream.imports.forms.datasets.openai import tools_in
 from slipstream.imports.inputs import messages_of
-from slipstream.imports.messages import Message, with_ids
+from slipstream.imports.messages import with_ids
 from slipstream.imports.records import LogRun, Talk, Told, digest
-from slipstream.imports.registry import Reading, each
+from slipstream.imports.registry import each
 from slipstream.imports.report import Place, Refused, Value
-from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import tool_of, usage_of
 from slipstream.imports.values import first, listed, mapping, parsed
 
@@ -53,49 +52,41 @@ def is_one(row: Mapping[str, Value]) -> bool:
     return "prompt" in row and ("completion" in row or "completions" in row)
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
-    return each(rows, reading, _runs)
-
-
-def _runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
+@each
+def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     for own in _rows(row):
         yield _run(own, place)
 
 
 def _rows(row: dict[str, Value]) -> Iterator[dict[str, Value]]:
     """One row each: of columns that hold all rollouts, and of a prompt with several completions."""
-    completions = parsed(row.get("completions", row.get("completion")))
-    several = isinstance(completions, list) and bool(completions)
-    if several and isinstance(completions, list):
-        columns = isinstance(parsed(row["prompt"]), list) and all(
-            isinstance(parsed(p), list | str) for p in listed(row["prompt"])
-        )
-        if "completions" in row or (columns and all(isinstance(c, list) for c in completions)):
-            count = len(completions)
-            for n, completion in enumerate(completions):
-                own = {
-                    k: v[n]
-                    for k, v in row.items()
-                    if isinstance(v, list) and len(v) == count and k not in ("prompt", "tools")
-                }
-                prompt = listed(row["prompt"])[n] if columns and len(listed(row["prompt"])) == count else row["prompt"]
-                rest = {k: v for k, v in row.items() if k not in own}
-                if (named := mapping(row.get("metrics"))) and all(len(listed(v)) == count for v in named.values()):
-                    own["metrics"] = {k: listed(v)[n] for k, v in named.items()}
-                if "rewards" in own:
-                    own["reward"] = own.pop("rewards")
-                yield {k: v for k, v in {**rest, **own}.items() if k != "completions"} | {
-                    "prompt": prompt,
-                    "completion": completion,
-                }
-            return
-    yield row
+    completions = listed(row.get("completions", row.get("completion")))
+    columns = isinstance(parsed(row["prompt"]), list) and all(
+        isinstance(parsed(p), list | str) for p in listed(row["prompt"])
+    )
+    whole_columns = columns and all(isinstance(c, list) for c in completions)
+    if not completions or not ("completions" in row or whole_columns):
+        yield row
+        return
+    count = len(completions)
+    for n, completion in enumerate(completions):
+        own = {
+            k: v[n] for k, v in row.items() if isinstance(v, list) and len(v) == count and k not in ("prompt", "tools")
+        }
+        prompt = listed(row["prompt"])[n] if columns and len(listed(row["prompt"])) == count else row["prompt"]
+        rest = {k: v for k, v in row.items() if k not in own}
+        if (named := mapping(row.get("metrics"))) and all(len(listed(v)) == count for v in named.values()):
+            own["metrics"] = {k: listed(v)[n] for k, v in named.items()}
+        if "rewards" in own:
+            own["reward"] = own.pop("rewards")
+        made = {k: v for k, v in {**rest, **own}.items() if k != "completions"}
+        yield made | {"prompt": prompt, "completion": completion}
 
 
 def _run(row: dict[str, Value], place: Place) -> LogRun:
     run = described(row, place, read=[*READ, *(k for k, v in row.items() if isinstance(v, bool | int | float))])
-    prompt = _messages(row["prompt"], "user", place)
-    completion = _messages(row["completion"], "assistant", place)
+    prompt = messages_of(row["prompt"], "user", place)
+    completion = messages_of(row["completion"], "assistant", place)
     if not prompt or not completion:
         raise Refused("a prompt and a completion are needed", "completion" if prompt else "prompt")
     example = first(row, "example_id", "task_id")
@@ -113,15 +104,10 @@ def _run(row: dict[str, Value], place: Place) -> LogRun:
     tools = tools_in(row) or [tool_of(t) for t in listed(first(row, "oai_tools", "tool_defs"))] or None
     replies = [i for i in range(len(prompt), len(whole)) if whole[i]["role"] == "assistant"]
     run.talks = [Talk(whole, {i: Told() for i in replies}, tools)]
-    if replies:
+    if len(replies) == 1:
+        told = run.talks[0].replies[replies[0]]
         took = first(row, "generation_ms") or first(mapping(row.get("timing")), "generation_ms")
-        if isinstance(took, int | float) and len(replies) == 1:
-            run.talks[0].replies[replies[0]].seconds = max(0.0, took) / 1000.0
-        if len(replies) == 1:
-            told = run.talks[0].replies[replies[0]]
-            told.prompt_tokens, told.completion_tokens = usage_of(first(row, "token_usage", "usage"))
+        if isinstance(took, int | float):
+            told.seconds = max(0.0, took) / 1000.0
+        told.prompt_tokens, told.completion_tokens = usage_of(first(row, "token_usage", "usage"))
     return run
-
-
-def _messages(value: Value, role: str, place: Place) -> list[Message]:
-    return messages_of(value, role, place)

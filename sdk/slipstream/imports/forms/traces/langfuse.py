@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
-from slipstream.imports.records import LogRun, ModelCall, Told
-from slipstream.imports.registry import Reading, guarded
+from slipstream.imports.records import ModelCall, Told
 from slipstream.imports.report import Place, Value
 from slipstream.imports.rows import LogRow
-from slipstream.imports.traces import Late, Trace, Traces, replies_of, sent_of, tool_of, usage_of
+from slipstream.imports.traces import Late, Trace, Traces, gathered, replies_of, sent_of, tool_of, usage_of
 from slipstream.imports.values import first, listed, mapping, parsed
 
 GATHERS = True
@@ -39,26 +38,21 @@ def _is_trace(row: Mapping[str, Value]) -> bool:
     return {"id", "timestamp", "bookmarked", "public"} <= row.keys()
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
-    """All traces of an export, in the order in which they stand."""
-    found = Traces()
-    for row in rows:
-        place = reading.at(row)
-        with guarded(place):
-            if "observations" in row.value or "trace" in row.value:
-                _trace(found, row, place)
-            elif row.value.get("type") in TYPES:
-                ident = first(row.value, "traceId", "trace_id") or row.value.get("id")
-                _observation(found.named(ident, row), row.value, place)
-            elif "value" in row.value or "dataType" in row.value or "data_type" in row.value:
-                if (score := _score(row.value, place)) is not None:
-                    ids = (first(row.value, "traceId", "trace_id"),)
-                    found.late.append(Late(ids, *score, place))
-            elif _is_trace(row.value):  # a file of traces, beside those of their observations and scores
-                _describe(found.named(row.value["id"], row), row.value)
-            else:
-                place.drop("a row", "it is neither a trace nor an observation nor a score")
-    yield from found.runs("langfuse", reading)
+@gathered("langfuse")
+def runs(found: Traces, row: LogRow, place: Place) -> None:
+    if "observations" in row.value or "trace" in row.value:
+        _trace(found, row, place)
+    elif row.value.get("type") in TYPES:
+        ident = first(row.value, "traceId", "trace_id") or row.value.get("id")
+        _observation(found.named(ident, row), row.value, place)
+    elif "value" in row.value or "dataType" in row.value or "data_type" in row.value:
+        if (score := _score(row.value, place)) is not None:
+            ids = (first(row.value, "traceId", "trace_id"),)
+            found.late.append(Late(ids, *score, place))
+    elif _is_trace(row.value):  # a file of traces, beside those of their observations and scores
+        _describe(found.named(row.value["id"], row), row.value)
+    else:
+        place.drop("a row", "it is neither a trace nor an observation nor a score")
 
 
 def _trace(found: Traces, row: LogRow, place: Place) -> None:
@@ -142,5 +136,5 @@ def _call(row: Mapping[str, Value], place: Place) -> ModelCall:
         },
     )
     model = first(row, "model", "providedModelName", "provided_model_name")
-    told = Told(at, None if at is None or end is None else max(0.0, end - at), *counts, str(model) if model else None)
+    told = Told.between(at, end, counts, model)
     return ModelCall(messages, replies_of(row.get("output"), messages, place), told, tools)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from slipstream.imports.records import LogRun, ModelCall, Told
-from slipstream.imports.registry import Reading, guarded
+from slipstream.imports.records import ModelCall, Told
 from slipstream.imports.report import Place, Value
 from slipstream.imports.rows import LogRow
-from slipstream.imports.traces import Late, Trace, Traces, replies_of, sent_of, tool_of, usage_of
+from slipstream.imports.traces import Late, Trace, Traces, gathered, replies_of, sent_of, tool_of, usage_of
 from slipstream.imports.values import first, listed, mapping
 
 GATHERS = True
@@ -26,21 +25,17 @@ def _is_feedback(row: Mapping[str, Value]) -> bool:
     return "key" in row and "score" in row and ("run_id" in row or "trace_id" in row)
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
-    found = Traces()
-    for row in rows:
-        place = reading.at(row)
-        with guarded(place):
-            if "run_type" in row.value or "dotted_order" in row.value:
-                _take(found, row.value, None, place, row)
-            elif _is_feedback(row.value):
-                ids = (row.value.get("run_id"), row.value.get("trace_id"))
-                found.late += [Late(ids, *score, place) for score in _scores([row.value], True, place)]
-            else:
-                trace = found.named(first(row.value, "id", "example_id"), row)
-                trace.task = str(first(row.value, "name", "task") or "") or None
-                trace.call(trace.id or "", None, _call(row.value, place))
-    yield from found.runs("langsmith", reading)
+@gathered("langsmith")
+def runs(found: Traces, row: LogRow, place: Place) -> None:
+    if "run_type" in row.value or "dotted_order" in row.value:
+        _take(found, row.value, None, place, row)
+    elif _is_feedback(row.value):
+        ids = (row.value.get("run_id"), row.value.get("trace_id"))
+        found.late += [Late(ids, *score, place) for score in _scores([row.value], True, place)]
+    else:
+        trace = found.named(first(row.value, "id", "example_id"), row)
+        trace.task = str(first(row.value, "name", "task") or "") or None
+        trace.call(trace.id or "", None, _call(row.value, place))
 
 
 def _take(found: Traces, row: Mapping[str, Value], inside: Value, place: Place, at: LogRow) -> None:
@@ -110,5 +105,5 @@ def _call(row: Mapping[str, Value], place: Place) -> ModelCall:
         *(outputs.get("usage"), own),
     )
     model = about.get("ls_model_name") or first(asked, "model", "model_name") or first(inputs, "model")
-    told = Told(at, None if at is None or end is None else max(0.0, end - at), *counts, str(model) if model else None)
+    told = Told.between(at, end, counts, model)
     return ModelCall(messages, replies_of(outputs, messages, place), told, tools)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
-from slipstream.imports.records import LogRun, ModelCall, Told
-from slipstream.imports.registry import Reading, guarded
+from slipstream.imports.records import ModelCall, Told
 from slipstream.imports.report import Place, Value
 from slipstream.imports.rows import LogRow
-from slipstream.imports.traces import Traces, replies_of, sent_of, tool_of, usage_of
+from slipstream.imports.traces import Traces, gathered, replies_of, sent_of, tool_of, usage_of
 from slipstream.imports.values import first, listed, mapping
 
 GATHERS = True
@@ -25,16 +24,12 @@ def is_one(row: Mapping[str, Value]) -> bool:
     )
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
-    found = Traces()
-    for row in rows:
-        place = reading.at(row)
-        with guarded(place):
-            told = row.value
-            for frame in (*FRAMES, *FRAMES[:1]):
-                told = mapping(told.get(frame)) or told
-            _take(found, told, place, row)
-    yield from found.runs("litellm", reading)
+@gathered("litellm")
+def runs(found: Traces, row: LogRow, place: Place) -> None:
+    told = row.value
+    for frame in (*FRAMES, *FRAMES[:1]):
+        told = mapping(told.get(frame)) or told
+    _take(found, told, place, row)
 
 
 def _take(found: Traces, row: Mapping[str, Value], place: Place, at: LogRow) -> None:
@@ -63,10 +58,9 @@ def _take(found: Traces, row: Mapping[str, Value], place: Place, at: LogRow) -> 
     settings = mapping(first(row, "model_parameters", "optional_params"))
     tools = tools or [tool_of(t) for t in listed(settings.get("tools") or asked.get("tools"))] or None
     begin, end = place.time(row.get("startTime"), "startTime"), place.time(row.get("endTime"), "endTime")
-    seconds = None if begin is None or end is None else max(0.0, end - begin)
     response = row.get("response")
     counts = usage_of(row, mapping(response).get("usage"))
     model = first(row, "model_group", "model")
-    told = Told(begin, seconds, *counts, str(model) if model else None)
+    told = Told.between(begin, end, counts, model)
     replies = replies_of(response, messages, place) if response not in ({}, "{}", "", None) else []
     trace.call(str(own or ""), None, ModelCall(messages, replies, told, tools))

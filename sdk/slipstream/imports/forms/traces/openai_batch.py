@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from slipstream.imports.forms.traces.request import asked, body_of
 from slipstream.imports.records import LogRun
-from slipstream.imports.registry import Reading, guarded
-from slipstream.imports.report import Refused, Value
+from slipstream.imports.registry import guarded
+from slipstream.imports.report import Place, Refused, Report, Value
 from slipstream.imports.rows import LogRow
 from slipstream.imports.values import mapping
 
@@ -18,7 +18,7 @@ def is_one(row: Mapping[str, Value]) -> bool:
     return "custom_id" in row and ("body" in row or "response" in row or "error" in row)
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
+def runs(rows: Iterable[LogRow], report: Report) -> Iterator[LogRun]:
     """A run for each answer, named by its ``custom_id``."""
     requests: dict[str, LogRow] = {}
     responses: dict[str, LogRow] = {}
@@ -26,12 +26,12 @@ def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
         known = requests if "body" in row.value else responses
         name = str(row.value.get("custom_id"))
         if name in known:
-            reading.report.refuse(row.where, f"custom_id: {name} stands twice")
+            report.refuse(row.where, f"custom_id: {name} stands twice")
         known.setdefault(name, row)
         if isinstance(row.value.get("body"), Mapping) and isinstance(row.value.get("response"), Mapping):
             responses.setdefault(name, row)
     for name, row in responses.items():
-        place = reading.at(row)
+        place = Place(report, row.where)
         with guarded(place):
             if name not in requests:
                 raise Refused(
@@ -46,6 +46,4 @@ def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
             run.calls = [call]
             yield run
     for name in requests.keys() - responses.keys():
-        reading.report.refuse(
-            requests[name].where, "the request's answer is missing: import the batch's output file with it"
-        )
+        report.refuse(requests[name].where, "the request's answer is missing: import the batch's output file with it")

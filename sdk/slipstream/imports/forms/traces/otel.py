@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from slipstream.imports.forms.traces.phoenix import openinference_call
 from slipstream.imports.messages import Message, expand
 from slipstream.imports.records import LogRun, ModelCall, Told
-from slipstream.imports.registry import Reading, guarded
-from slipstream.imports.report import Place, Value
+from slipstream.imports.registry import guarded
+from slipstream.imports.report import Place, Report, Value
 from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import Trace, Traces, replies_of, sent_of, tool_of, usage_of
 from slipstream.imports.values import first, in_order, listed, mapping, nested, parsed
@@ -54,15 +54,15 @@ def is_one(row: Mapping[str, Value]) -> bool:
     return isinstance(attributes, Mapping) and any(str(n).startswith("gen_ai.") for n in attributes)
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
+def runs(rows: Iterable[LogRow], report: Report) -> Iterator[LogRun]:
     """All traces of a file; spans of one conversation (``gen_ai.conversation.id``) are one."""
     gathered = _Gathered()
     for row in rows:
-        place = reading.at(row)
+        place = Place(report, row.where)
         for span in _spans(row.value):
             with guarded(place):
                 gathered.take(span, place, row)
-    yield from gathered.whole().runs("otel", reading)
+    yield from gathered.whole().runs("otel", report)
 
 
 @dataclass(slots=True)
@@ -236,8 +236,7 @@ def call_of(span: Mapping[str, Value], attributes: Mapping[str, Value], place: P
     )
     tools = [tool_of(t) for t in listed(attributes.get("gen_ai.tool.definitions"))]
     tools = tools or [tool_of(t) for t in listed(attributes.get("ai.prompt.tools"))] or _numbered_tools(attributes)
-    said = Told(at, None if at is None or end is None else max(0.0, end - at), *counts, str(model) if model else None)
-    return ModelCall(sent, replies, said, tools or None)
+    return ModelCall(sent, replies, Told.between(at, end, counts, model), tools or None)
 
 
 def _as_attributes(attributes: Mapping[str, Value], place: Place) -> Said:
@@ -245,16 +244,8 @@ def _as_attributes(attributes: Mapping[str, Value], place: Place) -> Said:
     sent, _ = sent_of(first(attributes, "gen_ai.input.messages", "gen_ai.prompt"), place)
     system = parsed(attributes.get("gen_ai.system_instructions"))
     if system:
-        sent = [
-            *expand(
-                {"role": "system", "parts": system}
-                if isinstance(system, list)
-                else {"role": "system", "content": system},
-                "system",
-                place,
-            ),
-            *sent,
-        ]
+        said = {"role": "system", "parts" if isinstance(system, list) else "content": system}
+        sent = [*expand(said, "system", place), *sent]
     return sent, replies_of(first(attributes, "gen_ai.output.messages", "gen_ai.completion"), sent, place)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 from slipstream.imports.messages import Message, expand
-from slipstream.imports.records import LogRun, ModelCall, Told
-from slipstream.imports.registry import Reading, guarded
+from slipstream.imports.records import ModelCall, Told
 from slipstream.imports.report import Place, Value
 from slipstream.imports.rows import LogRow
-from slipstream.imports.traces import Late, Traces, replies_of, sent_of, tool_of
+from slipstream.imports.traces import Late, Traces, gathered, replies_of, sent_of, tool_of
 from slipstream.imports.values import in_order, listed, mapping, nested, parsed, text_of, whole
 
 GATHERS = True
@@ -29,37 +28,33 @@ def _is_annotation(row: Mapping[str, Value]) -> bool:
     return "annotator_kind" in row and ("span_id" in row or "trace_id" in row)
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
-    found = Traces()
-    for flat in rows:
-        place = reading.at(flat)
-        with guarded(place):
-            if _is_annotation(flat.value):
-                if (said := _score(flat.value, True, place)) is not None:
-                    found.late.append(Late((flat.value.get("span_id"), flat.value.get("trace_id")), *said, place))
-                continue
-            row = nested({k: v for k, v in flat.value.items() if v is not None})
-            context, attributes = mapping(row.get("context")), mapping(row.get("attributes"))
-            ident = context.get("trace_id") or context.get("traceId") or row.get("trace_id") or row.get("traceId")
-            span = str(context.get("span_id") or context.get("spanId") or row.get("span_id") or row.get("id") or "")
-            trace = found.named(ident or span, flat)
-            parent = row.get("parent_id") or row.get("parentId")
-            if not parent and row.get("name") and (trace.task is None or attributes.get("llm") is None):
-                trace.task = str(row["name"])
-            for tag in ("session", "user"):
-                if value := mapping(attributes.get(tag)).get("id"):
-                    trace.tags[tag] = str(value)
-            for score in [*listed(row.get("annotations")), *listed(row.get("span_annotations"))]:
-                trace.scores += filter(None, [_score(mapping(score), not parent, place)])
-            trace.parent(span, parent)
-            times = (
-                place.time(row.get("start_time", row.get("startTime")), "start_time"),
-                place.time(row.get("end_time", row.get("endTime")), "end_time"),
-            )
-            kind = str(row.get("span_kind") or row.get("spanKind") or "").upper() or None
-            if (call := openinference_call(attributes, times, place, kind)) is not None:
-                trace.call(span, parent, call)
-    yield from found.runs("phoenix", reading)
+@gathered("phoenix")
+def runs(found: Traces, flat: LogRow, place: Place) -> None:
+    if _is_annotation(flat.value):
+        if (said := _score(flat.value, True, place)) is not None:
+            found.late.append(Late((flat.value.get("span_id"), flat.value.get("trace_id")), *said, place))
+        return
+    row = nested({k: v for k, v in flat.value.items() if v is not None})
+    context, attributes = mapping(row.get("context")), mapping(row.get("attributes"))
+    ident = context.get("trace_id") or context.get("traceId") or row.get("trace_id") or row.get("traceId")
+    span = str(context.get("span_id") or context.get("spanId") or row.get("span_id") or row.get("id") or "")
+    trace = found.named(ident or span, flat)
+    parent = row.get("parent_id") or row.get("parentId")
+    if not parent and row.get("name") and (trace.task is None or attributes.get("llm") is None):
+        trace.task = str(row["name"])
+    for tag in ("session", "user"):
+        if value := mapping(attributes.get(tag)).get("id"):
+            trace.tags[tag] = str(value)
+    for score in [*listed(row.get("annotations")), *listed(row.get("span_annotations"))]:
+        trace.scores += filter(None, [_score(mapping(score), not parent, place)])
+    trace.parent(span, parent)
+    times = (
+        place.time(row.get("start_time", row.get("startTime")), "start_time"),
+        place.time(row.get("end_time", row.get("endTime")), "end_time"),
+    )
+    kind = str(row.get("span_kind") or row.get("spanKind") or "").upper() or None
+    if (call := openinference_call(attributes, times, place, kind)) is not None:
+        trace.call(span, parent, call)
 
 
 def _score(score: Mapping[str, Value], of_trace: bool, place: Place) -> tuple[str, float, bool] | None:
@@ -88,15 +83,9 @@ def openinference_call(
         tools = tools or more or []
     if not replies:
         replies = replies_of(_value(attributes.get("output")), sent, place)
-    counts = mapping(llm.get("token_count"))
-    model, (at, end) = llm.get("model_name"), times
-    told = Told(
-        at,
-        None if at is None or end is None else max(0.0, end - at),
-        whole(counts.get("prompt")),
-        whole(counts.get("completion")),
-    )
-    told.model = str(model) if model else None
+    count = mapping(llm.get("token_count"))
+    counts = whole(count.get("prompt")), whole(count.get("completion"))
+    told = Told.between(*times, counts, llm.get("model_name"))
     return ModelCall(sent, replies, told, tools or None)
 
 
@@ -114,14 +103,8 @@ def _message(item: Mapping[str, Value], role: str, place: Place) -> list[Message
     if calls:
         own["tool_calls"] = calls
     if own.get("function_call_name"):
-        own["tool_calls"] = [
-            {
-                "function": {
-                    "name": own.pop("function_call_name"),
-                    "arguments": own.pop("function_call_arguments_json", None),
-                }
-            }
-        ]
+        name, arguments = own.pop("function_call_name"), own.pop("function_call_arguments_json", None)
+        own["tool_calls"] = [{"function": {"name": name, "arguments": arguments}}]
     if isinstance(own.get("content"), Mapping):  # JSON in a text, which is what was said
         own["content"] = text_of(own["content"])
     own.setdefault("role", role)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from slipstream.imports.fields import described, json_in
+from slipstream.imports.forms.datasets.openai import tools_in
 from slipstream.imports.records import LogRun, ModelCall, Told
-from slipstream.imports.registry import Reading, each
+from slipstream.imports.registry import each
 from slipstream.imports.report import Place, Refused, Value
-from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import replies_of, sent_of, usage_of
-from slipstream.imports.values import first, mapping
+from slipstream.imports.values import first, listed, mapping
 
 GATHERS = False
 PAIRS = (
@@ -27,11 +27,8 @@ def is_one(row: Mapping[str, Value]) -> bool:
     return any(a in row and b in row for a, b in PAIRS)
 
 
-def runs(rows: Iterable[LogRow], reading: Reading) -> Iterator[LogRun]:
-    return each(rows, reading, _run)
-
-
-def _run(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
+@each
+def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     a, b = next(((a, b) for a, b in PAIRS if a in row and b in row), PAIRS[0])
     if a not in row or b not in row:
         raise Refused("it has no request and response")
@@ -69,12 +66,6 @@ def asked(request: Mapping[str, Value], response: Mapping[str, Value], place: Pl
     created = first(response, "created", "created_at")
     at = place.time(created, "created")
     model = first(request, "model") or first(response, "model", "modelVersion")
+    tools = tools or tools_in({"functions": listed(request.get("functions"))})
     usage = usage_of(first(response, "usage", "usageMetadata", "usage_metadata"))
-    return ModelCall(messages, replies, Told(at, None, *usage, str(model) if model else None), tools or legacy(request))
-
-
-def legacy(request: Mapping[str, Value]) -> list[Value] | None:
-    functions = request.get("functions")
-    return (
-        [{"type": "function", "function": f} for f in functions] if isinstance(functions, list) and functions else None
-    )
+    return ModelCall(messages, replies, Told(at, None, *usage, str(model) if model else None), tools)
