@@ -35,7 +35,9 @@ def row(adapter: str, n: int, mean: float, split: str = "eval", std: float = 0.4
 def test_it_is_better_and_how_sure():
     rows = [row("m", 400, 0.25), row("m@22", 400, 0.89, std=0.2), row("m", 900, 0.5, "train")]
     said = headline("m", "m@22", rows, versions(22, v7="rolled_back"), NOW)
-    assert said == ("held-out 0.25 → 0.89 ± 0.02 since Monday, 22 versions, 1 taken back (better by 0.60 to 0.68)")
+    assert said == (
+        "held-out 0.25 → 0.89 ± 0.02 since Monday, 22 versions, 1 taken back (better by 0.60 to 0.68, 95% sure at this look)"
+    )
 
 
 def test_versions_that_are_made_anew_were_taken_back():

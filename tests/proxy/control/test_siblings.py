@@ -276,8 +276,8 @@ async def test_status_names_the_model_whose_calls_get_siblings_and_the_fix_of_ot
     )
     await until(lambda: plane.deps.siblings.access.store.statistics.counts(0)["calls"] == 2)
     lines = {x["cause"]: x for x in (await plane.ask("GET", "/status"))[1]["funnel"]["lines"]}
-    assert lines["temperature 0"]["fix"].startswith("nothing to do for the model gpt-4o, whose")
-    assert "; for others " in lines["temperature 0"]["fix"]
+    assert "(model gpt-4o: 100% of such calls get siblings, which train)" in lines["temperature 0"]["fix"]
+    assert "; else greedy runs have nothing to compare" in lines["temperature 0"]["fix"], "calls to tiny get none"
     assert lines["images or other media"]["fix"] == "text alone can be trained on today"
     assert "unweighted_judge" not in lines, "siblings train by the judge's scores"
 

@@ -96,7 +96,7 @@ def gets(trial: GateTrial, names: Mapping[int, str]) -> str:
         return text
     text += f" (stage {trial.stage + 1} of {len(plan)})"
     if trial.is_held_back:
-        return f"{text}: it is held back while its runs look worse"
+        return f"{text}: it is held back as long as {trial.doubt()}"
     if trial.stage + 1 == len(plan):
         return f"{text}: a verdict comes next"
     more = OWN - trial.own % OWN

@@ -197,6 +197,12 @@ class GateTrial:
         """Whether doubt keeps the canary one stage back."""
         return max(_suspicion(self.worse), self._by_group(best=False), self._by_guard()) > 0.0
 
+    def doubt(self) -> str:
+        """What holds the canary back, in words."""
+        found = ["it seems to get less reward"] if _suspicion(self.worse) > 0.0 else []
+        found += ["a group seems to get less"] if self._by_group(best=False) > 0.0 else []
+        return " and ".join([*found, *(["a guard is worse"] if self._by_guard() > 0.0 else [])])
+
     @property
     def is_among_first(self) -> bool:
         """Whether only those who go first may get the version on trial."""
@@ -542,7 +548,9 @@ class GateTrial:
             return Decision.ROLLBACK_BEST if slides or not self.on_trial else Decision.ROLLBACK
         if self.settings.guard_action == "rollback" and self.alarm is not None:
             return Decision.ROLLBACK
-        if not self.on_trial or self.own < OWN or self.frozen or self.scale.is_coarse():
+        # where some go first, what they say of it is not enough for everybody
+        least = 2 * OWN if self.settings.canary and self.settings.first else OWN
+        if not self.on_trial or self.own < least or self.is_among_first or self.frozen or self.scale.is_coarse():
             return Decision.UNDECIDED
         # the evidence for "better" is of all versions on trial together: the newest must not have lost it again
         heard = self.since >= self.settings.settle or not self.settings.by_group or self.groups.is_heard(best=False)

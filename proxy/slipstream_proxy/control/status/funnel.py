@@ -114,6 +114,10 @@ _FIELDS = {
     "penalties": ("presence_penalty", "frequency_penalty", "repetition_penalty"),
 }
 """Reason → the fields that it is about."""
+_EXPLORED = {
+    "siblings": "calls get siblings, which train",
+    "temperature": "runs are sampled at a temperature, and train",
+}
 SHAPED = frozenset(
     (
         *(*_FIELDS, "min_tokens", "ignore_eos", "logit_bias", "structured output", "forced tool", "restricted tokens"),
@@ -662,20 +666,18 @@ def _untrainable(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
         own = around.sampling.values if around.sampling else {}
         fix, stuck = fix_untrainable(reason, own, around.config.model_name), 0 < counts.trained_calls <= total
         explores = {
-            name: r
-            for name, r in around.config.models.items()
-            if (r.explore is not None and reason in _FIELDS) or (r.explore == "siblings" and reason in SHAPED)
+            name: route
+            for name, route in around.config.models.items()
+            if (route.explore is not None and reason in _FIELDS) or (route.explore == "siblings" and reason in SHAPED)
         }
         if explores:
-            share, how = next((r.explore_share, r.explore) for r in explores.values())
-            what = (
-                "calls get siblings, which train"
-                if how == "siblings"
-                else "runs are sampled at a temperature, and train"
+            gives = (
+                f"{name}: {route.explore_share:.0%} of such {_EXPLORED[str(route.explore)]}"
+                for name, route in explores.items()
             )
-            where = f"for the model {', '.join(explores)}, whose setting explore gives that {share:.0%} of such {what}"
-            whole = around.config.model_name in explores
-            fix, stuck = f"nothing to do {where}" + ("" if whole else f"; for others {fix}"), stuck and not whole
+            whole = explores.keys() >= {around.config.model_name, *around.config.models}
+            fix = f"nothing to do where explore is set (model {', '.join(gives)})" + ("" if whole else f"; else {fix}")
+            stuck = stuck and not whole
         yield FunnelLine(stage="untrainable", cause=reason[:80], count=count, text=text, fix=fix, blocks=stuck)
 
 

@@ -65,6 +65,7 @@ def headline(
             of, found = newest[0], {base: first, live: newest[1]}
             d, low, high = difference(found[base][:3], found[live][:3])
             sure = f"better by {low:.2f} to {high:.2f}" if low > 0 else f"worse by {-high:.2f} to {-low:.2f}"
+            sure += ", 95% sure at this look"
             if low <= 0 <= high:
                 sure = f"not sure yet: the difference is {d:+.2f}, between {low:+.2f} and {high:+.2f}"
             since = min(a.created for a in made) if made else now

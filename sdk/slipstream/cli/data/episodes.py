@@ -34,18 +34,26 @@ def add_filters(parser: argparse.ArgumentParser, **told: str) -> None:
 
 def tags_of(args: argparse.Namespace) -> dict[str, str]:
     """Raises ``ConfigError``."""
-    if wrong := next((t for t in args.tag if "=" not in t), None):
-        raise ConfigError(f"--tag {wrong}: write KEY=VALUE")
-    return dict(t.split("=", 1) for t in args.tag)
+    found: dict[str, str] = {}
+    for one in args.tag:
+        name, given, value = one.partition("=")
+        if not given:
+            raise ConfigError(f"--tag {one}: write KEY=VALUE")
+        if found.setdefault(name, value) != value:
+            raise ConfigError(f"--tag {one}: the tag {name} is given twice, and no run has both values")
+    return found
 
 
 def filters(args: argparse.Namespace) -> dict[str, Any]:
     """What the control API is asked for. Raises ``ConfigError``."""
-    for one in args.where:
+    while args.where:
+        one = args.where.pop(0)
         name, _, value = one.partition("=")
         if name.startswith("tag.") and value:
             args.tag.append(one.removeprefix("tag."))
         elif name in FILTERS and value:
+            if getattr(args, name) is not None:
+                raise ConfigError(f"--where {one}: {name} is given twice")
             setattr(args, name, _number(one, value) if name in {"reward_min", "reward_max"} else value)
         else:
             raise ConfigError(f"--where {one}: write NAME=VALUE, NAME one of {', '.join(FILTERS)} or tag.KEY")

@@ -144,6 +144,15 @@ def test_kept_over_a_restart_it_goes_on_as_if_nothing_had_happened():
         other.load({"versions": [1]})
 
 
+@pytest.mark.parametrize("first", [[], ["tag.team=us"]])
+def test_what_those_who_go_first_say_is_not_enough_for_everybody(first):
+    trial = warm(TrialSettings(canary=True, plan=[0.2, 0.5], first=first), n=200)
+    trial.serve(1)
+    decision, _ = play(trial, 2000, success({0: 0.1, 1: 1.0}))
+    assert decision is Decision.ACCEPT
+    assert (trial.own >= 32) is bool(first), "others have had some of its runs"
+
+
 def test_a_canary_gets_its_share_and_is_taken_back():
     trial = warm(TrialSettings(canary=True, share=0.2))
     trial.serve(1)
