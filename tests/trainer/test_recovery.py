@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -171,13 +173,20 @@ def test_the_accepted_version_keeps_its_checkpoint_and_the_others_go(bench, tmp_
         assert torch.equal(bench.moment(), bench.momentum["tiny@1"])
 
 
-def test_a_step_from_a_version_that_is_taken_back_meanwhile_is_not_published(bench, tmp_path, monkeypatch) -> None:
-    shutil.copytree(bench.folder, tmp_path / "f")
+@contextlib.contextmanager
+def going_on(bench: Bench, folder: Path, *, room: bool = True) -> Iterator[tuple[FakeControl, Worker]]:
+    """A proxy whose newest version is live, and a worker that goes on from it. ``room``: as the proxy says."""
+    shutil.copytree(bench.folder, folder)
     with serve(FakeControl()) as control:
         control.adapters = {k: dict(v) for k, v in bench.adapters.items()}
-        control.live = f"tiny@{VERSIONS}"
-        worker = bench.worker(control, tmp_path / "f")
+        control.live, control.room = f"tiny@{VERSIONS}", room
+        worker = bench.worker(control, folder)
         worker.current.recover()
+        yield control, worker
+
+
+def test_a_step_from_a_version_that_is_taken_back_meanwhile_is_not_published(bench, tmp_path, monkeypatch) -> None:
+    with going_on(bench, tmp_path / "f") as (control, worker):
         train = worker.train
 
         def slow(samples):
@@ -195,12 +204,7 @@ def test_a_step_from_a_version_that_is_taken_back_meanwhile_is_not_published(ben
 
 
 def test_steps_that_are_in_no_version_are_dropped_when_an_episode_of_theirs_is_forgotten(bench, tmp_path) -> None:
-    shutil.copytree(bench.folder, tmp_path / "f")
-    with serve(FakeControl()) as control:
-        control.adapters = {k: dict(v) for k, v in bench.adapters.items()}
-        control.live, control.room = f"tiny@{VERSIONS}", False
-        worker = bench.worker(control, tmp_path / "f")
-        worker.current.recover()
+    with going_on(bench, tmp_path / "f", room=False) as (control, worker):
         for n in (5, 6):
             control.add(f"b{n}", table(conversation(n)))
             assert worker.once()
@@ -221,12 +225,7 @@ def test_steps_that_are_in_no_version_are_dropped_when_an_episode_of_theirs_is_f
 
 @pytest.mark.parametrize("forgotten", ["b5", "late"], ids=["of a step before", "of the batch itself"])
 def test_a_step_on_what_is_forgotten_meanwhile_counts_for_nothing(bench, tmp_path, monkeypatch, forgotten) -> None:
-    shutil.copytree(bench.folder, tmp_path / "f")
-    with serve(FakeControl()) as control:
-        control.adapters = {k: dict(v) for k, v in bench.adapters.items()}
-        control.live, control.room = f"tiny@{VERSIONS}", False
-        worker = bench.worker(control, tmp_path / "f")
-        worker.current.recover()
+    with going_on(bench, tmp_path / "f", room=False) as (control, worker):
         control.add("b5", table(conversation(5)))
         assert worker.once()
         worker.publisher.finish()

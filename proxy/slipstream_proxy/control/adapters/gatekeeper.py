@@ -206,7 +206,8 @@ class Gatekeeper:
         if before is None:
             why = "it begins" + (", and its replay said nothing against it" if report.stage > 1 else "")
         elif report.stage < before:
-            why = f"suspicion: {report.gets.rpartition(' as long as ')[2]}, after {report.own_episodes} of its runs"
+            doubts = self.trials.of(model).doubts() or ["its evidence began again"]
+            why = f"suspicion: {' and '.join(doubts)}, after {report.own_episodes} of its runs"
         told: dict[str, JsonValue] = {"stage": report.stage, "of": len(self.config.gate.plan)}
         told |= {"share": report.trial_share, "runs": report.own_episodes, "reason": why}
         # kept with the adapter: after a restart, and in another proxy, the same stage is no news

@@ -29,6 +29,7 @@ from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import end, in_thread
 from slipstream_proxy.control.storage.access import StoreAccess
 from slipstream_proxy.control.storage.spool_reader import Item
+from slipstream_proxy.data.call.record import make_texts
 from slipstream_proxy.dialects.base import dumps
 from slipstream_proxy.dialects.sampling import FILTERS, has_media
 from slipstream_proxy.json_types import JsonObject
@@ -295,7 +296,9 @@ class SiblingSampler:
     async def _record(self, step: LiveStep, found: Sequence[SiblingReply]) -> None:
         """Into the log, each with how many they are."""
         live, head = step.live(), step.head
-        made = [(number, one) for number, one in enumerate(found, 1) if await in_thread(self._may_be_kept, one)]
+        made = list(enumerate(found, 1))
+        if spec := self.access.config.proxy.redact:
+            made = [(number, one) for number, one in made if not await in_thread(_redacted, spec, one)]
         self.metrics.siblings.labels("redacted").inc(len(found) - len(made))
         if live is not None:
             made.append((0, SiblingReply(str(head.adapter), head.upstream, *live, head.at, head.seconds)))
@@ -331,19 +334,11 @@ class SiblingSampler:
         if self.access.ingester is not None:
             self.access.ingester.wake()
 
-    def _may_be_kept(self, one: SiblingReply) -> bool:
-        """Whether ``proxy.redact`` leaves it as it is: what was redacted can't be trained on. The live answer is in the
-        store already.
-        """
-        if not (spec := self.access.config.proxy.redact):
-            return True
-        texts = {"request": dumps(one.request).decode(), "reply": dumps(one.reply).decode()}
-        try:
-            after = load_function("proxy.redact", spec)(dict(texts))
-            return all(after[name] == text for name, text in texts.items())
-        except Exception as e:
-            log.error("redaction failed, a sibling is thrown away: %s", type(e).__name__)
-            return False
+
+def _redacted(spec: str, one: SiblingReply) -> bool:
+    """Whether ``proxy.redact`` changes it, or fails: then it can't be trained on."""
+    *_, why = make_texts(load_function("proxy.redact", spec), dumps(one.request), dumps(one.reply))
+    return why is not None
 
 
 def _tokens(answer: JsonObject) -> int:

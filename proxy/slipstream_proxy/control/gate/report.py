@@ -38,9 +38,10 @@ def report_of(
 ) -> GateReport:
     """``names``: of the versions that have a part. ``waiting``: newer versions that are not tried yet."""
     span = trial.scale.span or 1.0
-    control_share, best_share = trial.shares()
+    share, best_share = trial.shares()
+    control_share = share
     if trial.settings.canary:
-        control_share = 1.0 - control_share if trial.on_trial else 0.0
+        control_share = 1.0 - share if trial.on_trial else 0.0
     rolled = decision in (Decision.ROLLBACK, Decision.ROLLBACK_BEST, Decision.ROLLBACK_GROUP)
     by_best = decision is Decision.ROLLBACK_BEST or (rolled and trial.shown_by_best)
     left, reason, fix = outlook(trial, names, manual=manual)
@@ -55,7 +56,7 @@ def report_of(
         threshold=1.0 / trial.settings.alpha,
         control_share=round(control_share, 4),
         best_share=round(best_share, 4),
-        trial_share=round(trial.shares()[0], 4) if canary else 0.0,
+        trial_share=round(share, 4) if canary else 0.0,
         stage=trial.stage + 1 if canary and trial.settings.plan else None,
         gets=gets(trial, names) if canary else "",
         episodes_left=left if decision is Decision.UNDECIDED else None,
@@ -96,7 +97,7 @@ def gets(trial: GateTrial, names: Mapping[int, str]) -> str:
         return text
     text += f" (stage {trial.stage + 1} of {len(plan)})"
     if trial.is_held_back:
-        return f"{text}: it is held back as long as {trial.doubt()}"
+        return f"{text}: it is held back as long as {' and '.join(trial.doubts())}"
     if trial.stage + 1 == len(plan):
         return f"{text}: a verdict comes next"
     more = OWN - trial.own % OWN

@@ -195,13 +195,16 @@ class GateTrial:
     @property
     def is_held_back(self) -> bool:
         """Whether doubt keeps the canary one stage back."""
-        return max(_suspicion(self.worse), self._by_group(best=False), self._by_guard()) > 0.0
+        return bool(self.doubts())
 
-    def doubt(self) -> str:
+    def doubts(self) -> list[str]:
         """What holds the canary back, in words."""
-        found = ["it seems to get less reward"] if _suspicion(self.worse) > 0.0 else []
-        found += ["a group seems to get less"] if self._by_group(best=False) > 0.0 else []
-        return " and ".join([*found, *(["a guard is worse"] if self._by_guard() > 0.0 else [])])
+        found = {
+            "it seems to get less reward": _suspicion(self.worse),
+            "a group seems to get less": self._by_group(best=False),
+            "a guard is worse": self._by_guard(),
+        }
+        return [text for text, doubt in found.items() if doubt > 0.0]
 
     @property
     def is_among_first(self) -> bool:
