@@ -23,6 +23,7 @@ from tests.support.tiny import make_config, make_trainer, conversation, gradient
 from slipstream_trainer.algorithm.advantage import assign
 from slipstream_trainer.algorithm.learning_rate import StepPace
 from slipstream_trainer.batch.layout import make_plan
+from slipstream_trainer.run.gpu_lease import Parking
 from slipstream_trainer.run.process import leave
 from tests.support.tiny import adapter_state
 from slipstream_trainer.versions.adapter_folder import write_adapter
@@ -33,6 +34,9 @@ out = Path(sys.argv[2])
 for sharding in ("ddp", "fsdp2"):
     trainer = make_trainer(make_config(Path(sys.argv[1]), out, beta=0.05, sharding=sharding, max_kl=1e6))
     assert trainer.world == 2
+    if sharding == "ddp":  # as after a move to a GPU: memory that can be given back
+        for p in trainer.model.parameters():
+            p.data = p.data.clone()
     for loss in ("cispo", "gspo", "bnpo"):
         trainer.config.trainer.loss = loss
         trainer.loss_type = "grpo" if loss == "gspo" else loss
@@ -42,6 +46,12 @@ for sharding in ("ddp", "fsdp2"):
         plan = make_plan(samples, layout="merged", micro=60)
         assert len(plan.micro) % 2 == 1, len(plan.micro)
         work = trainer.start(even(plan, 2) if trainer.sharded else plan)
+        if loss == "gspo":  # the base waits on the host between two turns
+            parking = Parking(trainer.model)
+            parking.leave()
+            frozen = [p for p in trainer.model.parameters() if not p.requires_grad]
+            assert not any((p.to_local() if trainer.sharded else p).untyped_storage().nbytes() for p in frozen)
+            parking.enter()
         value = trainer.backward(work)
         torch.save((value, gradients(trainer), work.policy_logprobs_T), out / f"{sharding}-{loss}-{trainer.rank}.pt")
 # the last one is sharded: half of the base here, the whole of LoRA
@@ -95,8 +105,9 @@ def test_two_ranks_have_the_gradients_of_one_with_the_base_whole_or_sharded(tiny
 
 @pytest.mark.slow
 def test_the_command_on_two_ranks(tiny, tmp_path) -> None:
-    """`slipstream trainer --processes 2`, sharded, from the lease to the ack."""
+    """`slipstream trainer --processes 2`, sharded, by turns with the engine, from the lease to the ack."""
     config = make_config(tiny, tmp_path / "d", min_groups=1, max_steps=2, max_kl=1e6, sharding="fsdp2")
+    config.engine.share = True
     with serve(FakeControl()) as control:
         for i in range(2):
             control.add(f"b{i}", table(conversation(i)))
@@ -107,3 +118,6 @@ def test_the_command_on_two_ranks(tiny, tmp_path) -> None:
         assert control.done == {"b0": "trained", "b1": "trained"}
         assert [d["step"] for d in control.of_kind("step")] == [1, 2]
         assert sorted(control.adapters) == ["tiny@1", "tiny@2"]
+        turns = [x for x, before in zip(control.holds, ["", *control.holds], strict=False) if x != before]
+        assert turns == ["hold", "release"] * 3, "to load, and for each step"
+        assert all(d["hold_seconds"] > d["seconds"] for d in control.of_kind("step"))

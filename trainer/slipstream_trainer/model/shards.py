@@ -21,6 +21,7 @@ from slipstream_trainer.model.memory import decoder_layers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from accelerate import PartialState
     from peft import PeftModel
 
 
@@ -35,13 +36,19 @@ def check_sharding(config: Config, processes: int) -> None:
         raise StartError("trainer.sharding = fsdp2 takes an unquantised base and mode auto, tree or merged")
 
 
+def join_group() -> PartialState:
+    """The process group; accelerate finds it here later."""
+    from accelerate import PartialState
+
+    return PartialState(cpu=not torch.cuda.is_available())
+
+
 def shard_base(model: PeftModel) -> None:
     """Shard a PEFT model's frozen weights over all processes, layer by layer. Before the trainer sees it."""
-    from accelerate import PartialState
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    state = PartialState(cpu=not torch.cuda.is_available())  # the process group; accelerate finds it here later
+    state = join_group()
     mesh = init_device_mesh(state.device.type, (state.num_processes,))
     lora = {p for p in model.parameters() if p.requires_grad}
     for parameter in lora:  # left alone by FSDP, so moved by us

@@ -1,8 +1,8 @@
-"""One GPU for engine and trainer (``engine.share``): the trainer takes turns with the engine.
+"""The same GPUs for engine and trainer (``engine.share``): the trainer takes turns with the engine.
 
 In a turn the proxy lets new calls wait and vLLM sleeps; between turns the base model's weights wait in pinned host
 memory, and the trainer keeps nothing on the GPU but the LoRA weights and their optimiser (some hundred megabytes)
-and CUDA's own context.
+and CUDA's own context. Of several processes the first one asks for the turn, and all of them take it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,25 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.contract import Hold, HoldIn
 from slipstream.errors import ApiError, StartError, Unavailable
 from slipstream.shared.backoff import Backoff
+from slipstream_trainer.model.shards import reshard
 from slipstream_trainer.versions.publisher import BUSY, FIRST_PAUSE, LAST_PAUSE, Stop
 
 log = logging.getLogger(__name__)
 TTL = 30.0
 """Seconds after which the engine wakes when nothing is heard of a trainer that holds it."""
 RENEW = 5.0
+ENTER, LEAVE = "enter", "leave"
+"""What the first process tells the others about a turn."""
 
 
 def worker_name(config: Config) -> str:
@@ -36,32 +41,52 @@ def worker_name(config: Config) -> str:
 
 
 class Parking:
-    """Where a frozen base waits. Made before the model moves to a GPU: frozen weights need no copy back."""
+    """Where a frozen base waits between turns. Its tensors stay, without memory of their own, so that a base that is
+    sharded over processes (FSDP2) can wait as well. Frozen weights need no copy back.
+    """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self.host: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
-        if torch.cuda.is_available():
-            self.host = [
-                (p, _pinned(p.data)) for p in model.parameters() if not p.requires_grad and p.device.type == "cpu"
-            ]
-            self.leave()
+        self.model = model
+        self.waiting: list[tuple[torch.UntypedStorage, torch.Tensor]] = []
+        """The memory of each weight, or of this process's part of it, and its copy on the host."""
 
     def leave(self) -> None:
         """Free the GPU."""
-        for parameter, host in self.host:
-            parameter.data = host
-        if self.host:
-            gc.collect()
+        reshard(self.model)
+        if not self.waiting:
+            self.waiting = [(s, _pinned(_bytes(s).to("cpu", copy=True))) for s in _storages(self.model)]
+        for storage, _ in self.waiting:
+            storage.resize_(0)
+        gc.collect()
+        if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def enter(self, device: torch.device) -> None:
-        for parameter, host in self.host:
-            parameter.data = host.to(device, non_blocking=True)
-        if self.host:
-            torch.cuda.synchronize(device)
+    def enter(self) -> None:
+        """Weights back to where they were; nothing before the first ``leave``."""
+        for storage, host in self.waiting:
+            storage.resize_(host.numel())
+            _bytes(storage).copy_(host, non_blocking=True)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+
+def _storages(model: torch.nn.Module) -> list[torch.UntypedStorage]:
+    """The memory of all frozen weights, each once."""
+    from torch.distributed.tensor import DTensor
+
+    own = (p.data for p in model.parameters() if not p.requires_grad)
+    parts = (d.to_local() if isinstance(d, DTensor) else d for d in own)
+    found = {s.data_ptr(): s for s in (part.untyped_storage() for part in parts) if s.nbytes()}
+    return list(found.values())
+
+
+def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def _pinned(data: torch.Tensor) -> torch.Tensor:
+    if not torch.cuda.is_available():
+        return data
     try:
         return data.pin_memory()
     except RuntimeError as e:  # too little memory may be locked: slower copies
@@ -69,14 +94,25 @@ def _pinned(data: torch.Tensor) -> torch.Tensor:
         return data
 
 
-class GpuLease:
-    """``take`` a turn: the block has the GPU. Without ``engine.share`` it always has."""
+def tell(order: Any) -> Any:
+    """From the first process to all. → The order, on every process."""
+    box = [order]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
 
-    def __init__(self, config: Config, client: Client | None, worker: str, parking: Parking | None = None) -> None:
-        self.shared = config.engine.share and client is not None
-        self.client, self.worker, self.parking = client, worker, parking
-        self.device: torch.device | None = None
-        """Where the base goes in a turn; None as long as nobody has moved the model there for the first time."""
+
+class GpuLease:
+    """``take`` a turn: the block has the GPUs. Without ``engine.share`` it always has.
+
+    ``client``: of the first process. The others take a turn when that one tells them, and leave before it ends.
+    """
+
+    def __init__(self, config: Config, client: Client | None, worker: str, processes: int = 1) -> None:
+        self.together = processes > 1
+        self.shared = config.engine.share and (client is not None or self.together)
+        self.client, self.worker = client, worker
+        self.parking: Parking | None = None
+        """None: nothing has been loaded yet."""
         self.stop = threading.Event()
 
     @contextlib.contextmanager
@@ -90,31 +126,58 @@ class GpuLease:
         figures: dict[str, float] = {}
         if not self.shared:
             yield figures
-            return
+        elif self.client is None:
+            tell(None)
+            self.enter()
+            yield figures
+            tell(None)
+            self.leave()
+        else:
+            yield from self._turn(figures)
+
+    def _turn(self, figures: dict[str, float]) -> Iterator[dict[str, float]]:
         began = time.perf_counter()
         done = threading.Event()
+        torn = False
         try:
             figures["sleep_seconds"] = self._hold().sleep_seconds
             renewing = threading.Thread(target=self._renew, args=(done,), daemon=True, name="hold")
             renewing.start()
             try:
-                self._enter()
+                self._tell(ENTER)
+                self.enter()
                 yield figures
+            except Stop:
+                raise
+            except BaseException:
+                torn = self.together
+                raise
             finally:
-                self._leave()
+                if not torn:
+                    self._tell(LEAVE)
+                    self.leave()
                 done.set()
                 renewing.join()
         finally:
-            figures["wake_seconds"] = self._release()
+            if not torn:  # else the others are in the middle of it: the engine wakes when all processes have ended
+                figures["wake_seconds"] = self._release()
             figures["hold_seconds"] = time.perf_counter() - began
 
-    def _enter(self) -> None:
-        if self.parking is not None and self.device is not None:
-            self.parking.enter(self.device)
+    def _tell(self, order: str) -> None:
+        if self.together:
+            tell((order, None))
 
-    def _leave(self) -> None:
+    def enter(self) -> None:
+        """The base to the GPU."""
+        if self.parking is not None:
+            self.parking.enter()
+
+    def leave(self) -> None:
+        """The base to the host. Ends when every process has left the GPUs."""
         if self.parking is not None:
             self.parking.leave()
+        if self.together:
+            dist.barrier()
 
     def _ask(self) -> Hold:
         assert self.client is not None
@@ -157,12 +220,10 @@ class GpuLease:
             return 0.0
 
 
-def check_share(config: Config, processes: int) -> None:
+def check_share(config: Config) -> None:
     """Raises ``StartError`` for what can't share a GPU with the engine."""
     if not config.engine.share:
         return
-    if processes > 1:
-        raise StartError("engine.share is for one GPU: start the trainer with one process, or give it GPUs of its own")
     if config.trainer.quantize == "4bit" or config.trainer.mode == "frugal":
         what = "quantize = 4bit" if config.trainer.quantize == "4bit" else "mode = frugal"
         raise StartError(

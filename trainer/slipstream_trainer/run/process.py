@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
@@ -20,12 +20,12 @@ from slipstream.client import Client
 from slipstream.config import Config
 from slipstream_trainer.algorithm.guards import Snapshot
 from slipstream_trainer.model.policy import check_lora
+from slipstream_trainer.run.gpu_lease import ENTER, LEAVE, GpuLease, tell
 from slipstream_trainer.run.worker import Worker
 from slipstream_trainer.versions.checkpoint import only_one
 
 if TYPE_CHECKING:
     from slipstream_trainer.batch.rows import Sample
-    from slipstream_trainer.run.gpu_lease import GpuLease
     from slipstream_trainer.step.step import Result
     from slipstream_trainer.step.trainer import CapturedGRPOTrainer
 
@@ -39,13 +39,6 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def _send(order: Any) -> Any:
-    """From the first process to all. → The order, on every process."""
-    box = [order]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
-
-
 class Leader(Worker):
     """Gives an order for everything that the others must do too. Between batches it says that it is still there."""
 
@@ -53,18 +46,18 @@ class Leader(Worker):
         try:
             return super().run()
         finally:
-            _send(("stop", None))
+            tell(("stop", None))
 
     def once(self) -> bool:
         if not (found := super().once()):
-            _send(("idle", None))
+            tell(("idle", None))
         return found
 
     def train(self, samples: list[Sample]) -> Result:
         self._interruptible = False  # the others are in the middle of it: it is finished first
         weights = Snapshot.take(self.trainer.model, self.trainer.optimizer)
         state = self.current.state
-        _send(("train", (samples, state.pace, state.step, state.traffic, weights)))
+        tell(("train", (samples, state.pace, state.step, state.traffic, weights)))
         return super().train(samples)
 
 
@@ -72,18 +65,20 @@ def lead(config: Config, client: Client, trainer: CapturedGRPOTrainer, gpu_lease
     return (Leader if trainer.world > 1 else Worker)(config, client, trainer, gpu_lease)
 
 
-def follow(trainer: CapturedGRPOTrainer) -> int:
+def follow(trainer: CapturedGRPOTrainer, gpu_lease: GpuLease) -> int:
     """Do what the first process says until it says stop."""
-    import signal
-
     from slipstream_trainer.step.step import train
 
     for sig in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sig, signal.SIG_IGN)  # the first process says when to stop
     while True:
-        order, what = _send(None)
+        order, what = tell(None)
         if order == "stop":
             return 0
+        if order == ENTER:
+            gpu_lease.enter()
+        if order == LEAVE:
+            gpu_lease.leave()
         if order == "train":
             samples, pace, step, traffic, weights = what
             weights.restore(trainer.model, trainer.optimizer)
@@ -99,7 +94,7 @@ def main(config: Config, url: str | None = None, key: str | None = None) -> int:
 
     try:
         if not is_first():
-            return follow(start_trainer(config, None)[0])
+            return follow(*start_trainer(config, None))
         with only_one(config.checkpoints_dir), Client(url, key) as client:
             worker = lead(config, client, *start_trainer(config, client))
             worker.handle_signals()

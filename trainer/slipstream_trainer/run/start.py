@@ -11,7 +11,7 @@ from slipstream_trainer.algorithm.advantage import check_advantage
 from slipstream_trainer.algorithm.effects import without_effect
 from slipstream_trainer.algorithm.losses import check_loss
 from slipstream_trainer.model.policy import check_lora, load_policy
-from slipstream_trainer.model.shards import check_sharding, reshard, shard_base
+from slipstream_trainer.model.shards import check_sharding, join_group, reshard, shard_base
 from slipstream_trainer.run.gpu_lease import GpuLease, Parking, check_share, worker_name
 from slipstream_trainer.run.warmup import warm_up
 from slipstream_trainer.step.selfcheck import check_packing
@@ -38,7 +38,7 @@ def start_trainer(config: Config, client: Client | None) -> tuple[CapturedGRPOTr
 
     check_lora(config)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    check_share(config, processes)
+    check_share(config)
     check_sharding(config, processes)
     check_report_to(config)
     if config.trainer.algorithm == "grpo":
@@ -49,16 +49,17 @@ def start_trainer(config: Config, client: Client | None) -> tuple[CapturedGRPOTr
     for name, why in without_effect(config.trainer).items():
         log.warning("trainer.%s has no effect: %s", name, why)
     model, tokenizer = load_policy(config)
-    if config.trainer.sharding == "fsdp2":
-        shard_base(model)
-    gpu_lease = GpuLease(
-        config, client, worker_name(config), Parking(model) if config.engine.share and client else None
-    )
+    gpu_lease = GpuLease(config, client, worker_name(config), processes)
+    if gpu_lease.together:
+        join_group()
     with gpu_lease.take():
+        if config.trainer.sharding == "fsdp2":
+            shard_base(model)
         trainer = CapturedGRPOTrainer(model, tokenizer, config, config.root / "trainer")
         check_packing(trainer)
         warm_up(trainer)
         if trainer.sharded:
             reshard(trainer.model)
-        gpu_lease.device = trainer.device
+        if gpu_lease.shared and torch.cuda.is_available():
+            gpu_lease.parking = Parking(model)
     return trainer, gpu_lease
