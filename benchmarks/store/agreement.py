@@ -43,7 +43,7 @@ async def answered(link: ControlLink, case: Case) -> object:
     """What the control plane says, asked again where a busy machine kept it from saying anything."""
     key, episode, task, split = case
     for _ in range(20):
-        answer = await link.pin(key, episode, "tiny", task, split)
+        answer = await link.pin(key, episode, "tiny", task, split, {})
         if answer is not None:
             return answer
     return None
@@ -53,7 +53,7 @@ async def agreed(plane: Plane, link: ControlLink, some: list[Case]) -> int:
     central = await asyncio.gather(*(answered(link, case) for case in some))
     found = 0
     for (key, episode, task, split), answer in zip(some, central, strict=True):
-        alone = link.live.decide("tiny", key, task, episode, split)
+        alone = link.live.decide("tiny", key, task, episode, split, {})
         found += answer == {"adapter": alone.adapter, "arm": alone.arm, "chances": alone.chances}
     return found
 

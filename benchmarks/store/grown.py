@@ -119,7 +119,7 @@ class Grown:
 
         async def one() -> float:
             start = time.perf_counter()
-            pinned = await self.link.pin("-", f"new{next(self.names)}", MODEL, None, "train")
+            pinned = await self.link.pin("-", f"new{next(self.names)}", MODEL, None, "train", {})
             assert pinned is None or pinned["chances"], "there was nothing to choose"
             self.unanswered += pinned is None
             return 1000 * (time.perf_counter() - start)

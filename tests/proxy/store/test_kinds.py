@@ -38,14 +38,14 @@ ASKED = [
 
 def opening(system: str, user: str, *, tools: bool = False) -> Opening:
     messages = [{"role": "system", "content": system}] if system else []
-    return Opening.of([*messages, {"role": "user", "content": user}], tools=tools)
+    return Opening([*messages, {"role": "user", "content": user}], tools=tools)
 
 
 @pytest.mark.parametrize(("kind", "system", "user"), ASKED)
 def test_an_instruction_says_what_a_call_without_tools_is_for(kind, system, user):
     assert EpisodeKinds().of(opening(system, user), None, "") == kind
     parts = [{"type": "text", "text": user[:5]}, {"type": "text", "text": user[5:]}]
-    found = Opening.of(
+    found = Opening(
         [{"role": "system", "content": system}, {"role": "user", "content": [{"type": "image_url"}, *parts]}],
         tools=False,
     )
@@ -64,22 +64,22 @@ def test_a_run_with_side_calls():
         kinds.note(name, found, opened)
         return found
 
-    lead = Opening.of([SYSTEM, TASK], tools=True)
+    lead = Opening([SYSTEM, TASK], tools=True)
     assert add("title", opening("You are a title generator for the conversation", "Fix the test")) == "title"
     assert add("a", lead) == "main"
     assert add("b", lead, "a") == "main"
     assert add("s1", opening("You search files.", "Where is the test?", tools=True)) == "subagent"
     assert add("s2", opening("You search files.", "Where is the test?", tools=True), "s1") == "subagent"
     assert add("side", opening("Is this command safe?", "rm -rf /")) == "side"
-    assert add("clock", Opening.of([{"role": "system", "content": "It is 12:01."}, TASK], tools=True)) == "main"
+    assert add("clock", Opening([{"role": "system", "content": "It is 12:01."}, TASK], tools=True)) == "main"
     ask = {
         "role": "user",
         "content": "Your task is to create a detailed summary of the conversation so far, paying attention",
     }
-    assert add("c", Opening.of([SYSTEM, TASK, ask], tools=True), "b") == "compaction"
+    assert add("c", Opening([SYSTEM, TASK, ask], tools=True), "b") == "compaction"
     after = {"role": "user", "content": "This session is being continued. The summary: …"}
-    assert add("d", Opening.of([SYSTEM, after], tools=True)) == "main"
-    assert add("e", Opening.of([SYSTEM, after], tools=True), "c") == "main"
+    assert add("d", Opening([SYSTEM, after], tools=True)) == "main"
+    assert add("e", Opening([SYSTEM, after], tools=True), "c") == "main"
     assert add("own", opening("", "x"), said="planner") == "planner"
 
 
@@ -87,7 +87,7 @@ def test_a_run_with_side_calls():
     "strange", [["text"], [None], [{}], [{"role": 5, "content": {"a": 1}}], [], [{"role": "system"}], [[1]]]
 )
 def test_any_messages_have_a_kind(strange):
-    assert EpisodeKinds().of(Opening.of(strange, tools=False), None, "") == "main"
+    assert EpisodeKinds().of(Opening(strange, tools=False), None, "") == "main"
 
 
 def test_side_calls_are_stored_as_such_found_and_not_rivals(opened):
@@ -141,9 +141,7 @@ def test_one_that_asks_what_a_tool_call_handed_on_is_a_sub_agent_s():
 
     def began(system, text):
         context = [{"role": "user", "content": "context"}, {"role": "assistant", "content": "Got it."}]
-        return Opening.of(
-            [{"role": "system", "content": system}, *context, {"role": "user", "content": text}], tools=True
-        )
+        return Opening([{"role": "system", "content": system}, *context, {"role": "user", "content": text}], tools=True)
 
     call = {"function": {"name": "agent", "arguments": json.dumps({"prompt": told, "task": task})}}
     kinds.note("a", kinds.of(began("main", task), None, ""), began("main", task), [json.dumps({"tool_calls": [call]})])

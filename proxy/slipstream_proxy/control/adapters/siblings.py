@@ -179,7 +179,7 @@ class SiblingSampler:
         whole = head.outcome == "ok" and head.status == 200 and not head.note and not has_media(parsed.messages)
         if not (as_chat and whole and parsed.prompt_ids and parsed.choices):
             return None
-        opening = Opening.of(parsed.messages, tools=bool(parsed.tools))
+        opening = Opening(parsed.messages, tools=bool(parsed.tools))
         if EpisodeKinds().of(opening, None, head.kind) in self._untrained:
             return None
         return LiveStep(head, parsed, route) if place("siblings", "", None, head.id) < route.explore_share else None

@@ -240,7 +240,7 @@ class CallTable:
                 bases = [base for base in bases if base.id in earlier]
             known.stamps.insert(number, stamp)
         made = cut(packed.prompt, bases)
-        opening = Opening.of(call.parsed.messages, tools=bool(call.parsed.tools))
+        opening = Opening(call.parsed.messages, tools=bool(call.parsed.tools))
         kind = known.kinds.of(opening, extends, call.head.kind)
         self._remember(known, day, call.head.id, packed, answered=call.head.outcome == "ok")
         known.kinds.note(call.head.id, kind, opening, packed.replies)
@@ -287,7 +287,7 @@ class CallTable:
 
     def _opening(self, packed: Packed) -> Opening:
         messages = [load(text) for text in packed.prompt.texts]
-        return Opening.of(messages, tools=packed.prompt.tools != "[]")
+        return Opening(messages, tools=packed.prompt.tools != "[]")
 
     def _recall(self, tx: Tx, ep: EpisodeRow, pending: Pending) -> EpisodeCalls:
         """After a restart, if many episodes have come since, or if another proxy has stored calls: from the table."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
 from slipstream_proxy.dialects.purpose import COMPACTION, SUMMARY, ends, order, orders, purpose
 from slipstream_proxy.store.conversation.fingerprint import digest
@@ -26,30 +28,59 @@ _ASKED = re.compile(
     rf"|\bsummari[sz]e (?:our|this|the)(?: \w+)? {_TALK}\b|\bcompact the (?:\w+ )?(?:{_TALK}|context)\b"
 )
 """How an agent asks its own conversation for a summary. A person may ask so, too: it is a label and no more."""
+_WORDS = ("checkpoint", "summar", "prompt", "compact")
+"""Without any of them nothing is asked so; they are found much sooner."""
 
 
-@dataclass(slots=True)
-class Opening:
-    """How a conversation begins, and what it asks last."""
+class Lead(NamedTuple):
+    """How the agent's own conversation begins."""
 
     system: bytes
     first: bytes
-    instruction: str
-    """The beginning and the end of the system prompt and of the last message."""
-    last: str
     tools: bool
-    order: str | None = None
-    """A digest of what it asks last, if that is not short."""
+    order: str | None
 
-    @classmethod
-    def of(cls, messages: Sequence[object], *, tools: bool) -> Opening:
-        roles = [m.get("role") if isinstance(m, dict) else None for m in messages]
-        count = next((n for n, role in enumerate(roles) if role not in ("system", "developer")), len(roles))
-        system = "\n".join(_text(m) for m in messages[:count])
-        asked = _text(messages[-1]) if len(messages) > count else ""
-        last = ends(asked)
-        first = digest(dump(messages[count])) if len(messages) > count else b""
-        return cls(digest(system), first, f"{ends(system)}\n{last}", last, tools, order(asked))
+
+class Opening:
+    """How a conversation begins, and what it asks last. Most calls go on with another one and need little of it, so
+    each part is made when it is asked for.
+    """
+
+    def __init__(self, messages: Sequence[object], *, tools: bool) -> None:
+        self.messages, self.tools = messages, tools
+
+    @cached_property
+    def _head(self) -> int:
+        """Messages before the first one that is no instruction."""
+        roles = (m.get("role") if isinstance(m, dict) else None for m in self.messages)
+        return next((n for n, role in enumerate(roles) if role not in ("system", "developer")), len(self.messages))
+
+    @cached_property
+    def _system(self) -> str:
+        return "\n".join(_text(m) for m in self.messages[: self._head])
+
+    @cached_property
+    def _asked(self) -> str:
+        return _text(self.messages[-1]) if len(self.messages) > self._head else ""
+
+    @property
+    def last(self) -> str:
+        return ends(self._asked)
+
+    @property
+    def instruction(self) -> str:
+        """The beginning and the end of the system prompt and of the last message."""
+        return f"{ends(self._system)}\n{self.last}"
+
+    @property
+    def order(self) -> str | None:
+        """A digest of what it asks last, if that is not short."""
+        return order(self._asked)
+
+    @property
+    def lead(self) -> Lead:
+        first = digest(dump(self.messages[self._head])) if len(self.messages) > self._head else b""
+        return Lead(digest(self._system), first, self.tools, self.order)
 
 
 def _text(message: object) -> str:
@@ -59,12 +90,17 @@ def _text(message: object) -> str:
     return content if isinstance(content, str) else ""
 
 
+def _main(asked: str) -> str:
+    """The kind of a call of the agent's own that asks this."""
+    low = asked.lower()
+    return COMPACTION if any(word in low for word in _WORDS) and _ASKED.search(asked) else MAIN
+
+
 @dataclass(slots=True)
 class EpisodeKinds:
     """The kinds of one run's calls."""
 
-    lead: Opening | None = None
-    """Of the agent's own conversation, without its texts."""
+    lead: Lead | None = None
     _others: dict[str, str] = field(default_factory=dict)
     """Call → kind, where it is not ``main``."""
     _orders: set[str] = field(default_factory=set)
@@ -79,7 +115,7 @@ class EpisodeKinds:
             if self.lead is not None and self.lead.tools and not opening.tools:  # its own history under another prompt
                 return SUMMED.get(purpose(opening.instruction) or "", before)
             if before in (MAIN, COMPACTION):
-                return COMPACTION if _ASKED.search(opening.last) else MAIN
+                return _main(opening.last)
             return before
         if not opening.tools and (found := purpose(opening.instruction)) is not None:
             return found
@@ -88,10 +124,11 @@ class EpisodeKinds:
             return MAIN
         if lead.tools and not opening.tools:
             return SIDE
-        if opening.order is not None and opening.order in self._orders and opening.order != lead.order:
+        own = opening.lead
+        if own.order is not None and own.order in self._orders and own.order != lead.order:
             return SUBAGENT
-        if opening.system == lead.system or opening.first == lead.first:
-            return COMPACTION if _ASKED.search(opening.last) else MAIN
+        if own.system == lead.system or own.first == lead.first:
+            return _main(opening.last)
         return SUBAGENT
 
     def note(self, call: str, kind: str, opening: Opening, replies: Sequence[str] = ()) -> None:
@@ -102,7 +139,7 @@ class EpisodeKinds:
         if kind != MAIN:
             self._others[call] = kind
         elif self.lead is None or (opening.tools and not self.lead.tools):
-            self.lead = Opening(opening.system, opening.first, "", "", opening.tools, opening.order)
+            self.lead = opening.lead
 
     @property
     def size(self) -> int:

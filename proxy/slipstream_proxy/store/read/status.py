@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
-from math import isfinite
 from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from slipstream.contract import GroupKind, Split
 from slipstream_proxy.json_types import JsonObject
@@ -22,6 +24,7 @@ from slipstream_proxy.store.tables.tallies import OWN_RUNS, STALE_RUNS, KeptCoun
 from slipstream_proxy.store.values import SAME, Rules
 
 K = TypeVar("K")
+Floats = NDArray[np.float64]
 SIBLING = Split.SIBLING
 LOST = ("stale", "dropped", "skipped")
 """States of groups from which nothing was learnt."""
@@ -369,25 +372,42 @@ def dear_figures(tx: Tx, rules: Rules, judge_name: str) -> DearFigures:
 
 
 def _shape(tx: Tx, best: float, worst: float) -> RewardShape | None:
-    newest = f"""SELECT reward, CAST(completion_tokens AS FLOAT8) AS tokens, coalesce(grp, eid) AS grp, task
-        FROM t_episodes WHERE split = 'train' AND state = 'done' AND reward IS NOT NULL
-        ORDER BY ended DESC, eid LIMIT {SHAPED}"""
-    sql = f"""SELECT count(*), min(reward), max(reward),
-        sum(CASE WHEN reward >= coalesce(top, ?) AND reward > ? THEN 1 ELSE 0 END),
-        corr(reward, tokens), corr(CASE WHEN abs(above) < {SAME} THEN 0 ELSE above END, longer),
-        count(DISTINCT tokens), count(DISTINCT reward)
-        FROM (SELECT reward, tokens, task, reward - avg(reward) OVER (PARTITION BY grp) AS above,
-        tokens - avg(tokens) OVER (PARTITION BY grp) AS longer FROM ({newest}) q) r
-        LEFT JOIN (SELECT task, max(reward) AS top FROM t_episodes WHERE split = 'train' AND state <> 'deleted'
-        GROUP BY task HAVING count(reward) >= {DIFFERENT}) best ON best.task = r.task"""
-    ((n, low, high, at_best, over_all, in_groups, lengths, rewards),) = tx.all(sql, (best, worst))
-    if not n:
+    runs_of = "FROM t_episodes WHERE split = 'train' AND state = 'done' AND reward IS NOT NULL"
+    # when the oldest of them ended is found first: to sort whole rows of all runs takes twice as long
+    newest = tx.all(f"""SELECT reward, completion_tokens, coalesce(grp, eid), task {runs_of} AND ended >=
+        (SELECT min(ended) FROM (SELECT ended {runs_of} ORDER BY ended DESC LIMIT {SHAPED}) q)
+        ORDER BY ended DESC, eid LIMIT {SHAPED}""")
+    if not newest:
         return None
-    runs = [(float(reward), float(tokens), str(grp)) for reward, tokens, grp, _ in tx.all(newest)]
-    known = [float(x) for x in (over_all, in_groups) if rewards >= DIFFERENT and x is not None and isfinite(x)]
-    known = [*known, *_orders(runs)] if lengths >= DIFFERENT else []
+    sql = f"""SELECT task, max(reward) FROM t_episodes WHERE split = 'train' AND state <> 'deleted' AND task {IN}
+        GROUP BY task HAVING count(reward) >= {DIFFERENT}"""
+    tops: dict[str, float] = dict(tx.all(sql, ([*{task for *_, task in newest if task is not None}],)))
+    runs = [(float(reward), float(tokens), str(grp)) for reward, tokens, grp, _ in newest]
+    at_best = sum(r >= tops.get(row[3], best) and r > worst for (r, _, _), row in zip(runs, newest, strict=True))
+    rewards, lengths, groups = map(np.asarray, zip(*runs, strict=True))
+    _, own = np.unique(groups, return_inverse=True)
+    known: list[float] = []
+    if len(np.unique(lengths)) >= DIFFERENT:
+        above, longer = _off_mean(rewards, own), _off_mean(lengths, own)
+        above[np.abs(above) < SAME] = 0.0
+        if len(np.unique(rewards)) >= DIFFERENT:
+            known = [*_correlation(rewards, lengths), *_correlation(above, longer)]
+        known += _orders(runs)
     same = next((i for i, run in enumerate(runs) if abs(run[0] - runs[0][0]) >= SAME), len(runs))
-    return RewardShape(int(n), low, high, int(at_best), max(known, key=abs, default=None), same, runs[0][0])
+    low, high = float(rewards.min()), float(rewards.max())
+    return RewardShape(len(runs), low, high, at_best, max(known, key=abs, default=None), same, runs[0][0])
+
+
+def _off_mean(values: Floats, groups: NDArray[np.intp]) -> Floats:
+    """How far each value is from the mean of its group."""
+    return values - (np.bincount(groups, values) / np.bincount(groups))[groups]
+
+
+def _correlation(a: Floats, b: Floats) -> list[float]:
+    """Pearson's; nothing where one of the two does not vary."""
+    if np.ptp(a) == 0.0 or np.ptp(b) == 0.0:
+        return []
+    return [float(np.corrcoef(a, b)[0, 1])]
 
 
 def _orders(runs: Sequence[tuple[float, float, str]]) -> list[float]:

@@ -12,6 +12,7 @@ from aiohttp import web
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from slipstream_proxy.assignment import assign
+from slipstream_proxy.control.adapters.registry import Arm
 from slipstream_proxy.control.api.http import explain
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.problem import Problem
@@ -79,7 +80,8 @@ async def pins_of(deps: Deps, asked: Sequence[PinIn]) -> list[PinOut | None]:
     """
     deps.replays.agents_came()
     deps.siblings.agents_came()
-    decided = [_decide(deps, ask) if ask.model in deps.registry.models else None for ask in asked]
+    rules = {model: _rule(deps, model) for model in {ask.model for ask in asked}.intersection(deps.registry.models)}
+    decided = [_decide(deps, ask, rules[ask.model]) if ask.model in rules else None for ask in asked]
     wanted = [ask for ask in decided if ask is not None]
     kept = await _keep(deps, wanted) if wanted and deps.store_answers else None
     if kept is None:
@@ -90,9 +92,17 @@ async def pins_of(deps: Deps, asked: Sequence[PinIn]) -> list[PinOut | None]:
     return [ask and _served(deps, ask.model, next(pins)) for ask in decided]
 
 
-def _decide(deps: Deps, asked: PinIn) -> PinAsk:
-    live, arms = deps.registry.live(asked.model), deps.trials.arms(asked.model)
-    kept, first = deps.registry.kept_from(asked.model), deps.trials.first(asked.model)
+_Rule = tuple[str, list[Arm], dict[str, str], list[str]]
+"""The live adapter, what new episodes get beside it, what groups keep, and who goes first."""
+
+
+def _rule(deps: Deps, model: str) -> _Rule:
+    registry, trials = deps.registry, deps.trials
+    return registry.live(model), trials.arms(model), registry.kept_from(model), trials.first(model)
+
+
+def _decide(deps: Deps, asked: PinIn, rule: _Rule) -> PinAsk:
+    live, arms, kept, first = rule
     got = assign(live, arms, asked.key, asked.task, asked.episode, asked.split, asked.tags, kept, first)
     pin = got.adapter, got.arm, deps.now(), got.chances
     return PinAsk(asked.key, asked.episode, asked.model, *pin, asked.task)
