@@ -3,7 +3,7 @@
     python benchmarks/peers/peers.py --model FOLDER --tasks TASKS.json --task products --seed 0 --out DIR
 
 The same pretrained model, tasks, rewards and GPU, one after the other; 64 runs at once on both sides. Each side begins
-with compilers' caches of its own, which are empty, and with its libraries' files read once before. Slipstream has its
+with compilers' caches of its own, which are empty, and with its libraries' files read, and compiled to bytecode, before. Slipstream has its
 defaults, and TRL the settings of ``trl_run.py``. A run's reward counts when the run ends, before anything is trained on
 it. ``tasks.py`` makes TASKS.json; its task ``gcd_checked`` has two turns.
 
@@ -327,7 +327,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--think", type=float, default=0.0, help="seconds between an agent's turns, of Slipstream's side"
     )
-    parser.add_argument("--warm", action="store_true", help="the libraries' files have been read before")
+    parser.add_argument("--warm", action="store_true", help="an earlier call has read the libraries' files")
     parser.add_argument("--out", type=Path, default=Path("peers"))
     parser.add_argument("--merge", type=Path, nargs="+", default=[])
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")
@@ -346,6 +346,9 @@ def main() -> int:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     signal.signal(signal.SIGTERM, lambda *_: ENOUGH.set())
     said, empty = {}, False
+    # where a library's folder can't be written, each process would compile each of its modules again (20 s)
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(tempfile.gettempdir()) / "peers-bytecode"))
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if not args.warm:
         subprocess.run([sys.executable, "-c", "import vllm, peft, datasets, trl.trainer.grpo_trainer"], check=False)
     for task in args.task.split(","):
