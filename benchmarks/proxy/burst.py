@@ -87,7 +87,7 @@ def streams_at_once(load: Path, port: int, body: Path, streams: int) -> dict[str
 def settings(folder: Path, engine: int, port: int) -> Path:
     path = folder / "slipstream.toml"
     path.write_text(
-        f'data_dir = "{folder}/data"\n[engine]\nname = "m"\nurls = ["http://127.0.0.1:{engine}"]\n'
+        f'data_dir = "{folder}/data"\n[engine]\nname = "m"\nurls = ["http://127.0.0.1:{engine}"]\nkind = "vllm"\n'
         f'[proxy]\nport = {port}\nworkers = {WORKERS}\n[models."gpt-*"]\ntrained = "m"\n'
     )
     return path

@@ -66,7 +66,8 @@ async def test_a_new_adapter_waits(plane, way):
     await until(lambda: line(plane, WAYS[way]))
     for _ in range(3):
         await plane.deps.swapper.tick()
-    assert (await state(plane, 1))["state"] == "loading"
+    shown = await state(plane, 1)
+    assert shown["state"] == "loading" and shown["reason"].startswith("it waits until an engine takes adapters: ")
     assert plane.deps.live.value["models"]["tiny"]["live"] == "tiny"
     plane.engine.restart()
     await until(lambda: plane.deps.live.value["models"]["tiny"]["live"] == "tiny@1")

@@ -178,6 +178,14 @@ class Swapper:
             return f"it waits for the verdict on {name} (gate.pace)"
         return "it waits for a slot in the engine (engine.max_loras)" if self.is_full() else None
 
+    def why_loading(self, adapter: Adapter) -> str | None:
+        """Why a version is still not loaded, in a sentence. None: it is being loaded."""
+        up = self.engines.healthy()
+        if (why := self.waits_for(adapter)) is not None or self.engines.takers():
+            return why
+        causes = sorted({e.outage.what for e in up if e.outage is not None})
+        return f"it waits until an engine takes adapters: {', '.join(causes)}" if causes else "no engine answers"
+
     async def load(self, adapter: Adapter) -> bool:
         """Into every engine that takes adapters, warmed; then it becomes live or a candidate. False: not yet, or
         refused.

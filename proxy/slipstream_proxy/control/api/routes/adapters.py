@@ -55,9 +55,7 @@ async def list_adapters(ctx: Ctx) -> web.StreamResponse:
     live = {m: registry.live(m) for m in registry.models}
     room = {m: ctx.deps.swapper.room(m) for m in registry.models}
     shown = registry.public(ctx.deps.engines.loaded())
-    for n, adapter in enumerate(shown):
-        if adapter.state == c.AdapterState.LOADING and not adapter.reason:
-            shown[n] = adapter.model_copy(update={"reason": ctx.deps.swapper.waits_for(adapter)})
+    shown = [_told(ctx.deps, adapter) for adapter in shown]
     return reply(c.AdapterList(adapters=shown, live=live, room=room, forgotten=await _forgotten(ctx.deps)))
 
 
@@ -121,7 +119,14 @@ async def get_replay(ctx: Ctx) -> web.StreamResponse:
 
 
 def _shown(ctx: Ctx, adapter: c.Adapter) -> c.Adapter:
-    return ctx.deps.registry.shown(adapter, ctx.deps.engines.loaded())
+    return _told(ctx.deps, ctx.deps.registry.shown(adapter, ctx.deps.engines.loaded()))
+
+
+def _told(deps: Deps, adapter: c.Adapter) -> c.Adapter:
+    """With what it waits for, where it is loading."""
+    if adapter.state != c.AdapterState.LOADING or adapter.reason:
+        return adapter
+    return adapter.model_copy(update={"reason": deps.swapper.why_loading(adapter)})
 
 
 async def upload(ctx: Ctx) -> c.AdapterIn:
