@@ -92,11 +92,11 @@ def ask(proxy: Running, form: str, asked: dict[str, Any], episode: str, *, strea
     return reply.headers["x-slipstream-trainable"]
 
 
-def examined(engine: str) -> str:
+def examined(engine: str, root: Path) -> str:
     """What `slipstream doctor` warns of."""
     config = load_config(None, env={}, base={"engine": {"urls": [engine], "name": "inbox"}})
     with httpx.Client(base_url=engine, timeout=120, trust_env=False) as http:
-        found = [*examine(Vllm(), http, config, None)]
+        found = [*examine(Vllm(), http, config, str(root))]
     return " ".join(f.what for f in found if f.level != "ok")
 
 
@@ -118,10 +118,11 @@ def test_each_call_is_exact_or_says_why_not(tmp_path: Path, way: str, name: str)
             if why := judged(engine, call, own, asked, said, way):
                 wrong += f"{form}, {what}, stream {stream}: {why}\n"
         assert not wrong
-        told = examined(engine)
+        told = examined(engine, tmp_path / "model")
         assert ("generation_config.json" in told) is (
             "repetition_penalty" in own or (way == "bare" and "top_k" in own)
         ), told
+        assert ("before temperature" in told) is (way == "raw"), told
 
 
 def judged(engine: str, call: Any, own: dict[str, float], asked: dict[str, Any], said: str, way: str) -> str:
