@@ -254,10 +254,14 @@ def places(tokenizer: Any) -> dict[str, Any]:
 
 
 def save_processor(tokenizer: Any, seeing: dict[str, Any], folder: Path) -> None:
-    """As Gemma 3 has it, without torchvision."""
+    """As Gemma 3 has it, without torchvision. And its weights for pictures get the names that published ones have."""
+    from safetensors.torch import load_file, save_file
     from transformers import AutoTokenizer, Gemma3Processor
     from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 
+    weights, tower = load_file(folder / "model.safetensors"), "vision_tower."
+    named = {n.replace(tower, f"{tower}vision_model.", 1): w for n, w in weights.items()}
+    save_file(named, folder / "model.safetensors", {"format": "pt"})
     read = AutoTokenizer.from_pretrained(folder, extra_special_tokens=PICTURE)
     size = {"height": seeing["image_size"], "width": seeing["image_size"]}
     Gemma3Processor(
