@@ -63,12 +63,31 @@ class Speaker:
     kind: str
     template: str
     changes: dict[str, Any]
-    nested: bool = False
-    """The language model is a part of it, beside one that sees."""
+    seeing: dict[str, Any] | None = None
+    """The language model is a part of it, beside one that sees, which has this shape."""
 
 
-def _of(kind: str, template: str, nested: bool = False, **changes: Any) -> Speaker:
-    return Speaker(kind, template, FAMILIES.get(kind, {}) | changes, nested)
+def _of(kind: str, template: str, seeing: dict[str, Any] | None = None, **changes: Any) -> Speaker:
+    return Speaker(kind, template, FAMILIES.get(kind, {}) | changes, seeing)
+
+
+QWEN_SEES: dict[str, Any] = {
+    "depth": 1,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_heads": 2,
+    "out_hidden_size": 64,
+}
+MROPE: dict[str, Any] = {
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 6, 6]}
+}
+GEMMA_SEES: dict[str, Any] = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 56, "patch_size": 14,
+}  # fmt: skip
+PICTURE = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
+"""What Gemma's processor calls the tokens of a picture."""
+PLACES = 4
+"""Tokens of a picture."""
 
 
 SPEAKERS: dict[str, Speaker] = {
@@ -84,13 +103,13 @@ SPEAKERS: dict[str, Speaker] = {
     "kimi": _of("deepseek_v3", "kimi", topk_method="noaux_tc", **LATENT), "glm4_moe": _of("glm4_moe", "glm4moe"), "granitemoe": _of("granitemoe", "granite"),
     "qwen3_next": _of("qwen3_next", "qwen3_instruct_2507", **LINEAR), "qwen3_5": _of("qwen3_5_text", "qwen3_5_think", **LINEAR),
     "olmoe": _of("olmoe", "plain"), "gpt_oss": _of("gpt_oss", "gptoss"), "ernie4_5_moe": _of("ernie4_5_moe", "plain"),
-    "qwen2_5_vl": _of("qwen2_5_vl", "qwen2_5_vl", nested=True),
+    "qwen2_5_vl": _of("qwen2_5_vl", "qwen2_5_vl", QWEN_SEES, **MROPE),
     "gemma": _of("gemma", "gemma"), "cohere": _of("cohere", "cohere", logit_scale=1.0), "olmo": _of("olmo", "plain"),
     "ministral3": _of("ministral3", "mistral"), "granite4_micro": _of("granitemoehybrid", "hermes", **DENSE), "exaone4": _of("exaone4", "hermes"),
     "glm": _of("glm", "plain"), "nemotron": _of("nemotron", "plain"), "arcee": _of("arcee", "plain"), "starcoder2": _of("starcoder2", "plain"),
     "ernie4_5": _of("ernie4_5", "plain"), "hunyuan": _of("hunyuan_v1_dense", "plain"), "phi2": _of("phi", "plain"), "stablelm": _of("stablelm", "plain"),
     "granite4_h": _of("granitemoehybrid", "hermes", **(DENSE | {"layer_types": ["mamba", "attention"]})),
-    "qwen3_vl": _of("qwen3_vl", "qwen3_vl", nested=True),
+    "qwen3_vl": _of("qwen3_vl", "qwen3_vl", QWEN_SEES, **MROPE), "gemma3": _of("gemma3", "gemma3", GEMMA_SEES, **FAMILIES["gemma3_text"]),
 }  # fmt: skip
 """A family's name → its tiny model."""
 CITIES = ("Oslo", "Bergen", "Lima", "Cairo", "Quito", "Paris", "Delhi", "Rome")
@@ -147,6 +166,9 @@ def tokenizer_of(template: str, facts: TemplateFacts | None) -> Any:
         tokenizer_object=made, pad_token="<pad>", unk_token="<unk>", bos_token="<s>", eos_token="</s>"
     )
     seen = set(SPECIAL.findall(template + (facts.call if facts else "")))
+    if PICTURE["boi_token"] in template:
+        seen |= set(PICTURE.values())
+        ready.add_tokens(["\n" * n for n in range(1, 5)])  # vLLM asks for Gemma's own
     for role in ("system", "user", "assistant", "tool"):
         if "<|{{ m.role }}|>" in template:
             seen.add(f"<|{role}|>")
@@ -225,6 +247,28 @@ def learn(model: Any, found: list[tuple[list[int], list[int]]], seconds: float) 
     return max(losses)
 
 
+def places(tokenizer: Any) -> dict[str, Any]:
+    """What Gemma's config says of the tokens of a picture."""
+    ids = {f"{part}_index": tokenizer.convert_tokens_to_ids(token) for part, token in PICTURE.items()}
+    return {**ids, "mm_tokens_per_image": PLACES}
+
+
+def save_processor(tokenizer: Any, seeing: dict[str, Any], folder: Path) -> None:
+    """As Gemma 3 has it, without torchvision. And its weights for pictures get the names that published ones have."""
+    from safetensors.torch import load_file, save_file
+    from transformers import AutoTokenizer, Gemma3Processor
+    from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+
+    weights, tower = load_file(folder / "model.safetensors"), "vision_tower."
+    named = {n.replace(tower, f"{tower}vision_model.", 1): w for n, w in weights.items()}
+    save_file(named, folder / "model.safetensors", {"format": "pt"})
+    read = AutoTokenizer.from_pretrained(folder, extra_special_tokens=PICTURE)
+    size = {"height": seeing["image_size"], "width": seeing["image_size"]}
+    Gemma3Processor(
+        Gemma3ImageProcessorPil(size=size), read, chat_template=tokenizer.chat_template, image_seq_length=PLACES
+    ).save_pretrained(folder)
+
+
 def make_speaker(name: str, folder: Path, seconds: float = SECONDS) -> float:
     """Write the family's tiny model to ``folder``, in bf16 as published ones are. → Its loss, nats a token."""
     from transformers import CONFIG_MAPPING, AutoConfig
@@ -243,10 +287,9 @@ def make_speaker(name: str, folder: Path, seconds: float = SECONDS) -> float:
     }  # fmt: skip
     kind: Any = CONFIG_MAPPING[speaker.kind]
     shape = SHAPE | HEADS | speaker.changes | ids
-    if speaker.nested:
-        shape |= {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 6, 6]}}
-        seeing = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64}
-        described = kind(text_config=shape, vision_config=seeing, eos_token_id=tokenizer.eos_token_id)
+    if speaker.seeing:
+        more = places(tokenizer) if speaker.kind == "gemma3" else {}
+        described = kind(text_config=shape, vision_config=speaker.seeing, eos_token_id=tokenizer.eos_token_id, **more)
     else:
         described = kind(**shape)
     torch.manual_seed(7)
@@ -255,6 +298,8 @@ def make_speaker(name: str, folder: Path, seconds: float = SECONDS) -> float:
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.to("cpu", torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    if speaker.kind == "gemma3":
+        save_processor(tokenizer, speaker.seeing or {}, folder)
     AutoConfig.from_pretrained(folder)  # what cannot be read fails here, and not in the engine
     return loss
 

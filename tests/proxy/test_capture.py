@@ -95,6 +95,9 @@ async def test_what_the_engine_samples_with_by_itself_is_recorded(start, fake, c
     _, _, reply = await post(proxy.url, {"model": "tiny", "input": "hi", "store": False}, "/v1/responses")
     assert json.loads(reply)["temperature"] == 0.7
     assert parsed((await proxy.record(4))[3])[1].sampling["top_k"] == 20
+    forced = {**message, "tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "any"}}
+    found = await recorded(proxy, forced, 5, path="/v1/messages")  # it goes to the engine's own route
+    assert (found.untrainable, found.sampling["temperature"]) == ("forced tool: tool_choice", 0.7)
 
 
 async def test_what_the_engine_does_not_tell_trains_nothing(start, control):
@@ -107,6 +110,7 @@ async def test_what_the_engine_does_not_tell_trains_nothing(start, control):
     assert (await recorded(proxy, {**ASK, **said}, 2)).untrainable == "the engine's own sampling"
     assert (await recorded(proxy, {**ASK, **said, "model": "said"}, 3)).untrainable is None
     assert (await recorded(proxy, {**ASK, "model": "trusted"}, 4)).untrainable is None
+    assert (await recorded(proxy, {**ASK, "temperature": 0}, 5)).untrainable == "temperature 0"
 
 
 @pytest.mark.parametrize(("temperature", "trains"), [(None, True), (1.0, True), (1, True), (0.7, False)])

@@ -55,7 +55,9 @@ def test_a_malformed_state_changes_nothing(tmp_path):
 def test_last_state_is_read_at_the_start(tmp_path):
     (tmp_path / "live.json").write_text(json.dumps(STATE))
     found = live(tmp_path)
-    assert found.known and found.models["tiny"].live == "tiny@2"
+    assert found.known and found.models["tiny"].live == "tiny@2" and not found.sampling_known
+    found.update(STATE)
+    assert found.sampling_known
     (tmp_path / "live.json").write_text("{")
     assert not live(tmp_path).known
 

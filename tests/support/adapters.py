@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tests.support import MODEL
 
@@ -39,7 +40,7 @@ def write_adapter(folder: Path, rank: int = 8, fill: int = 0, **config: object) 
     return folder
 
 
-BROKEN = ("prefix", "layers", "names", "transposed", "empty", "other model's", "zero")
+BROKEN = ("prefix", "layers", "names", "fused", "transposed", "swapped", "empty", "other model's", "zero", "zero A")
 """Kinds of adapters that would change nothing, or nonsense."""
 
 
@@ -62,6 +63,12 @@ def break_adapter(good: Path, folder: Path, kind: str) -> Path:
         }
     elif kind == "names":
         weights = {n.replace("_proj.", "_projection."): w for n, w in weights.items()}
+    elif kind == "fused":  # as Phi calls its layers
+        weights = _fused(weights)
+    elif kind == "swapped":  # only layers as wide as high, so that the halves fit each other
+        sides = (".lora_A.", ".lora_B.")
+        square = {n: w for n, w in weights.items() if ".q_proj." in n}
+        weights = {n.replace(*(sides if sides[0] in n else sides[::-1])): w for n, w in square.items()}
     elif kind == "transposed":
         weights = {n: w.T.contiguous() for n, w in weights.items()}
     elif kind == "empty":
@@ -71,9 +78,25 @@ def break_adapter(good: Path, folder: Path, kind: str) -> Path:
             n: (w[:, : w.shape[1] // 2] if ".lora_A." in n else w[: w.shape[0] // 2]).contiguous()
             for n, w in weights.items()
         }
-    elif kind == "zero":
-        weights = {n: torch.zeros_like(w) if ".lora_B." in n else w for n, w in weights.items()}
+    elif kind in ("zero", "zero A"):
+        half = ".lora_A." if kind == "zero A" else ".lora_B."
+        weights = {n: torch.zeros_like(w) if half in n else w for n, w in weights.items()}
     else:
         raise ValueError(kind)
     save_file(weights, folder / "adapter_model.safetensors")
     return folder
+
+
+def _fused(weights: dict[str, Any]) -> dict[str, Any]:
+    """q, k and v as one layer, and gate and up as one: A of the first, and all B on top of each other."""
+    import torch
+
+    made = {}
+    for first, fused, parts in (("q_proj", "qkv_proj", ("q", "k", "v")), ("gate_proj", "gate_up_proj", ("gate", "up"))):
+        for name, weight in weights.items():
+            if f".{first}.lora_A." in name:
+                outer = name.replace(".lora_A.", ".lora_B.")
+                rows = [weights[outer.replace(first, f"{part}_proj")] for part in parts]
+                made[name.replace(first, fused)] = weight
+                made[outer.replace(first, fused)] = torch.cat(rows).contiguous()
+    return made

@@ -54,6 +54,8 @@ class Proxy:
 
     async def start(self) -> Proxy:
         self.plane = Plane(self.config)
+        if self.config.engine.kind != "auto":  # it has said already that it has none of its own
+            self.plane.live.sampling_known = True
         self.server = self.plane.make_server()
         sock = socket.create_server(("127.0.0.1", 0))
         self.port = sock.getsockname()[1]

@@ -103,7 +103,7 @@ async def test_real_vllm_serves_no_adapter_without_effect(tmp_path: Path) -> Non
     assert accepted == {"good": True, "faint": True, **dict.fromkeys(BROKEN, False)}
 
 
-@pytest.mark.parametrize("kind", ["transposed", "empty", "other model's", "zero"])
+@pytest.mark.parametrize("kind", ["transposed", "swapped", "empty", "other model's", "zero"])
 def test_what_the_files_show_is_refused_before_the_engine_is_asked(tmp_path: Path, kind: str) -> None:
     good = make_adapter(tmp_path / "inbox@1", 1)
     base = base_shapes(str(MODEL))

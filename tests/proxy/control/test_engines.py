@@ -8,6 +8,7 @@ from tests.support.adapters import write_adapter
 from tests.support.fake_engine import LoraEngine
 
 from slipstream.engines.engine import EngineAway, EngineSampling
+from slipstream_proxy.control.engines import pool
 from slipstream_proxy.control.engines.pool import EngineFailed, EnginePool, EngineRefused, EngineReplica
 
 
@@ -151,6 +152,17 @@ async def test_what_an_engine_samples_with_is_told_to_the_workers(engines, engin
     engine.up = True
     await engines.check(at(engines))
     assert at(engines).sampling == EngineSampling()
+
+
+async def test_what_an_engine_sampled_with_before_it_was_started_again_counts_no_more(engines, engine, monkeypatch):
+    await engines.check(at(engines))
+    assert at(engines).sampling == EngineSampling()
+    engine.up = False
+    await engines.check(at(engines))
+    engine.up = True
+    monkeypatch.setattr(pool, "SAMPLING_TIMEOUT", 0.0)  # it is too slow to say
+    await engines.check(at(engines))
+    assert at(engines).healthy and at(engines).public()["sampling_known"] is False
 
 
 async def test_an_engine_that_cannot_chat_may_have_a_parser(engines, engine):

@@ -44,14 +44,18 @@ SHIPPED: dict[str, dict[str, float]] = {
 VOCABULARY = 2000
 
 
-def engine(own: dict[str, float], *, processed: bool, responses: bool = True) -> Callable[[str, dict[str, Any]], Any]:
-    """Answers as vLLM does: a value of the call, else its own, else a neutral one."""
+def engine(
+    own: dict[str, float], *, processed: bool, responses: bool = True, hottest: float = 1e6
+) -> Callable[[str, dict[str, Any]], Any]:
+    """Answers as vLLM does: a value of the call, else its own, else a neutral one. ``hottest``: temperature it takes."""
 
     def ask(path: str, body: dict[str, Any]) -> Any:
         asked = {**NEUTRAL, **own, **{n: body[n] for n in NEUTRAL if body.get(n) is not None}}
         if path == "/v1/responses":
             told = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
             return {name: asked[name] for name in told} if responses else None
+        if asked["temperature"] > hottest:
+            return None
         choices = []
         for index, prompt in enumerate(body["prompt"]):
             seen = [*{ord(t) if isinstance(t, str) else t for t in prompt}]
@@ -104,6 +108,20 @@ def test_nothing_is_taken_for_what_it_is_not(tmp_path: Path, name: str, processe
         or (processed and (file or own.keys() <= {"temperature", "top_p", "top_k"}))
     ):
         assert found == EngineSampling(own, raw=not processed)
+
+
+@pytest.mark.parametrize("file", [True, False])
+@pytest.mark.parametrize("processed", [True, False])
+@pytest.mark.parametrize("name", SHIPPED)
+def test_an_engine_that_takes_no_high_temperature(tmp_path: Path, name: str, processed: bool, file: bool) -> None:
+    """vLLM from 0.32 on: log-probabilities before temperature are seen all the same, and nothing hidden is passed over."""
+    own = SHIPPED[name]
+    root = model(tmp_path / "m", own) if file else "org/elsewhere"
+    found = answered(find_sampling("m", root, None), engine(own, processed=processed, hottest=2.0))
+    assert found.raw is not processed
+    if processed:
+        assert found.known is (file or own.keys() <= {"temperature", "top_p"})
+        assert found.values == own or not found.known
 
 
 @pytest.mark.parametrize("name", SHIPPED)

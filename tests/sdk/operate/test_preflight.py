@@ -44,6 +44,7 @@ def serving(server: Server, *names: str) -> str:
         ({"model_type": "granitemoehybrid", "num_local_experts": 0}, None),
         ({"model_type": "qwen3_5_moe", "text_config": {"num_experts": 256}}, "mixture of experts"),
         ({"model_type": "falcon_h1"}, "Mamba layers"),
+        ({"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"]}, "Mamba layers"),
     ],
 )
 def test_what_vllm_s_cpu_build_cannot_serve_is_refused_there_only(

@@ -15,11 +15,22 @@ CORE = [
     "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
     "/usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: leaked semaphore",
 ]
+SEES = [
+    "(APIServer pid=1) ERROR 11-25 [registry.py:1] Error in inspecting model architecture 'XForConditionalGeneration'",
+    "(APIServer pid=1) ERROR 11-25 [registry.py:1] subprocess.CalledProcessError: Command '[]' returned exit status 1.",
+    "(APIServer pid=1) ERROR 11-25 [registry.py:1] RuntimeError: Error raised in subprocess:",
+    "(APIServer pid=1) ERROR 11-25 [registry.py:1] ModuleNotFoundError: No module named 'torchvision'",
+    "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig",
+    "  Value error, Model architectures ['XForConditionalGeneration'] failed to be inspected.",
+]
+"""vLLM looks at a model's class in a process of its own."""
 TRAINER = ["loading", "Traceback (most recent call last):", "TypeError: unsupported operand type(s)", "bye"]
 
 
 def test_the_cause_and_not_what_followed_from_it() -> None:
     assert error_in(CORE).endswith("ValueError: No available memory for the cache blocks.")
+    assert error_in(SEES).endswith("ModuleNotFoundError: No module named 'torchvision'")
+    assert error_in(SEES[-2:]) == SEES[-2]
     assert error_in(TRAINER) == "TypeError: unsupported operand type(s)"
     assert error_in(CORE[-2:]).startswith("(APIServer pid=1) RuntimeError: Engine core"), "nothing better is there"
     assert error_in(["no error", ""]) is None
@@ -39,6 +50,8 @@ def test_the_cause_and_not_what_followed_from_it() -> None:
         ("ValueError: Target modules {'x'} not found in the base model", "trainer.lora_targets"),
         ("OSError: [Errno 98] Address already in use", "engine.port"),
         ("ValueError: The checkpoint has model type `q` but Transformers does not recognize it", "upgrade"),
+        ("ModuleNotFoundError: No module named 'torchvision'", "pytorch.org"),
+        ("ModuleNotFoundError: No module named 'timm'", "`slipstream doctor`"),
         ("was ended by signal 9 (SIGKILL)", "if nobody killed it"),
         ("AssertionError", ""),
     ],

@@ -433,6 +433,7 @@ class EnginePool:
         if not models:
             return
         model, root = next(iter(models.items()))
+        engine.sampling = None  # of the engine before it was started again
         try:
             async with asyncio.timeout(SAMPLING_TIMEOUT):
                 found = engine.sampling = await self.run(engine, server.sampling(model, root, engine.facts))

@@ -132,7 +132,8 @@ class LiveView:
         """Some engine has a reasoning or a tool parser."""
         self.sampling: tuple[tuple[str, float], ...] = ()
         """What the engines sample with where a call says nothing. Where they differ: the first one's, for all calls."""
-        self.sampling_known = True
+        self.sampling_known = False
+        """True once the control plane has said it: what is not known is not recorded as neutral."""
         self.raw = False
         """Some engine's log-probabilities are those before temperature."""
         self.kind = kind.kind
@@ -158,6 +159,7 @@ class LiveView:
         except Exception as e:
             log.warning("live.json cannot be read: %s", e)
             return
+        self.sampling_known = False  # another vLLM may be there by now
         for engine in self.engines:
             engine.ok = True  # what was down then need not be down now
 

@@ -65,6 +65,9 @@ def unserved_on_cpu(described: Mapping[str, object]) -> str | None:
     kind = str(text.get("model_type") or described.get("model_type"))
     if kind in CPU_KILLS:
         return f"it has {CPU_KILLS[kind]}"
+    kinds = text.get("layer_types")
+    if isinstance(kinds, list) and "mamba" in kinds:  # Granite 4: the second call ends vLLM
+        return "it has Mamba layers"
     counts = [n for name in EXPERTS if isinstance(n := text.get(name), int)]
     return "it is a mixture of experts" if max(counts, default=0) > 1 else None
 

@@ -30,6 +30,8 @@ NO_CONFIG = "start vLLM with --generation-config vllm, so that calls that say no
 TEXTS: JsonDict = {"prompt": ["a", "The", '{"', "\n\n"]}
 FLAT: JsonDict = {**TEXTS, "temperature": 1e4}
 """All tokens are about as likely: a cut at the likeliest shows."""
+WARM: JsonDict = {**TEXTS, "temperature": 2.0}
+"""The same for vLLM from 0.32 on, which takes no higher temperature."""
 COLD: JsonDict = {**TEXTS, "temperature": 0.3}
 """Few tokens are likely: a cut of the unlikely ones shows."""
 REPEATED: JsonDict = {
@@ -79,16 +81,21 @@ def find_sampling(model: str, root: str | None, hello: Json) -> Steps[EngineSamp
     seen = apart_from_neutral(echoed)
     file = generation_config(root)
     fits = bool(file) and all(file.get(name, NEUTRAL[name]) == echoed[name] for name in NEUTRAL if name in echoed)
-    silent = []
+    questions, silent = list(QUESTIONS), []
     for question in QUESTIONS:
         answer = yield _completion(model, question)
         silent.append(reading(answer.object))
+    hot = silent[1] is not None
+    if not hot:
+        questions[1] = WARM
+        silent[1] = reading((yield _completion(model, WARM)).object)
     flat, cold = silent[1:3]
     if flat is None or not _differ(flat, cold):  # nothing shows in its log-probabilities
         sure = (fits and bool(seen)) or not (seen or file)
         return EngineSampling(file if fits and seen else seen, known=sure, raw=flat is not None)
-    for values in (file, seen) if fits else (seen, seen | _top_k(flat, seen)):
-        for question, before in zip(QUESTIONS, silent, strict=True):
+    guessed = seen | _top_k(flat, seen) if hot else seen
+    for values in (file, seen) if fits else (seen, guessed):
+        for question, before in zip(questions, silent, strict=True):
             said = reading((yield _completion(model, NEUTRAL | values | question)).object)
             if before is None or _differ(before, said):
                 break

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 AFTERMATH = re.compile(
     r"Engine core initialization failed|Engine core proc|EngineDead|Failed core proc|See root cause|see stack trace"
-    r"|ChildFailedError|resource_tracker|Exception ignored|errors?\.pydantic|leaked",
+    r"|ChildFailedError|resource_tracker|Exception ignored|errors?\.pydantic|leaked"
+    r"|validation error for ModelConfig|CalledProcessError|Error raised in subprocess",
     re.IGNORECASE,
 )
 """Lines that say that something ended, and not why."""
@@ -45,6 +46,10 @@ REMEDIES = (
         "check the model's name and the way to the hub, or give a folder",
     ),
     (r"trust_remote_code", 'the model brings its own code: set engine.args = ["--trust-remote-code"] if you trust it'),
+    (
+        r"No module named '?torchvision|operator torchvision::",
+        "vLLM needs torchvision for models that see: install the build for your torch (see pytorch.org/get-started)",
+    ),
     (r"No module named '?([\w.]+)", "that package is missing: `slipstream doctor` names the line to install"),
     (
         "SIGKILL",

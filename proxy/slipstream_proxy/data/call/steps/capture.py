@@ -92,8 +92,9 @@ class Capture(CallStep):
                 body.pop("seed", None)  # with one seed all explored runs of a task are one reply
         if injected.back is None and dialect.routeless:
             raise RequestRefused(400, f"as a chat completion this cannot be asked: {injected.note}")
+        why = self._say_sampling(injected.body, target, trust=target.trust)
         if injected.note is None:
-            injected.note = self._say_sampling(injected.body, target, trust=target.trust)
+            injected.note = why
         prefixes = None
         if injected.hide.packed and episode is not None:
             prefixes = self._prompts.of(episode)
@@ -121,7 +122,7 @@ class Capture(CallStep):
             if body.get(name) is None:
                 body[name] = value
         if not live.sampling_known and not trust and any(body.get(name) is None for name in NEUTRAL):
-            return UNKNOWN_SAMPLING
+            return None if untrainable(body, trust=False) else UNKNOWN_SAMPLING  # what the call itself says comes first
         if not live.raw:
             return None
         return RAW_LOGPROBS if filter_of(body) is not None or body.get("temperature") not in _AS_THE_MODEL else None
