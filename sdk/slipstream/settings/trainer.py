@@ -110,7 +110,7 @@ class TrainerConfig(Section):
         0.02, description="KL weight to what training started from: init_adapter, else the base model. 0: none."
     )
     beta_share: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.125, description="Share of a batch's micro-batches that `beta` is computed on, for all; 1: on every one."
+        0.0625, description="Share of a batch's micro-batches that `beta` is computed on, for all; 1: on every one."
     )
     advantage: Annotated[str, known(ADVANTAGES)] = Field(
         "std",
