@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -355,6 +355,27 @@ def descendants(adapters: Mapping[str, Adapter], names: Collection[str]) -> list
         if a.parent in found:
             found.add(a.name)
     return [a.name for a in ordered if a.name in found and a.name not in names]
+
+
+def left_behind(adapters: Mapping[str, Adapter], gone: Collection[str], start: str) -> list[str]:
+    """Versions that those which are taken back were made from, and that ``start`` does not have in it, as the gate had not
+    decided on them: what they learned goes with the others. By version.
+    """
+    kept, found = {*_line(adapters, start)}, set[str]()
+    for name in gone:
+        found.update(_line(adapters, name))
+    ended = (AdapterState.ROLLED_BACK, AdapterState.REFUSED)
+    between = [adapters[name] for name in found - kept - {*gone}]
+    return [a.name for a in sorted(between, key=lambda a: a.version) if a.state not in ended and not a.anew]
+
+
+def _line(adapters: Mapping[str, Adapter], name: str | None) -> Iterator[str]:
+    """A version and what it was made from."""
+    seen: set[str] = set()
+    while name is not None and name not in seen and (a := adapters.get(name)) is not None:
+        yield name
+        seen.add(name)
+        name = a.parent
 
 
 class AdapterList(Model):

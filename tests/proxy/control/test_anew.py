@@ -77,6 +77,21 @@ async def test_versions_are_made_anew_without_episodes_that_are_named(make_plane
     assert (await plane.ask("POST", "/training/anew", {"adapter": "1"}, scopes=["trainer"]))[0] == 403
 
 
+async def test_what_is_lost_with_them_comes_to_the_trainer_too(make_plane) -> None:
+    """The gate had not decided on the version before, and a step has no version yet."""
+    plane = await make_plane(groups={"size": 2}, gate={"holdout": 0.2, "pace": "go"})
+    for n in (1, 2, 3):
+        await group_of(plane, f"t{n}", [0.0, 1.0])
+        batch, lease = await _leased(plane)
+        await _ack(plane, batch, lease, step=n, **({"adapter": f"tiny@{n}"} if n < 3 else {}))
+        if n < 3:
+            await register(plane, n, batches=[batch], step=n, **({"parent": "tiny@1"} if n > 1 else {}))
+    assert [(await state(plane, n))["state"] for n in (1, 2)] == ["retired", "candidate"]
+    _, plan = await plane.ask("POST", "/training/anew", {"adapter": "2"})
+    assert (plan["adapters"], plan["start"], plan["between"]) == (["tiny@2"], "tiny", ["tiny@1"])
+    assert await _episodes(plane) == {f"t{n}-{i}" for n in (1, 2, 3) for i in (0, 1)}
+
+
 async def _leased(plane) -> tuple[str, str]:
     headers = (await first_lease(plane)).headers
     return headers["x-slipstream-batch"], headers["x-slipstream-lease"]

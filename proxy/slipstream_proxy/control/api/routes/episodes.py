@@ -310,21 +310,26 @@ async def train_anew(
     deps: Deps, names: Sequence[str], reason: str, without: Sequence[Name] = (), *, dry_run: bool = False
 ) -> c.TrainAnew:
     """These versions of a model, and what was made from them, are taken back, so that the trainer goes on from before
-    them. What else they were trained on comes to it once more, as stored groups do. ``without``: episodes whose groups
-    are left out.
+    them. What else they were trained on comes to it once more, as stored groups do; so does what is lost with them.
+    ``without``: episodes whose groups are left out.
     """
     items = deps.registry.items
     gone = sorted({*names, *c.descendants(items, names)} & items.keys(), key=lambda name: items[name].version)
     model = items[gone[0]].model
-    batches = list(dict.fromkeys(batch for name in gone for batch in items[name].batches))
-    epochs, plan = await deps.ask(deps.store.batches.plan_anew, batches, without)
     change = deps.lifecycle.changes.anew(model, gone, reason)
     start = deps.registry.live(model, {**items, **{a.name: a for a in change.changed}} if change else None)
+    between = c.left_behind(items, gone, start)
+    batches = list(dict.fromkeys(batch for name in [*between, *gone] for batch in items[name].batches))
+    newest = max((a for a in items.values() if a.model == model and a.batches), key=lambda a: a.version, default=None)
+    if newest is not None and newest.name in gone:  # the steps since then are its trainer's, and go with it
+        steps = await unpublished(deps)
+        batches += [s.batch for s in steps if s.model == model and s.step is not None]
+    epochs, plan = await deps.ask(deps.store.batches.plan_anew, batches, without)
     if not dry_run:
         await deps.lifecycle.anew(model, gone, reason)
         for times, groups in epochs.items():
             await ask_again(deps, groups, times)
-    return c.TrainAnew(**plan.model_dump(), adapters=gone, start=start)
+    return c.TrainAnew(**plan.model_dump(), adapters=gone, start=start, between=between)
 
 
 async def ask_again(deps: Deps, groups: Sequence[str], epochs: int) -> None:
