@@ -25,6 +25,7 @@ from slipstream.contract.adapters import ReplayQuestion as ReplayQuestion
 from slipstream.contract.adapters import ReplaySet as ReplaySet
 from slipstream.contract.adapters import ReplayShown as ReplayShown
 from slipstream.contract.adapters import ReplayVerdict as ReplayVerdict
+from slipstream.contract.adapters import TrainedOn as TrainedOn
 from slipstream.contract.adapters import check_lora_rank as check_lora_rank
 from slipstream.contract.adapters import descendants as descendants
 from slipstream.contract.adapters import fallen as fallen

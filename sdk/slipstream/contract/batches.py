@@ -78,8 +78,8 @@ class TrainAnew(TrainAgain):
     start: str
     """What new runs get, and training goes on from."""
     between: list[str] = Field(default_factory=list)
-    """Versions between ``start`` and ``adapters``, as the gate had not decided on them. Training goes on from before them:
-    what they were trained on comes once more, too.
+    """Versions between ``start`` and ``adapters``, as the gate had not decided on them. Training goes on from before
+    them: what they were trained on comes once more, too.
     """
 
 

@@ -272,7 +272,8 @@ async def _forget(ctx: Ctx, names: Sequence[Name]) -> tuple[Forgotten, list[str]
 async def unpublished(deps: Deps) -> list[c.TaughtStep]:
     """Batches that the trainer has, and steps that no version has yet."""
     ours = [a for a in deps.registry.items.values() if a.batches]
-    newest = {a.model: a.step or 0 for a in sorted(ours, key=lambda a: a.step or 0)}
+    leased = [a for a in ours if "offline" not in a.meta]  # another counts steps of its own
+    newest = {a.model: a.step or 0 for a in sorted(leased, key=lambda a: a.step or 0)}
     listed = {batch for a in ours for batch in a.batches}
     return [s for s in await deps.ask(deps.store.batches.unpublished, newest) if s.batch not in listed]
 
