@@ -97,6 +97,7 @@ class ExportQuery(FilterQuery):
         "agent's (sft), or are preferred to them (dpo).",
     )
     form: Literal["auto", "deltas"] = Field("auto", description="Of the calls in jsonl and parquet, as in one episode.")
+    temporary: bool = Field(False, description="Nobody keeps the file, so forgetting does not name it.")
 
 
 class KeyQuery(Query):
@@ -356,4 +357,6 @@ async def _retrain(ctx: Ctx, adapters: Sequence[str]) -> list[str]:
 async def get_export(ctx: Ctx) -> web.StreamResponse:
     """Datasets: JSON lines of episodes, SFT or DPO rows, Parquet."""
     q: ExportQuery = ctx.query
-    return await export.send(ctx, wanted(ctx, q, limit=1000), q.format, form=q.form, edited=q.edits)
+    return await export.send(
+        ctx, wanted(ctx, q, limit=1000), q.format, form=q.form, edited=q.edits, temporary=q.temporary
+    )
