@@ -74,6 +74,7 @@ class FakeControl:
     gaps: dict[str, Json] = field(default_factory=dict)
     done: dict[str, str] = field(default_factory=dict)
     adapters: dict[str, Json] = field(default_factory=dict)
+    registered: list[Json] = field(default_factory=list)
     live: str = ""
     forgotten: list[str] = field(default_factory=list)
     """Batches of which an episode was forgotten."""
@@ -291,6 +292,7 @@ class FakeControl:
     async def register(self, request: web.Request) -> web.Response:
         body = await request.json()
         name = body["path"]
+        self.registered.append(body)
         made = {"name": name, "model": self.model, "version": int(name.rpartition("@")[2]), "state": "live"}
         made |= {"created": 1.0, "path": name, "parent": body["parent"], "step": body["step"], "meta": body["meta"]}
         adapter = self.adapters.setdefault(name, made | {"batches": body["batches"]})

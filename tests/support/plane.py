@@ -89,6 +89,7 @@ class Plane:
         request: dict | None = None,
         reply: str = "hi",
         message: dict | None = None,
+        answer: dict | None = None,
         **head,
     ) -> str:
         """Spool a chat call as a data plane would, with ids and log-probabilities."""
@@ -99,11 +100,11 @@ class Plane:
             **(request or {}),
         }
         answer = {
-            "id": "c", "object": "chat.completion", "model": adapter, "prompt_token_ids": [1, 2, 3],
+            **{"id": "c", "object": "chat.completion", "model": adapter, "prompt_token_ids": [1, 2, 3],
             "choices": [{"index": 0, "finish_reason": "stop", "message": message or {"role": "assistant", "content": reply}, "token_ids": [4, 5],
                          "logprobs": {"content": [{"token": "h", "logprob": -0.5, "bytes": [104], "top_logprobs": []},
                                                   {"token": "i", "logprob": -0.25, "bytes": [105], "top_logprobs": []}]}}],
-            "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+            "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}}, **(answer or {}),
         }  # fmt: skip
         now = self.deps.now()
         fields = {

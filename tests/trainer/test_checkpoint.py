@@ -40,6 +40,10 @@ def test_everything_comes_back(tiny, tmp_path) -> None:
     assert torch.equal(torch.rand(3), expected)
     assert all(torch.equal(p, weights[n]) for n, p in trainer.model.named_parameters() if p.requires_grad)
     assert (path / "adapter" / "adapter_model.safetensors").is_file()
+    found.set_told(path)
+    assert '"e"' not in (path / "state.json").read_text(), "the proxy has the ack: clients' ids are not kept"
+    state = replace(state, advantages={})
+    assert found.read(path) == state
     older = json.loads((path / "state.json").read_text())
     del older["traffic"]
     (path / "state.json").write_text(json.dumps(older))

@@ -9,6 +9,7 @@ from tests.support.tiny import make_config
 
 from slipstream.contract import CallRecord, EpisodeDetail, FeedbackIn, Reward
 from slipstream.errors import StartError
+from slipstream_trainer.run import export_training
 from slipstream_trainer.run.distill import distill, edits_of, lines_of, told
 
 NOWHERE = "http://127.0.0.1:9"
@@ -65,11 +66,14 @@ def says(config, adapter: Path, word: str) -> float:
 
 
 @pytest.mark.parametrize("method", ["sft", "dpo", "kto"])
-def test_the_better_runs_are_learned(tiny, tmp_path, method: str) -> None:
+def test_the_better_runs_are_learned(tiny, tmp_path, method: str, monkeypatch) -> None:
+    told, publish = [], export_training.publish_adapter
+    monkeypatch.setattr(export_training, "publish_adapter", lambda *a: (told.append(a[-1]), publish(*a))[1])
     config = make_config(tiny, tmp_path / "data", learning_rate="auto")
     source = written(tmp_path / "x.jsonl", good_and_bad())
     figures = distill(config, source, method=method, teacher="gpt", out=tmp_path / "out")  # type: ignore[arg-type]
     assert figures["loss"] < figures["loss_base"] - 0.01
+    assert len({(e.key, e.episode) for e in told[0]}) == figures["runs"], "so that forgetting one finds the version"
     assert figures["rows"] == (24 if method == "kto" else 12)
     assert figures["left_out"] == ({"not_chosen": 12} if method == "sft" else {})
     assert says(config, tmp_path / "out", "w9") > says(config, tmp_path / "out", "w20") + 0.02

@@ -33,6 +33,25 @@ def test_an_export_becomes_an_adapter(tiny, tmp_path) -> None:
     assert (tmp_path / "data" / "adapters" / "tiny@1" / "adapter_config.json").is_file()
 
 
+def test_what_is_registered_names_its_episodes_and_its_parent(tiny, tmp_path) -> None:
+    found = export(tmp_path / "x.jsonl", 4)
+    rows = [
+        json.loads(line) | {"key": "-", "group": f"g{n % 2}"} for n, line in enumerate(found.read_text().split("\n"))
+    ]
+    found.write_text("\n".join(json.dumps(row | {"reward": float(n > 1)}) for n, row in enumerate(rows)))
+    with serve(FakeControl()) as control:
+        config = make_config(tiny, tmp_path / "data", max_ratio=1e6, max_kl=1e6)
+        assert train(config, from_export=found, url=control.url) == 0
+        start = str(config.adapters_dir / "tiny@1")
+        config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"init_adapter": start})})
+        assert train(config, from_export=found, url=control.url) == 0
+        first, second = control.registered
+    assert sorted((e["key"], e["episode"], e["group"], e["reward"]) for e in first["episodes"]) == [
+        ("-", f"e{n}", f"g{n % 2}", float(n > 1)) for n in range(4)
+    ]
+    assert (first["parent"], second["parent"], second["meta"]) == (None, "tiny@1", {"offline": True})
+
+
 def test_once_then_resume_is_the_same_as_in_one_go(tiny, tmp_path) -> None:
     found = export(tmp_path / "x.jsonl")
     made = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -439,7 +440,7 @@ def parsed(
     bad = None
     if reply:
         try:
-            found = read(reply, stream=head.stream)
+            found = _with_ids(read(reply, stream=head.stream))
         except Exception:  # an aborted call's is cut off somewhere
             bad = "unreadable"
     if len(found[1]) > MOST_CHOICES:
@@ -452,6 +453,20 @@ def parsed(
     if error is None and head.status >= 400:
         error = reply[:4096].decode("utf-8", "replace")
     return Parsed(*texts(body), sampling_of(body), prompt, choices, reason, error)
+
+
+def _with_ids(found: Read) -> Read:
+    """The reply; without its tokens, where they are none that the store can hold: its text is kept."""
+    prompt, choices, error = found
+    try:
+        array("i", prompt)
+        for choice in choices:
+            array("i", choice.completion_ids), array("f", choice.logprobs)
+    except (TypeError, ValueError, OverflowError):
+        for choice in choices:
+            choice.completion_ids, choice.logprobs = [], []
+        return [], choices, error
+    return found
 
 
 def why_not(head: CallHead, sampling: str | None, prompt: list[int], choices: list[Choice]) -> str | None:

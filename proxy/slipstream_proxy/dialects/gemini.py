@@ -17,6 +17,7 @@ from slipstream_proxy.dialects.chat import canonical
 from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, thought
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
+from slipstream_proxy.usage import count_of, usage_in
 
 PATH: Final = re.compile(r"/v1(?:beta)?/models/(.+):(generateContent|streamGenerateContent)(?:\?(.*))?")
 _STATUS: Final = {
@@ -244,11 +245,11 @@ def _result(response: Json) -> str:
 
 
 def _usage(usage: JsonObject) -> JsonObject:
-    said = usage.get("completion_tokens") or 0
-    thought = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-    made: JsonObject = {"promptTokenCount": usage.get("prompt_tokens") or 0, "candidatesTokenCount": said - thought}
-    made["totalTokenCount"] = usage.get("total_tokens") or made["promptTokenCount"] + said
+    asked, said = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
+    thought = count_of(usage.get("completion_tokens_details"), "reasoning_tokens")
+    cached = count_of(usage.get("prompt_tokens_details"), "cached_tokens")
+    made: JsonObject = {"promptTokenCount": asked, "candidatesTokenCount": max(0, said - thought)}
+    made["totalTokenCount"] = count_of(usage, "total_tokens") or asked + said
     if thought:
         made["thoughtsTokenCount"] = thought
     if cached:
@@ -291,7 +292,7 @@ class GeminiTranslator(ChatEvents):
     def whole(self, reply: bytes) -> bytes:
         read = loads(reply)
         self._begin(read)
-        self.usage = read.get("usage") or {}
+        self.usage = usage_in(read, {})
         made: list[JsonObject] = []
         for choice in read["choices"]:
             message = choice["message"]
@@ -318,7 +319,7 @@ class GeminiTranslator(ChatEvents):
 
     def _events(self, read: JsonObject) -> list[bytes]:
         self._begin(read)
-        self.usage = read.get("usage") or self.usage
+        self.usage = usage_in(read, self.usage)
         made: list[JsonObject] = []
         for choice in read["choices"]:
             index, delta = choice.get("index") or 0, choice["delta"]

@@ -26,18 +26,20 @@ from slipstream_proxy.dialects.chat import canonical
 from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items, thought
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
+from slipstream_proxy.usage import count_of
 
 
 def _usage(usage: Json) -> dict[str, int]:
     if not isinstance(usage, dict):
         return {"input_tokens": 0, "output_tokens": 0}
-    details = usage.get("prompt_tokens_details") or {}
-    read, written = details.get("cached_tokens"), details.get("created_cache_tokens")
-    made = {"input_tokens": max(0, usage["prompt_tokens"] - (read or 0) - (written or 0))}
-    made["output_tokens"] = usage.get("completion_tokens") or 0
-    if written is not None:
+    details = usage.get("prompt_tokens_details")
+    known = details if isinstance(details, dict) else {}
+    read, written = count_of(known, "cached_tokens"), count_of(known, "created_cache_tokens")
+    made = {"input_tokens": max(0, count_of(usage, "prompt_tokens") - read - written)}
+    made["output_tokens"] = count_of(usage, "completion_tokens")
+    if known.get("created_cache_tokens") is not None:
         made["cache_creation_input_tokens"] = written
-    if read is not None:
+    if known.get("cached_tokens") is not None:
         made["cache_read_input_tokens"] = read
     return made
 

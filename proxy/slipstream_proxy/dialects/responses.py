@@ -34,6 +34,7 @@ from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, item
 from slipstream_proxy.dialects.token_arrays import prompt_length
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
+from slipstream_proxy.usage import count_of, usage_in
 
 _COPIED = (
     "temperature",
@@ -454,8 +455,8 @@ class ResponsesTranslator(ChatEvents):
         read = loads(reply)
         choice = read["choices"][0]
         message = choice["message"]
-        self.model, self.usage, self.finish = read["model"], read.get("usage") or {}, choice.get("finish_reason")
-        self.prompt = self.usage.get("prompt_tokens", 0)
+        self.model, self.usage, self.finish = read["model"], usage_in(read, {}), choice.get("finish_reason")
+        self.prompt = count_of(self.usage, "prompt_tokens")
         if thoughts := thought(message):
             self.output.append(_reasoned(thoughts, _id("rs"), None))
         if message.get("content"):
@@ -517,23 +518,23 @@ class ResponsesTranslator(ChatEvents):
 
     def _usage(self) -> JsonObject:
         usage = self.usage
-        details = usage.get("prompt_tokens_details") or {}
+        details = usage.get("prompt_tokens_details")
         return {
-            "input_tokens": usage.get("prompt_tokens", 0),
+            "input_tokens": count_of(usage, "prompt_tokens"),
             "input_tokens_details": {
-                "cached_tokens": details.get("cached_tokens") or 0,
-                "cache_write_tokens": details.get("created_cache_tokens") or 0,
+                "cached_tokens": count_of(details, "cached_tokens"),
+                "cache_write_tokens": count_of(details, "created_cache_tokens"),
                 "input_tokens_per_turn": [],
                 "cached_tokens_per_turn": [],
             },
-            "output_tokens": usage.get("completion_tokens", 0),
+            "output_tokens": count_of(usage, "completion_tokens"),
             "output_tokens_details": {
-                "reasoning_tokens": (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0,
+                "reasoning_tokens": count_of(usage.get("completion_tokens_details"), "reasoning_tokens"),
                 "tool_output_tokens": 0,
                 "output_tokens_per_turn": [],
                 "tool_output_tokens_per_turn": [],
             },
-            "total_tokens": usage.get("total_tokens", 0),
+            "total_tokens": count_of(usage, "total_tokens"),
         }
 
     def _end(self) -> bytes | None:
@@ -552,7 +553,7 @@ class ResponsesTranslator(ChatEvents):
             self.prompt = len(read.get("prompt_token_ids") or ()) or prompt_length(read)
             begun = self._response("in_progress")
             made = [self._sse(f"response.{kind}", {"response": begun}) for kind in ("created", "in_progress")]
-        self.usage = read.get("usage") or self.usage
+        self.usage = usage_in(read, self.usage)
         for choice in read["choices"]:
             self.finish = choice.get("finish_reason") or self.finish
             for part in _split(choice["delta"]):

@@ -25,10 +25,12 @@ from slipstream.contract.adapters import ReplayQuestion as ReplayQuestion
 from slipstream.contract.adapters import ReplaySet as ReplaySet
 from slipstream.contract.adapters import ReplayShown as ReplayShown
 from slipstream.contract.adapters import ReplayVerdict as ReplayVerdict
+from slipstream.contract.adapters import TrainedOn as TrainedOn
 from slipstream.contract.adapters import check_lora_rank as check_lora_rank
 from slipstream.contract.adapters import descendants as descendants
 from slipstream.contract.adapters import fallen as fallen
 from slipstream.contract.adapters import folder_of as folder_of
+from slipstream.contract.adapters import left_behind as left_behind
 from slipstream.contract.audit import Annotation as Annotation
 from slipstream.contract.audit import AnnotationIn as AnnotationIn
 from slipstream.contract.audit import Annotations as Annotations

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, StringConstraints, model_validator
 
-from slipstream.contract.base import Id, Model
+from slipstream.contract.base import Finite, Id, Model
+from slipstream.contract.names import NamedEpisode
 
 MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes as ``--max-lora-rank``. An adapter may have any rank up to that."""
@@ -37,6 +38,18 @@ def folder_of(adapter: str) -> str:
     return adapter.replace("/", "--")
 
 
+class TrainedOn(Model):
+    """An episode that a version was trained on without a lease, from a file."""
+
+    key: str
+    episode: NamedEpisode
+    group: Id | None = None
+    """What the trainer may train on once more in place of the version. None: it was not learned from its rewards as
+    groups are (`slipstream distill`).
+    """
+    reward: Finite | None = None
+
+
 class AdapterIn(Model):
     """``POST adapters``: a folder under ``adapters.dir`` (a multipart upload of the files makes that folder itself)."""
 
@@ -46,6 +59,8 @@ class AdapterIn(Model):
     step: int | None = None
     parent: str | None = None
     batches: list[Id] = Field(default_factory=list)
+    episodes: list[TrainedOn] = Field(default_factory=list)
+    """Where there are no batches, what it was trained on: they become a batch, so that forgetting finds the version."""
     meta: dict[str, JsonValue] = Field(default_factory=dict)
 
 
@@ -355,6 +370,27 @@ def descendants(adapters: Mapping[str, Adapter], names: Collection[str]) -> list
         if a.parent in found:
             found.add(a.name)
     return [a.name for a in ordered if a.name in found and a.name not in names]
+
+
+def left_behind(adapters: Mapping[str, Adapter], gone: Collection[str], start: str) -> list[str]:
+    """Versions that those which are taken back were made from, and that ``start`` does not have in it, as the gate had
+    not decided on them: what they learned goes with the others. By version.
+    """
+    kept, found = {*_line(adapters, start)}, set[str]()
+    for name in gone:
+        found.update(_line(adapters, name))
+    ended = (AdapterState.ROLLED_BACK, AdapterState.REFUSED)
+    between = [adapters[name] for name in found - kept - {*gone}]
+    return [a.name for a in sorted(between, key=lambda a: a.version) if a.state not in ended and not a.anew]
+
+
+def _line(adapters: Mapping[str, Adapter], name: str | None) -> Iterator[str]:
+    """A version and what it was made from."""
+    seen: set[str] = set()
+    while name is not None and name not in seen and (a := adapters.get(name)) is not None:
+        yield name
+        seen.add(name)
+        name = a.parent
 
 
 class AdapterList(Model):

@@ -77,6 +77,10 @@ class TrainAnew(TrainAgain):
     """What is taken back: the first version, and what was made from it."""
     start: str
     """What new runs get, and training goes on from."""
+    between: list[str] = Field(default_factory=list)
+    """Versions between ``start`` and ``adapters``, as the gate had not decided on them. Training goes on from before
+    them: what they were trained on comes once more, too.
+    """
 
 
 class TaughtStep(Model):

@@ -39,7 +39,7 @@ def first(row: Mapping[str, Value], *names: str) -> Value:
 
 def whole(value: Value) -> int | None:
     """A count; None: it is none."""
-    if isinstance(value, str) and value.isdecimal():
+    if isinstance(value, str) and value.isdecimal() and len(value) < 16:
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
         return None

@@ -59,10 +59,14 @@ def json_line(episode: EpisodeDetail) -> str:
 
 
 def parts(episodes: Iterable[EpisodeDetail]) -> Iterator[list[JsonObject]]:
-    """In parts of the size of one import request."""
+    """In parts of the size of one import request. An episode that comes twice is taken once, as it came first."""
     part: list[JsonObject] = []
     weight = 0
+    seen: set[tuple[str, str]] = set()
     for episode in episodes:
+        if (episode.key, episode.id) in seen:
+            continue
+        seen.add((episode.key, episode.id))
         size = len(json_line(episode))
         if part and (len(part) == PART or weight + size > PART_CHARACTERS):
             yield part

@@ -197,7 +197,9 @@ to be told how many tokens the answer has.
 
 def tokens_of(answer: JsonObject, kind: str) -> int:
     """As its usage says; 0 where it has none."""
-    return int((answer.get("usage") or {}).get(kind) or 0)
+    usage = answer.get("usage")
+    count = usage.get(kind) if isinstance(usage, dict) else None
+    return count if type(count) is int and 0 < count < 2**31 else 0
 
 
 class Replayer:

@@ -77,6 +77,42 @@ async def test_versions_are_made_anew_without_episodes_that_are_named(make_plane
     assert (await plane.ask("POST", "/training/anew", {"adapter": "1"}, scopes=["trainer"]))[0] == 403
 
 
+async def test_what_is_lost_with_them_comes_to_the_trainer_too(make_plane) -> None:
+    """The gate had not decided on the version before, and a step has no version yet."""
+    plane = await make_plane(groups={"size": 2}, gate={"holdout": 0.2, "pace": "go"})
+    for n in (1, 2, 3):
+        await group_of(plane, f"t{n}", [0.0, 1.0])
+        batch, lease = await _leased(plane)
+        await _ack(plane, batch, lease, step=n, **({"adapter": f"tiny@{n}"} if n < 3 else {}))
+        if n < 3:
+            await register(plane, n, batches=[batch], step=n, parent="tiny@1" if n > 1 else None)
+    assert [(await state(plane, n))["state"] for n in (1, 2)] == ["retired", "candidate"]
+    _, plan = await plane.ask("POST", "/training/anew", {"adapter": "2"})
+    assert (plan["adapters"], plan["start"], plan["between"]) == (["tiny@2"], "tiny", ["tiny@1"])
+    assert await _episodes(plane) == {f"t{n}-{i}" for n in (1, 2, 3) for i in (0, 1)}
+
+
+async def test_a_version_that_was_made_from_a_file_is_found_by_its_episodes(make_plane) -> None:
+    """Its groups are no less new to the trainer than before."""
+    plane = await make_plane(groups={"size": 2}, store={"forget": "retrain"})
+    for n in (1, 2):
+        await group_of(plane, f"t{n}", [0.0, 1.0])
+    await plane.ask("DELETE", "/episodes/t1-0")
+    told = [{"key": "-", "episode": name} for name in ("t2-0", "t2-1", "never-seen")]
+    _, first = await register(plane, 1, episodes=told)
+    _, second = await register(plane, 2, parent="tiny@1", episodes=[{"key": "-", "episode": "t1-0"}])
+    assert (first["state"], second["anew"]) == ("live", True), "what is forgotten already takes it back at once"
+    assert len(await _trained(plane, 1)) == 2
+    assert (await plane.ask("POST", "/adapters", {"path": "tiny@1", "episodes": told}))[1]["batches"] == first[
+        "batches"
+    ]
+    _, plan = await plane.ask("POST", "/training/again", {"epochs": 1, "dry_run": True})
+    assert plan["groups"] == 1, "imitated, and not trained on as a group"
+    _, said = await plane.ask("POST", "/forget", {"episodes": ["t2-1"]})
+    assert (said["adapters"], said["anew"]) == (["tiny@1"], ["tiny@1", "tiny@2"])
+    assert (await plane.ask("GET", "/adapters"))[1]["live"] == {"tiny": "tiny"}
+
+
 async def _leased(plane) -> tuple[str, str]:
     headers = (await first_lease(plane)).headers
     return headers["x-slipstream-batch"], headers["x-slipstream-lease"]

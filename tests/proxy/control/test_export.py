@@ -68,7 +68,7 @@ async def test_who_forgets_is_told_of_the_datasets(plane):
         await plane.call(name, done=True)
         await plane.seen(name)
     made = []
-    for query in ("format=jsonl", "format=parquet", "format=sft&state=open"):
+    for query in ("format=jsonl", "format=parquet", "format=sft&state=open", "format=jsonl&temporary=true"):
         r = await plane.client.get(f"/slipstream/v1/export?{query}", headers=plane.as_())
         await r.read()
         made.append(r.headers["x-slipstream-export"])

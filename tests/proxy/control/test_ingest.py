@@ -5,6 +5,7 @@ import json
 
 import duckdb
 import psycopg
+import pytest
 from tests.support.plane import until
 
 from slipstream.shared.backoff import rest
@@ -40,6 +41,22 @@ async def test_a_call_that_cannot_be_parsed_is_kept_without_its_text(plane):
     odd = await plane.seen("odd")
     assert (odd["call_list"][0]["trainable"], odd["call_list"][0]["messages"]) == (False, [])
     assert plane.deps.ingester.stats.unreadable == 1
+
+
+@pytest.mark.parametrize(
+    "answer, counts",
+    [
+        ({"prompt_token_ids": None, "usage": {"prompt_tokens": 2**31, "completion_tokens": 10**30}}, [0, 2]),
+        ({"prompt_token_ids": [2**31], "usage": {"prompt_tokens": 7, "completion_tokens": -1}}, [7, 2]),
+        ({"prompt_token_ids": ["a"], "usage": None}, [0, 2]),
+    ],
+)
+async def test_a_count_that_is_none_is_left_out_and_the_call_kept(plane, answer, counts):
+    await plane.call("w", answer=answer, reply="said")
+    (call,) = (await plane.seen("w"))["call_list"]
+    assert [call["prompt_tokens"], call["completion_tokens"]] == counts
+    assert (call["reply"][0]["content"], call["trainable"]) == ("said", False)
+    assert plane.deps.ingester.stats.skipped == 0
 
 
 async def test_a_record_that_is_none_stops_nothing(plane):

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from slipstream.config import Config
-from slipstream.contract import THUMBS, CallRecord, EpisodeDetail, EpisodeState, Reward, Split
+from slipstream.contract import THUMBS, CallRecord, EpisodeDetail, EpisodeState, Reward, Split, TrainedOn
 from slipstream.errors import StartError
 from slipstream.imports.inputs import messages_of
 from slipstream.imports.report import Place, Report
@@ -74,12 +74,17 @@ class Material:
     """What is trained on. A part is what one run, or two, teach: held out as a whole."""
 
     parts: list[list[TaughtRow]] = field(default_factory=list)
-    runs: int = 0
+    taught: list[TaughtRun] = field(default_factory=list)
+    """The runs that are used."""
     pairs: bool = False
     left_out: Counter[str] = field(default_factory=Counter)
     """Reason → runs."""
     calls_left_out: Counter[str] = field(default_factory=Counter)
     """Reason → calls of runs."""
+
+    @property
+    def runs(self) -> int:
+        return len(self.taught)
 
 
 class RunReader:
@@ -217,7 +222,7 @@ def _imitate(runs: list[TaughtRun], least: float | None, lesson: Material) -> No
         if why := _not_good(run, least, best[run.group]):
             lesson.left_out[why] += 1
         else:
-            lesson.runs += 1
+            lesson.taught.append(run)
             lesson.parts.append([{"ids": line.ids, "said": line.said} for line in run.imitated])
             lesson.calls_left_out["thumbs_down"] += sum(run.of_people(s.call) is False for s in run.samples)
 
@@ -237,7 +242,7 @@ def _prefer(runs: list[TaughtRun], least: float | None, lesson: Material) -> Non
     groups: dict[str, list[TaughtRun]] = {}
     for run in runs:
         if run.edits:
-            lesson.runs += 1
+            lesson.taught.append(run)
             lesson.parts.append([_pair(good, bad) for good, bad in run.edits.values()])
         elif run.reward is None:
             lesson.left_out["no_reward"] += 1
@@ -250,8 +255,8 @@ def _prefer(runs: list[TaughtRun], least: float | None, lesson: Material) -> Non
             better = (good.reward or 0.0) > (bad.reward or 0.0)
             if better and good.imitated and (least is None or (good.reward or 0.0) >= least):
                 lesson.parts.append([_pair(_longest(good.imitated), _longest(lines_of(bad.samples)))])
+                lesson.taught += (good, bad)
                 used += 2
-        lesson.runs += used
         if why := "alone" if len(group) == 1 else "equal_rewards" if not used else "in_no_pair":
             lesson.left_out[why] += len(group) - used
     lesson.left_out = +lesson.left_out
@@ -284,7 +289,7 @@ def _label(runs: list[TaughtRun], least: float | None, lesson: Material) -> None
             lines = lines_of(run.samples, {call for call, label in labels.items() if label is good})
             part += [{"ids": line.ids, "said": line.said, "good": good} for line in lines]
         if part:
-            lesson.runs += 1
+            lesson.taught.append(run)
             lesson.parts.append(part)
         else:
             lesson.left_out["no_reward"] += 1
@@ -373,7 +378,9 @@ def distill(
     model, tokenizer = load_policy(plain)
     learned = teach(plain, model, getattr(tokenizer, "tokenizer", tokenizer), lesson.parts, method, epochs)
     meta: dict[str, JsonValue] = {"distilled_from": teacher or "stored runs", "method": method, "runs": lesson.runs}
-    adapter = publish_adapter(config, model, Path(out) if out else None, None, url, key, {**meta, **learned})
+    names = (run.name.partition("/") for run in lesson.taught)
+    episodes = [TrainedOn(key=key_id, episode=episode) for key_id, _, episode in names]
+    adapter = publish_adapter(config, model, Path(out) if out else None, None, url, key, {**meta, **learned}, episodes)
     return figures | learned | {"adapter": adapter}
 
 

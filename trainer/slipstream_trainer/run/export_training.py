@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterable
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +13,11 @@ from pydantic import JsonValue
 
 from slipstream.client import Client
 from slipstream.config import Config
+from slipstream.contract import TrainedOn, folder_of
 from slipstream.errors import ApiError, StartError
 from slipstream_trainer.algorithm.guards import Snapshot
 from slipstream_trainer.batch.dataset import group_batches, read_rows, samples_of
-from slipstream_trainer.batch.rows import exact_continuations, untrainable
+from slipstream_trainer.batch.rows import Sample, exact_continuations, untrainable
 from slipstream_trainer.versions.adapter_folder import next_version, write_adapter
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState, only_one
 from slipstream_trainer.versions.events import line
@@ -105,6 +108,7 @@ def _from_export(
     batches = group_batches(samples, t.max_groups)
     bar = _bar(len(batches), skip)
     stepped, reporter = 0, Reporter(trainer)
+    taught = [s for batch in batches[:skip] for s in batch]
     for number, batch in enumerate(batches):
         if number < skip or (t.max_steps is not None and state.step >= t.max_steps) or (once and stepped):
             continue
@@ -112,6 +116,7 @@ def _from_export(
         if result.outcome == "step":
             stepped += 1
             state.step += 1
+            taught += batch
             log.info("%s", line(result.figures | {"step": state.step}))
             reporter.step(state.step, result.figures)
         else:
@@ -123,8 +128,23 @@ def _from_export(
     bar.close()
     reporter.end()
     if stepped:
-        publish_adapter(config, trainer.model, out, state.step, url, key)
+        meta: dict[str, JsonValue] = {"offline": True}
+        publish_adapter(config, trainer.model, out, state.step, url, key, meta, trained_on(taught))
     return 0 if stepped else 1
+
+
+def trained_on(taught: Iterable[Sample]) -> list[TrainedOn]:
+    """The samples' episodes. A file that ``slipstream export`` did not write may name none."""
+    found = {(s.key, s.episode): s for s in taught if s.trainable and s.key}
+    return [
+        TrainedOn(
+            key=s.key,
+            episode=s.episode,
+            group=s.group if "/" not in s.group else None,  # made up: the file names no group
+            reward=float(s.reward) if isfinite(s.reward) else None,
+        )
+        for s in found.values()
+    ]
 
 
 def _bar(total: int, initial: int) -> Any:
@@ -140,7 +160,8 @@ def publish_adapter(
     step: int | None,
     url: str | None,
     key: str | None,
-    meta: dict[str, JsonValue] | None = None,
+    meta: dict[str, JsonValue],
+    episodes: list[TrainedOn],
 ) -> str:
     """Write the adapter to ``out``. None: as the next version, which the proxy is told of if it answers.
 
@@ -151,7 +172,7 @@ def publish_adapter(
         write_adapter(trained, out, config.engine.max_lora_rank)
         log.info("wrote %s", out)
         return str(out)
-    from slipstream.contract import AdapterIn, folder_of
+    from slipstream.contract import AdapterIn
 
     with Client(url, key) as client:
         try:
@@ -163,5 +184,8 @@ def publish_adapter(
         write_adapter(trained, folder, config.engine.max_lora_rank)
         log.info("wrote %s", folder)
         if known is not None:
-            client.add_adapter(AdapterIn(path=folder.name, model=model, step=step, meta=meta or {}))
+            begun = Path(config.trainer.init_adapter or "").name
+            parent = next((a.name for a in known.adapters if a.model == model and a.path == begun), None)
+            made = AdapterIn(path=folder.name, model=model, step=step, parent=parent, episodes=episodes, meta=meta)
+            client.add_adapter(made)
     return name

@@ -277,7 +277,13 @@ class Worker:
     ) -> tuple[str, Literal["skipped", "released"]] | None:
         """Why the step counts for nothing, and what becomes of its groups. The weights are those of before."""
         rolled_back = self.current.fallen
+        anew = rolled_back is not None and self.current.known[rolled_back].anew
         if self.current.go_back_if_taken():
+            if anew:
+                return (
+                    f"{rolled_back} is made anew, and {before.weights}, which this step started from, with it",
+                    "released",
+                )
             if rolled_back:
                 return f"{before.weights}, which this step started from, was rolled back meanwhile", "skipped"
             return f"{FORGOTTEN} that {before.weights}, which this step started from, was trained on", "released"

@@ -139,6 +139,8 @@ class Checkpoints:
         self.folder, self.keep = folder, keep
         folder.mkdir(parents=True, exist_ok=True)
         sweep(folder)
+        for path in filter(self.told, self._folders()):
+            self._without_names(path)
 
     def all(self) -> list[Path]:
         """Checkpoints whose ``state.json`` can be read, oldest first."""
@@ -213,7 +215,18 @@ class Checkpoints:
         return (path / DONE).exists()
 
     def set_told(self, path: Path) -> None:
+        self._without_names(path)
         (path / DONE).touch()
+
+    def _without_names(self, path: Path) -> None:
+        """The ids of episodes, which clients wrote, stay here only until the proxy has the ack with them."""
+        place = path / "state.json"
+        with contextlib.suppress(*UNREADABLE):
+            raw = json.loads(place.read_text())
+            if raw.get("advantages") or raw.get("words"):
+                temporary = path / "state.json.part"
+                temporary.write_text(json.dumps(raw | {"advantages": {}, "words": {}}))
+                temporary.replace(place)
 
     def prune(self, wanted: Collection[str], *, keep: int | None = None) -> None:
         """Remove old checkpoints; keep the newest of each name in ``wanted``, and what is not published yet. Those

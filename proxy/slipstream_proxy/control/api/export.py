@@ -290,12 +290,14 @@ def parquet(batches: Iterator[list[EpisodeDetail]]) -> Iterator[bytes]:
 
 
 async def send(
-    ctx: Ctx, wanted: EpisodeFilter, format: str, *, form: Form = "auto", edited: bool
+    ctx: Ctx, wanted: EpisodeFilter, format: str, *, form: Form = "auto", edited: bool, temporary: bool
 ) -> web.StreamResponse:
     store = ctx.deps.store
     export = f"export-{new_id()}"
 
     def note(names: list[tuple[str, str]]) -> None:
+        if temporary:
+            return
         try:
             store.archive.note_export(export, format, names, ctx.deps.now())
         except Exception as e:  # a full disk is a reason to take data out, not to keep it in

@@ -425,6 +425,7 @@ class Ingester:
             if not isinstance(item, RecordedCall):
                 self.stats.skip(call=False)
                 raise
+            item.head.extra.pop("usage", None)
             stripped = RecordedCall(item.head, textless(item.head, f"refused by the store: {type(e).__name__}"))
         try:
             self.store.ingest([stripped], positions)

@@ -150,8 +150,10 @@ CORRECTED = "corrected"
 """Cause of a trained group whose rewards are others by now than those that it was trained with."""
 WORDS = "words-"
 """How the ids of groups begin that are one episode and what a user said about it. The reward's id comes after it."""
-IN_WORDS = f"starts_with(grp, '{WORDS}')"
-"""Whether a member is in its batch with what a user said about it."""
+APART = "distilled"
+"""The group of batches' members that were imitated: their group was not trained on by its rewards."""
+IN_WORDS = f"(starts_with(grp, '{WORDS}') OR grp = '{APART}')"
+"""Whether a member is in its batch with what a user said about it, or to be imitated: without its group."""
 AGELESS = 2**31
 """Versions that a run may be behind where its age does not count."""
 

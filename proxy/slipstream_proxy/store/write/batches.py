@@ -57,7 +57,17 @@ from slipstream_proxy.store.learning.groups import (
 )
 from slipstream_proxy.store.learning.rewards import LatestReward, RewardTable, combine_calls
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
-from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, MemberRow, dump, eid_of, load, name_of
+from slipstream_proxy.store.tables.rows import (
+    BatchRow,
+    CallRow,
+    EpisodeRow,
+    MemberRow,
+    dump,
+    eid_of,
+    load,
+    name_of,
+    tomb_of,
+)
 from slipstream_proxy.store.tables.tallies import STALE_RUNS, get_meta, set_meta
 from slipstream_proxy.store.values import SAME, ArrowBatch, Name, Rules
 
@@ -544,7 +554,8 @@ class BatchQueue:
         """Whether the trainer's word on a batch counts. None: its lease is another's by now (409).
 
         → ``members`` of its mutation, ``{"model", "groups": [id], "episodes": [[key, episode, group, reward]]}``: with
-        them a rebuilt store knows what was trained on. Nothing, if the same was said before.
+        them a rebuilt store knows what was trained on (``apart``: without a lease, and its groups stay as they are).
+        Nothing, if the same was said before.
         """
         with self.db.read() as tx:
             found = tx.all("SELECT lease, state, model FROM t_batches WHERE id = ?", (batch,))
@@ -573,8 +584,12 @@ class BatchQueue:
         tx.insert("t_batches", [BatchRow(batch, ack.lease, "", known.get("model") or "", "expired", now, now)])
         named = known.get("episodes", ())
         rows = [MemberRow(batch, group, f"{key}/{episode}", *reward) for key, episode, group, *reward in named]
+        tombs = {tomb_of(row.eid): row.eid for row in rows}
+        sql = f"SELECT eid FROM t_episodes WHERE state = 'deleted' AND eid {IN}"
+        gone = {tombs[tomb]: tomb for (tomb,) in (tx.all(sql, (list(tombs),)) if rows else ())}
+        rows = [row._replace(eid=gone.get(row.eid, row.eid)) for row in rows]
         tx.insert("t_members", rows)
-        if rows:
+        if rows and "apart" not in known:
             # Only what trains is settled for good; a group of the rebuilt store may be another cut of the same
             # episodes.
             said = [r.grp for r in rows if r.grp.startswith(WORDS)]

@@ -87,7 +87,7 @@ def _stored(args: argparse.Namespace, wanted: dict[str, object], path: Path) -> 
     with connect(args) as client:
         try:
             with path.open("wb") as file:
-                file.writelines(client.export("jsonl", **wanted))
+                file.writelines(client.export("jsonl", **wanted, temporary=True))
         except Unavailable as e:
             raise StartError(f"{e}; without a proxy give --from-export FILE --out DIR") from e
     if not path.stat().st_size:

@@ -131,6 +131,8 @@ def _anew(client: Client, args: argparse.Namespace) -> int:
         f"{', '.join(plan.adapters)} {would} taken back; new runs get {plan.start}, and training goes on from it",
         f"{plan.groups} groups of {plan.episodes} episodes {would} trained on anew{left}",
     ]
+    if plan.between:
+        lines.append(f"with them those of {', '.join(plan.between)}, which training loses with them")
     print(plan.model_dump_json() if args.json else "\n".join(lines))
     return 0 if plan.groups else 1
 

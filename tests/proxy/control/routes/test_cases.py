@@ -5,6 +5,9 @@ import json
 import pytest
 from tests.support.plane import until
 
+from slipstream.contract import EpisodeDetail
+from slipstream.replay.cases import parts
+
 
 async def filled(plane, count: int = 6) -> None:
     for n in range(count):
@@ -46,6 +49,12 @@ async def test_a_set_moves_to_another_store_and_is_trained_on_by_nobody(plane):
     assert (status, body["set"]["cases"], body["changed"]) == (200, 2, 2)
     _, again = await plane.ask("POST", "/cases/moved/import", {"episodes": lines})
     assert (again["set"], again["changed"]) == (body["set"], 0)
+    twice = [*lines, *(line | {"reward": 9.0} for line in lines)]
+    _, again = await plane.ask("POST", "/cases/moved/import", {"episodes": twice})
+    assert (again["set"], again["changed"]) == (body["set"], 0), "each as it came first"
+    assert [line["id"] for part in parts(map(EpisodeDetail.model_validate, twice)) for line in part] == [
+        line["id"] for line in lines
+    ]
     _, moved = await plane.ask("GET", "/cases/moved", params={"whole": "1"})
     assert [c["detail"]["call_list"][0]["prompt_ids"] for c in moved["cases"]] == [[1, 2, 3]] * 2
     assert {e["id"] for e in (await plane.ask("GET", "/episodes"))[1]["episodes"]} == {"e0", "e1"}

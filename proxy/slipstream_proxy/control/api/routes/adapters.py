@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -27,7 +28,9 @@ from slipstream_proxy.control.gate.report import joined, last_reading
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.log.ids import new_id
+from slipstream_proxy.store.learning.groups import APART
 from slipstream_proxy.store.read.status import plural
+from slipstream_proxy.store.tables.rows import mark_of
 
 ADAPTER = "/adapters/{adapter:[A-Za-z0-9._~@%-]{1,160}}"
 UPLOAD_LIMIT = 16 * 2**30
@@ -79,13 +82,33 @@ async def post_adapter(ctx: Ctx) -> web.StreamResponse:
     """
     deps = ctx.deps
     body: c.AdapterIn = ctx.body if ctx.body is not None else await upload(ctx)
+    batch = f"of-{blake2b(body.path.encode(), digest_size=12).hexdigest()}"
+    if body.episodes:
+        body = body.model_copy(update={"batches": [*body.batches, batch]})
     adapter = await deps.registrar.register(body)
+    if body.episodes:
+        await _note_trained_on(deps, adapter, batch, body)
     if adapter.batches:
         await made_of_forgotten(ctx, adapter)
     until = time.monotonic() + ctx.query.wait
     while deps.registry.items[adapter.name].state == c.AdapterState.LOADING and time.monotonic() < until:
         await asyncio.sleep(POLL)
     return reply(_shown(ctx, deps.registry.items[adapter.name]), 201)
+
+
+async def _note_trained_on(deps: Deps, adapter: c.Adapter, batch: str, body: c.AdapterIn) -> None:
+    """What it was trained on without a lease becomes a batch, as far as the store knows the episodes."""
+    names = [(e.key, e.episode) for e in body.episodes]
+    standing = await deps.ask(deps.store.rewards.standing, names, deps.now())
+    marks = {"known": lambda episode: episode, "gone": mark_of}  # of what is forgotten, the spool gets no id
+    members = {
+        (e.key, e.episode): [e.key, marks[there](e.episode), e.group or APART, e.reward]
+        for e in body.episodes
+        if (there := standing[e.key, e.episode]) in marks
+    }
+    ack = c.BatchAck(lease=batch, outcome="trained", adapter=adapter.name, step=body.step).model_dump(mode="json")
+    told = {"model": adapter.model, "groups": [], "episodes": [*members.values()], "apart": True}
+    await deps.mutate("ack", {"batch": batch, "ack": ack, "members": told})
 
 
 @ROUTES.add("POST", "/adapters/try", (TRAINER,), body=c.AdapterTrialIn, result=c.AdapterTrial)

@@ -86,10 +86,13 @@ async def import_cases(ctx: Ctx) -> web.StreamResponse:
     """Add episodes that another Slipstream exported. They are cases only, and are never trained on. Those that were
     forgotten here are left out, and named.
     """
-    name, body, deps = _by_hand(ctx), ctx.body, ctx.deps
-    standing = await deps.ask(deps.store.rewards.standing, [(e.key, e.id) for e in body.episodes], deps.now())
-    forgotten = [e.id for e in body.episodes if standing[e.key, e.id] == "gone"]
-    episodes = await as_stored(ctx, [e for e in body.episodes if standing[e.key, e.id] != "gone"])
+    name, deps = _by_hand(ctx), ctx.deps
+    # one that comes twice counts as it came first: else each import of the same would change the set
+    brought = {(e.key, e.id): e for e in reversed(ctx.body.episodes)}
+    episodes = [e for e in ctx.body.episodes if brought[e.key, e.id] is e]
+    standing = await deps.ask(deps.store.rewards.standing, list(brought), deps.now())
+    forgotten = [e.id for e in episodes if standing[e.key, e.id] == "gone"]
+    episodes = await as_stored(ctx, [e for e in episodes if standing[e.key, e.id] != "gone"])
     changed = await deps.cases.write(name, [case_change(e) for e in episodes])
     return reply(changed.model_copy(update={"forgotten": forgotten}))
 

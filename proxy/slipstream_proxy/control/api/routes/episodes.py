@@ -97,6 +97,7 @@ class ExportQuery(FilterQuery):
         "agent's (sft), or are preferred to them (dpo).",
     )
     form: Literal["auto", "deltas"] = Field("auto", description="Of the calls in jsonl and parquet, as in one episode.")
+    temporary: bool = Field(False, description="Nobody keeps the file, so forgetting does not name it.")
 
 
 class KeyQuery(Query):
@@ -272,7 +273,8 @@ async def _forget(ctx: Ctx, names: Sequence[Name]) -> tuple[Forgotten, list[str]
 async def unpublished(deps: Deps) -> list[c.TaughtStep]:
     """Batches that the trainer has, and steps that no version has yet."""
     ours = [a for a in deps.registry.items.values() if a.batches]
-    newest = {a.model: a.step or 0 for a in sorted(ours, key=lambda a: a.step or 0)}
+    leased = [a for a in ours if "offline" not in a.meta]  # another counts steps of its own
+    newest = {a.model: a.step or 0 for a in sorted(leased, key=lambda a: a.step or 0)}
     listed = {batch for a in ours for batch in a.batches}
     return [s for s in await deps.ask(deps.store.batches.unpublished, newest) if s.batch not in listed]
 
@@ -310,21 +312,26 @@ async def train_anew(
     deps: Deps, names: Sequence[str], reason: str, without: Sequence[Name] = (), *, dry_run: bool = False
 ) -> c.TrainAnew:
     """These versions of a model, and what was made from them, are taken back, so that the trainer goes on from before
-    them. What else they were trained on comes to it once more, as stored groups do. ``without``: episodes whose groups
-    are left out.
+    them. What else they were trained on comes to it once more, as stored groups do; so does what is lost with them.
+    ``without``: episodes whose groups are left out.
     """
     items = deps.registry.items
     gone = sorted({*names, *c.descendants(items, names)} & items.keys(), key=lambda name: items[name].version)
     model = items[gone[0]].model
-    batches = list(dict.fromkeys(batch for name in gone for batch in items[name].batches))
-    epochs, plan = await deps.ask(deps.store.batches.plan_anew, batches, without)
     change = deps.lifecycle.changes.anew(model, gone, reason)
     start = deps.registry.live(model, {**items, **{a.name: a for a in change.changed}} if change else None)
+    between = c.left_behind(items, gone, start)
+    batches = list(dict.fromkeys(batch for name in [*between, *gone] for batch in items[name].batches))
+    newest = max((a for a in items.values() if a.model == model and a.batches), key=lambda a: a.version, default=None)
+    if newest is not None and newest.name in gone:  # the steps since then are its trainer's, and go with it
+        steps = await unpublished(deps)
+        batches += [s.batch for s in steps if s.model == model and s.step is not None]
+    epochs, plan = await deps.ask(deps.store.batches.plan_anew, batches, without)
     if not dry_run:
         await deps.lifecycle.anew(model, gone, reason)
         for times, groups in epochs.items():
             await ask_again(deps, groups, times)
-    return c.TrainAnew(**plan.model_dump(), adapters=gone, start=start)
+    return c.TrainAnew(**plan.model_dump(), adapters=gone, start=start, between=between)
 
 
 async def ask_again(deps: Deps, groups: Sequence[str], epochs: int) -> None:
@@ -350,4 +357,6 @@ async def _retrain(ctx: Ctx, adapters: Sequence[str]) -> list[str]:
 async def get_export(ctx: Ctx) -> web.StreamResponse:
     """Datasets: JSON lines of episodes, SFT or DPO rows, Parquet."""
     q: ExportQuery = ctx.query
-    return await export.send(ctx, wanted(ctx, q, limit=1000), q.format, form=q.form, edited=q.edits)
+    return await export.send(
+        ctx, wanted(ctx, q, limit=1000), q.format, form=q.form, edited=q.edits, temporary=q.temporary
+    )
