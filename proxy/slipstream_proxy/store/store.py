@@ -48,6 +48,7 @@ class Store:
     def __init__(self, db: Driver, rules: Rules, *, instance: str = "local") -> None:
         self.db = db
         self.rules = rules
+        self.instance = instance
         with db.write() as tx:
             schema.prepare(tx, keyed=db.shared)
         days = DayTables(db)
@@ -142,6 +143,10 @@ class Store:
     def forget(self, names: Collection[Name], now: float) -> Forgotten:
         """Forget these episodes: nothing reads them from here on. ``rewrite`` takes them out of the files."""
         return self._deletion.delete(names, now)
+
+    def traces(self, names: Collection[Name]) -> Forgotten:
+        """What ``forget`` would say of these, of which nothing is deleted."""
+        return self._deletion.traces(names)
 
     def erasing(self) -> list[Erasing]:
         """Forgotten episodes that files of this proxy's may still hold."""

@@ -161,7 +161,6 @@ class Forgotten(NamedTuple):
     """Trained on one of them."""
     exports: list[str]
     """Datasets that hold one of them, archives apart."""
-    archives: list[str]
     cases: list[str]
     """Sets of cases that held a copy of one of them."""
     batches: list[str]

@@ -40,6 +40,8 @@ class Forgetter:
         self.folder = Path(archive).expanduser() if archive else None
         self.shrink = False
         """The file is to be rewritten although nobody was forgotten: days were dropped."""
+        self.asked: set[str] = set()
+        """Requests to forget that are answered just now, by the names of their records in the store."""
         self._waiting: list[Erasing] = []
         self._step: c.ForgettingStep = "idle"
         self._last = self._first = time.monotonic()

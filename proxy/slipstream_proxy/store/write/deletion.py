@@ -66,22 +66,28 @@ class Deletion:
     def delete(self, names: Collection[Name], now: float) -> Forgotten:
         """Forget these episodes: nothing reads them from here on, and what files still hold waits in ``erasing``."""
         with self.db.write() as tx:
-            asked = [eid_of(*name) for name in names]
-            # of an episode that retention dropped, or that was brought in as a case, only copies may be here
-            held = tx.all(f"SELECT DISTINCT eid, name FROM t_cases WHERE eid {IN}", (asked,))
-            copied = {eid for eid, _ in held}
-            eids = list({**self.episodes.load(tx, asked), **dict.fromkeys(copied)})
-            both = list(with_tombs(eids))
-            batches = [b for (b,) in tx.all(f"SELECT DISTINCT batch FROM t_members WHERE eid {IN}", (both,))]
-            sql = f"""SELECT DISTINCT d.export, e.format FROM t_exported d JOIN t_exports e ON e.id = d.export
-                WHERE d.eid {IN}"""
-            found = sorted(tx.all(sql, (both,)))
-            adapters = sorted(adapters_of(tx, batches))
-            self.forget(tx, eids, now)
-        exports = [name for name, form in found if form != "archive"]
-        archives = [name for name, form in found if form == "archive"]
-        names, sets = [name_of(eid) for eid in eids], sorted({s for _, s in held})
-        return Forgotten(names, adapters, exports, archives, sets, batches)
+            found = self._traces(tx, names)
+            self.forget(tx, [eid_of(*name) for name in found.names], now)
+        return found
+
+    def traces(self, names: Collection[Name]) -> Forgotten:
+        """What ``delete`` would say of these now."""
+        with self.db.read() as tx:
+            return self._traces(tx, names)
+
+    def _traces(self, tx: Tx, names: Collection[Name]) -> Forgotten:
+        asked = [eid_of(*name) for name in names]
+        # of an episode that retention dropped, or that was brought in as a case, only copies may be here
+        held = tx.all(f"SELECT DISTINCT eid, name FROM t_cases WHERE eid {IN}", (asked,))
+        copied = {eid for eid, _ in held}
+        eids = list({**self.episodes.load(tx, asked), **dict.fromkeys(copied)})
+        both = list(with_tombs(eids))
+        batches = [b for (b,) in tx.all(f"SELECT DISTINCT batch FROM t_members WHERE eid {IN}", (both,))]
+        sql = f"""SELECT DISTINCT d.export FROM t_exported d JOIN t_exports e ON e.id = d.export
+            WHERE e.format <> 'archive' AND d.eid {IN}"""
+        exports = sorted(export for (export,) in tx.all(sql, (both,)))
+        sets = sorted({s for _, s in held})
+        return Forgotten([name_of(eid) for eid in eids], sorted(adapters_of(tx, batches)), exports, sets, batches)
 
     def waiting(self) -> list[Erasing]:
         """Forgotten episodes whose bytes are still in some file of this proxy's."""
