@@ -11,6 +11,7 @@ import threading
 from collections.abc import Collection, Sequence
 
 from slipstream.contract import SqlResult
+from slipstream.contract.status import ErasingProxy
 from slipstream_proxy.log.records import Mutation
 from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.learning.adapters import AdapterTable, PinTable
@@ -135,6 +136,11 @@ class Store:
         """
         self._ingest.ingest(items, positions)
 
+    @property
+    def dropped(self) -> list[Name]:
+        """(key, mark) of each call and reward of the last records that came for a forgotten episode."""
+        return self._ingest.dropped
+
     def positions(self) -> dict[str, Position]:
         """Spool writer → how far its segments are ingested."""
         with self.db.read() as tx:
@@ -151,6 +157,14 @@ class Store:
     def erasing(self) -> list[Erasing]:
         """Forgotten episodes that files of this proxy's may still hold."""
         return self._deletion.waiting()
+
+    def erasing_elsewhere(self, now: float) -> list[ErasingProxy]:
+        """What waits for other proxies of this store."""
+        return self._deletion.elsewhere(now)
+
+    def alive(self, now: float) -> None:
+        """Tell them that this one is there."""
+        self._deletion.alive(now)
 
     def rewrite(self) -> list[Erasing]:
         """Rewrite the files, beside reads and writes. → Whom they hold nothing of any more.

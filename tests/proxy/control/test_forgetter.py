@@ -13,6 +13,7 @@ from slipstream_proxy.control.run.worker import ControlPlane
 from slipstream_proxy.control.storage import forgetter
 from slipstream_proxy.store.backends import duckfile as duckcopy
 from slipstream_proxy.store.tables.driver import StoreError
+from slipstream_proxy.store.tables.rows import mark_of
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +106,25 @@ async def test_a_restart_goes_on_with_it(make_plane, monkeypatch):
     await until_erased(plane)
     assert holding(plane, "SECRET-gone") == []
     assert holding(plane, "SECRET-kept")
+
+
+async def test_what_still_comes_for_it_is_counted_refused_and_out_of_the_spool_too(make_plane):
+    plane = await make_plane()
+    await filled(plane, "gone", tags={"user": "ann"})
+    assert (await plane.ask("POST", "/forget", {"user": "ann"}))[1]["forgotten"] == 1
+    (entry,) = [e for e in (await plane.ask("GET", "/audit"))[1]["entries"] if e["action"] == "forget"]
+    assert (entry["detail"]["forgotten"], entry["detail"]["tags"]) == (1, {"user": mark_of("ann")})
+    await until_erased(plane)
+    await plane.call("gone", text="LATE-SECRET")
+    status, said = await plane.ask("POST", "/episodes/gone/done")
+    assert (status, said["error"]["message"]) == (404, "episode gone was forgotten")
+
+    async def dropped():
+        return (await plane.ask("GET", "/status"))[1]["forgetting"]["dropped"] == 1
+
+    await until(dropped)
+    await asyncio.to_thread(plane.deps.ingester.tidy)
+    assert holding(plane, "LATE-SECRET") == []
 
 
 async def test_a_stop_does_not_wait_for_it(make_plane, monkeypatch):

@@ -24,8 +24,10 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.5
 """Seconds between looks at whether the moment has come."""
-ASK_EVERY = 60.0
-"""Seconds after which the store is asked for what waits although nobody told of anything: what the spool brought."""
+ASK_EVERY, ASK_SHARED = 60.0, 10.0
+"""Seconds after which the store is asked for what waits although nobody told of anything: what the spool brought, or
+another proxy of the store was asked for.
+"""
 QUIET = 2.0
 """Seconds without another deletion after which the files are rewritten."""
 PATIENCE = 30.0
@@ -93,8 +95,10 @@ class Forgetter:
         now = time.monotonic()
         if self.stores.current is None:
             return
-        if now >= self._asked + ASK_EVERY:
+        if now >= self._asked + (ASK_SHARED if self.stores.shared else ASK_EVERY):
             self._asked = now
+            if self.stores.shared:
+                await in_thread(self.stores.current.alive, time.time())
             self._waiting = await in_thread(self.stores.current.erasing)
             self._step = "waiting" if self._waiting else "idle"
         due = now >= min(self._last + QUIET, self._first + PATIENCE)
@@ -129,4 +133,4 @@ class Forgetter:
                 by_file[name].add((one.key, mark_of(one.episode)))
         for name, names in by_file.items():
             if (self.folder / name).is_file():
-                forget_archived(self.folder / name, names)
+                forget_archived(self.folder / name, names, self.stores.require().instance)

@@ -373,6 +373,8 @@ class Changes:
     """Episodes that ended before their first call was read, and when."""
     gone: dict[str, None] = field(default_factory=dict)
     """Deleted in this batch: nothing that comes after counts."""
+    dropped: list[tuple[str, str]] = field(default_factory=list)
+    """(key, ``mark_of`` the episode) of each call and reward that came for a forgotten one."""
     retried: set[str] = field(default_factory=set)
     pins: dict[str, PinRow] = field(default_factory=dict)
     again: list[tuple[list[str], int, float]] = field(default_factory=list)

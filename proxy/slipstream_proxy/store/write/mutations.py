@@ -76,6 +76,7 @@ from slipstream_proxy.store.tables.rows import (
     dump,
     eid_of,
     load,
+    mark_of,
     name_of,
 )
 from slipstream_proxy.store.tables.small import AuditLog, CacheTable, EventLog
@@ -550,6 +551,7 @@ class MutationReplay:
 
     def _reward(self, changes: Changes, item: Mutation, eid: str, reward: RewardIn) -> None:
         if _is_gone(changes, eid):
+            changes.dropped.append((item.data["key"], mark_of(item.data["episode"])))
             return
         if reward.key is not None:
             if (eid, reward.key) in changes.idem:

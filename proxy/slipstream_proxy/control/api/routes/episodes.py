@@ -220,9 +220,13 @@ async def forget_episodes(ctx: Ctx) -> web.StreamResponse:
     names = list(dict.fromkeys([*names, *copied]))
     found = {episode for _, episode in names}
     gone, anew, steps = await _forget(ctx, names[: c.FORGET_MOST], asked.model_copy(update={"key": key}))
+    count = sum(not c.is_sibling(episode) for _, episode in gone.names)
+    # a hash of what the caller wrote: the entry outlives the person
+    said = {name: mark_of(text) for name, text in tags.items()}
+    ctx.detail = {"forgotten": count, "ids": len(asked.episodes), "key": key, "tags": said, "adapters": gone.adapters}
     return reply(
         c.ForgetOut(
-            forgotten=sum(not c.is_sibling(episode) for _, episode in gone.names),
+            forgotten=count,
             adapters=gone.adapters,
             made_from=c.descendants(ctx.deps.registry.items, gone.adapters),
             anew=anew,
