@@ -11,9 +11,9 @@ from tests.support.plane import until
 
 from slipstream_proxy.control.run.worker import ControlPlane
 from slipstream_proxy.control.storage import forgetter
+from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.backends import duckfile as duckcopy
 from slipstream_proxy.store.tables.driver import StoreError
-from slipstream_proxy.store.tables.rows import mark_of
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +123,7 @@ async def test_what_still_comes_for_it_is_counted_refused_and_out_of_the_spool_t
         return (await plane.ask("GET", "/status"))[1]["forgetting"]["dropped"] == 1
 
     await until(dropped)
+    assert plane.deps.live.value["forgotten"] == [f"-/{mark_of('gone')}"]
     await asyncio.to_thread(plane.deps.ingester.tidy)
     assert holding(plane, "LATE-SECRET") == []
 

@@ -5,7 +5,7 @@ import json
 import pyarrow.parquet as pq
 from tests.support.records import NOW, call, reward
 
-from slipstream_proxy.store.tables.rows import mark_of
+from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.write.deletion import forget_archived
 
 

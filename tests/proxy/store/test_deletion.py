@@ -7,7 +7,7 @@ from tests.support.records import NOW, at, call, done, group, mutation, reward, 
 from tests.support.store_writes import take_ack
 
 from slipstream.contract import BatchAck
-from slipstream_proxy.store.tables.rows import mark_of
+from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.values import EpisodeFilter
 
 

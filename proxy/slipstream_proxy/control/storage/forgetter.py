@@ -15,8 +15,8 @@ from slipstream import contract as c
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import end, in_thread
 from slipstream_proxy.control.storage.store_handle import StoreHandle
+from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.tables.driver import StoreError
-from slipstream_proxy.store.tables.rows import mark_of
 from slipstream_proxy.store.values import Erasing, Forgotten, Name
 from slipstream_proxy.store.write.deletion import forget_archived
 

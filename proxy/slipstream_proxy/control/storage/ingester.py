@@ -39,11 +39,11 @@ from slipstream_proxy.control.storage.spool_reader import (
     textless,
 )
 from slipstream_proxy.json_types import JsonObject
-from slipstream_proxy.log.records import Kind, Mutation
+from slipstream_proxy.log.records import Kind, Mutation, mark_of
 from slipstream_proxy.log.segments import Frame, list_segments, read_segment
 from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.tables.driver import is_store_fault
-from slipstream_proxy.store.tables.rows import eid_of, mark_of
+from slipstream_proxy.store.tables.rows import eid_of
 from slipstream_proxy.store.values import Position, RecordedCall
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from slipstream.contract.status import ErasingProxy
+from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.conversation.call_rows import ID_BYTES, PAGE_BYTES, CallList
 from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.learning.groups import GroupTable, adapters_of
@@ -37,7 +38,6 @@ from slipstream_proxy.store.tables.rows import (
     dump,
     eid_of,
     load,
-    mark_of,
     name_of,
     tomb_of,
     with_tombs,

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from slipstream.contract import SIBLING_TAG, Split, words_in
-from slipstream_proxy.log.records import CallHead, Mutation
+from slipstream_proxy.log.records import CallHead, Mutation, mark_of
 from slipstream_proxy.store.conversation.call_rows import kind_of, left_out_reason, untrainable_reason
 from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.learning.adapters import PinTable
@@ -34,7 +34,6 @@ from slipstream_proxy.store.tables.rows import (
     dump,
     eid_of,
     load,
-    mark_of,
     with_tombs,
 )
 from slipstream_proxy.store.tables.schema import DayTables

@@ -54,7 +54,7 @@ from slipstream.contract import (
 )
 from slipstream.shared.prefixes import Conversations
 from slipstream_proxy.json_types import JsonObject
-from slipstream_proxy.log.records import CallHead, Choice, Mutation, Parsed
+from slipstream_proxy.log.records import CallHead, Choice, Mutation, Parsed, mark_of
 from slipstream_proxy.store.conversation.call_rows import left_out_reason
 from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.learning.adapters import AdapterTable
@@ -76,7 +76,6 @@ from slipstream_proxy.store.tables.rows import (
     dump,
     eid_of,
     load,
-    mark_of,
     name_of,
 )
 from slipstream_proxy.store.tables.small import AuditLog, CacheTable, EventLog

@@ -15,8 +15,8 @@ from slipstream_proxy.control.api.http import ADMIN, INFERENCE, JSON, Ctx, Query
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.conversation.call_rows import PAGE_CALLS, CallPage
-from slipstream_proxy.store.tables.rows import mark_of
 from slipstream_proxy.store.values import EpisodeFilter, Forgotten, Name
 
 if TYPE_CHECKING:
