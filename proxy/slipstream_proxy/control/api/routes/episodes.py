@@ -17,6 +17,7 @@ from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.conversation.call_rows import PAGE_CALLS, CallPage
+from slipstream_proxy.store.tables.rows import dump
 from slipstream_proxy.store.values import EpisodeFilter, Forgotten, Name
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ async def delete_episode(ctx: Ctx) -> web.StreamResponse:
     names = await _named(ctx, key, [episode])
     if not names:
         raise unknown(ctx)
-    gone, anew, steps = await _forget(ctx, names, c.ForgetIn(key=key, episodes=[episode]))
+    gone, anew, steps = await _forget(ctx, names, c.ForgetIn.model_construct(key=key, episodes=[episode]))
     ctx.target = mark_of(episode)
     made = c.descendants(ctx.deps.registry.items, gone.adapters)
     told = {"made_from": made, "anew": anew, "steps": steps, "exports": gone.exports, "cases": gone.cases}
@@ -256,7 +257,7 @@ async def _forget(
     """
     deps, parts = ctx.deps, list[Forgotten]()
     names = [*names, *await deps.ask(deps.store.episodes.siblings, names)]
-    record = FORGETTING + mark_of(asked.model_dump_json())
+    record = FORGETTING + mark_of(dump(asked.model_dump()))
     deps.forgetter.asked.add(record)
     try:
         before = await deps.ask(deps.store.cache.get, record) or {}
