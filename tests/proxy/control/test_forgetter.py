@@ -7,7 +7,9 @@ import random
 import time
 
 import pytest
-from tests.support.plane import until
+from tests.support.fake_engine import LoraEngine
+from tests.support.plane import Plane, make_config, until
+from tests.support.postgres import fresh_schema, postgres  # noqa: F401 - a fixture
 
 from slipstream_proxy.control.run.worker import ControlPlane
 from slipstream_proxy.control.storage import forgetter
@@ -203,3 +205,26 @@ async def test_days_that_are_dropped_give_their_room_back(make_plane, monkeypatc
         await asyncio.sleep(0.05)
     assert path.stat().st_size < before
     assert (await plane.seen("new"))["calls"] == 1
+
+
+async def test_the_spool_of_every_proxy_of_a_store(tmp_path, request, monkeypatch):
+    monkeypatch.setattr(forgetter, "ASK_SHARED", 0.5)
+    store = {"url": fresh_schema(request.getfixturevalue("postgres"))}
+    engine = await LoraEngine().start()
+    one, two = [await Plane(make_config(tmp_path / n, engine, store=store), engine).start() for n in ("p1", "p2")]
+    await filled(two, "gone")
+    await filled(one, "kept")
+    assert (await one.ask("DELETE", "/episodes/gone"))[0] == 200
+    first = (await one.ask("GET", "/status"))[1]["forgetting"]
+
+    async def erased():
+        left = (await one.ask("GET", "/status"))[1]["forgetting"]
+        return not left["episodes"] and not left["elsewhere"]
+
+    await until(erased, 30.0)
+    left = [p.name for p in tmp_path.rglob("*") if p.is_file() and b"SECRET-gone" in p.read_bytes()]
+    for plane in (one, two):
+        await plane.stop()
+    await engine.stop()
+    assert [(p["episodes"], p["away"]) for p in first["elsewhere"]] == [(1, False)]
+    assert left == []
