@@ -60,6 +60,7 @@ async def test_groups_are_leased_scored_and_posted(ruled, control):
         await until(lambda: len(control.scored) == 6)
         assert values(control, "g5") == {"g5-0": 0.1, "g5-1": 0.5}
         await until(lambda: counted(worker, "scored") == 6)
+    assert {(one["group"], bool(one["lease"])) for one in control.cached} == {(f"g{n}", True) for n in range(2, 8)}
     wanted = control.leases[0]
     assert wanted["names"] == ["judge"] and wanted["singles"] is True and wanted["seconds"] >= 120 * 6
 

@@ -6,6 +6,7 @@ import pytest
 from tests.support.dataplane import ASK, parsed, post
 
 from slipstream.engines.engine import NEUTRAL
+from slipstream_proxy.log.records import mark_of
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 FORCED = {"type": "function", "function": {"name": "f"}}
@@ -34,6 +35,14 @@ async def test_the_header_says_what_the_store_will_say(start, fake, more, said):
     (frame,) = await proxy.record(1)
     _, read = parsed(frame)
     assert read.untrainable == (None if said == "yes" else said.removeprefix("no; "))
+
+
+async def test_a_forgotten_id_that_is_used_again(start, fake):
+    proxy = await start()
+    proxy.plane.live.update({"forgotten": [f"-/{mark_of('gone')}"]})
+    for name, said in (("gone", "no; forgotten"), ("new", "yes")):
+        _, headers, _ = await post(proxy.url, ASK, headers={"x-slipstream-episode": name})
+        assert headers["x-slipstream-trainable"] == said
 
 
 async def test_other_formats(start, fake):

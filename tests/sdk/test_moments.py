@@ -28,4 +28,4 @@ def test_moments(text: str, at: float) -> None:
 @pytest.mark.parametrize("text", ["", "yesterday", "2 h", "h", "-2h", "2026-13-01", "nan", "inf", "1e999"])
 def test_what_is_none(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^--until .*: write an age \(90m, 2h, 7d\)"):
-        parse_moment(text, flag="--until")
+        parse_moment(text, flag="--until ")

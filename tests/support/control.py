@@ -59,6 +59,7 @@ class FakeControl:
     reports: list[Json] = field(default_factory=list)
     reruns: list[Json] = field(default_factory=list)
     cache: Json = field(default_factory=dict)
+    cached: list[Json] = field(default_factory=list)
     rewards: list[tuple[str, Json]] = field(default_factory=list)
     scored_keys: list[str | None] = field(default_factory=list)
     episodes: dict[str, Json] = field(default_factory=dict)
@@ -218,7 +219,8 @@ class FakeControl:
         return web.json_response({"key": key, "value": self.cache[key], "at": 0.0})
 
     async def cache_put(self, request: web.Request) -> web.Response:
-        self.cache[request.match_info["key"]] = (await request.json())["value"]
+        self.cached.append(await request.json())
+        self.cache[request.match_info["key"]] = self.cached[-1]["value"]
         return web.json_response({})
 
     async def list_episodes(self, request: web.Request) -> web.Response:

@@ -7,10 +7,10 @@ from tests.support.plane import until
 LEASE = {"worker": "w1", "min_groups": 1, "max_groups": 4, "max_wait": 0}
 
 
-async def group_of(plane, task: str, rewards: list[float | None], adapter: str = "tiny") -> list[str]:
+async def group_of(plane, task: str, rewards: list[float | None], adapter: str = "tiny", **head) -> list[str]:
     names = [f"{task}-{i}" for i in range(len(rewards))]
     for name, reward in zip(names, rewards, strict=True):
-        await plane.call(name, task=task, adapter=adapter, done=True)
+        await plane.call(name, task=task, adapter=adapter, done=True, **head)
         if reward is not None:
             assert (await plane.ask("POST", f"/episodes/{name}/rewards", {"value": reward}))[0] == 200
     for name in names:

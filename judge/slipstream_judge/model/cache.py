@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import logging
+from contextvars import ContextVar
 
 from pydantic import JsonValue
 
@@ -18,6 +19,8 @@ from slipstream.errors import ApiError
 from slipstream_judge.model.metrics import JudgeMetrics
 
 log = logging.getLogger(__name__)
+judged: ContextVar[tuple[str, str]] = ContextVar("judged")
+"""The group and the lease that this task judges: what it keeps is refused once a run of the group is forgotten."""
 LANES = 4
 """Look-ups at once: they take a millisecond each, and a few connections that stay open are cheaper than many."""
 
@@ -51,6 +54,6 @@ class VoteCache:
             return
         try:
             async with self._lane:
-                await self.client.cache_put(key, value)
+                await self.client.cache_put(key, value, *judged.get(()))
         except ApiError as e:
             log.debug("the cache did not take an entry: %s", e)

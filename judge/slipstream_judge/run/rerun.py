@@ -37,6 +37,7 @@ from slipstream.shared.log import brief
 from slipstream.shared.moments import parse_moment
 from slipstream_judge.compare.panel import Panel
 from slipstream_judge.model.budget import OverBudget
+from slipstream_judge.model.cache import judged
 from slipstream_judge.model.llm import JudgeFailed
 from slipstream_judge.model.metrics import JudgeMetrics
 from slipstream_judge.run.worker import lease_seconds, worker_name
@@ -141,6 +142,7 @@ class Rerun:
             await asyncio.sleep(BUSY)
         if not lease.groups:  # its episodes were forgotten a moment ago
             return 0
+        judged.set((group, lease.lease))
         whole = lease.groups[0]
         whole.episodes = [e for e in whole.episodes if e.episode.state == EpisodeState.DONE]
         scores = await self._scored(whole)

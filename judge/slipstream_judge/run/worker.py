@@ -29,7 +29,7 @@ from slipstream_judge.compare.panel import Panel, PanelOutcome, within
 from slipstream_judge.compare.process import graded_calls
 from slipstream_judge.loop import run_loop
 from slipstream_judge.model.budget import OverBudget
-from slipstream_judge.model.cache import LANES
+from slipstream_judge.model.cache import LANES, judged
 from slipstream_judge.model.llm import RETRIES, JudgeFailed, litellm
 from slipstream_judge.model.metrics import JudgeMetrics
 from slipstream_judge.run.reports import JudgeReporter
@@ -149,6 +149,7 @@ class JudgeWorker:
         return room
 
     async def _judge(self, lease: str, group: Group, deadline: float) -> None:
+        judged.set((group.id, lease))
         with self.metrics.working.track_inprogress():
             began = time.time()
             outcome, answer = await self._score(lease, group, deadline)

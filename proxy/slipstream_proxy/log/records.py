@@ -7,8 +7,10 @@ while a client waits; the ingester parses them with the call's dialect.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import IntEnum
+from hashlib import blake2b
 
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 
@@ -16,6 +18,16 @@ IMPORTED = "0" * 10
 """How ids of imported calls begin, where others have their time. They sort first, so that what the store knows of new
 ids stays true.
 """
+
+
+_MARK = re.compile(r"forgotten-[0-9a-f]{24}")
+
+
+def mark_of(episode: str) -> str:
+    """What is kept of a forgotten episode's id: a hash. A mark's own mark is itself."""
+    if _MARK.fullmatch(episode):
+        return episode
+    return "forgotten-" + blake2b(episode.encode("utf-8", "replace"), digest_size=12).hexdigest()
 
 
 class Kind(IntEnum):

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Collection, Sequence
 
 from slipstream.contract import SqlResult
+from slipstream.contract.status import ErasingProxy
 from slipstream_proxy.log.records import Mutation
 from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.learning.adapters import AdapterTable, PinTable
@@ -48,6 +49,7 @@ class Store:
     def __init__(self, db: Driver, rules: Rules, *, instance: str = "local") -> None:
         self.db = db
         self.rules = rules
+        self.instance = instance
         with db.write() as tx:
             schema.prepare(tx, keyed=db.shared)
         days = DayTables(db)
@@ -134,6 +136,11 @@ class Store:
         """
         self._ingest.ingest(items, positions)
 
+    @property
+    def dropped(self) -> list[Name]:
+        """(key, mark) of each call and reward of the last records that came for a forgotten episode."""
+        return self._ingest.dropped
+
     def positions(self) -> dict[str, Position]:
         """Spool writer → how far its segments are ingested."""
         with self.db.read() as tx:
@@ -143,9 +150,21 @@ class Store:
         """Forget these episodes: nothing reads them from here on. ``rewrite`` takes them out of the files."""
         return self._deletion.delete(names, now)
 
+    def traces(self, names: Collection[Name]) -> Forgotten:
+        """What ``forget`` would say of these, of which nothing is deleted."""
+        return self._deletion.traces(names)
+
     def erasing(self) -> list[Erasing]:
         """Forgotten episodes that files of this proxy's may still hold."""
         return self._deletion.waiting()
+
+    def erasing_elsewhere(self, now: float) -> list[ErasingProxy]:
+        """What waits for other proxies of this store."""
+        return self._deletion.elsewhere(now)
+
+    def alive(self, now: float) -> None:
+        """Tell them that this one is there."""
+        self._deletion.alive(now)
 
     def rewrite(self) -> list[Erasing]:
         """Rewrite the files, beside reads and writes. → Whom they hold nothing of any more.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -146,8 +146,8 @@ class Erasing(NamedTuple):
     key: str
     episode: str
     since: float
-    tables: tuple[str, ...]
-    """Tables that had calls of it."""
+    tables: Sequence[str] | None
+    """Tables that had calls of it; None: another proxy rewrites the database."""
     archives: tuple[str, ...]
     """Archives that have it."""
 
@@ -161,7 +161,6 @@ class Forgotten(NamedTuple):
     """Trained on one of them."""
     exports: list[str]
     """Datasets that hold one of them, archives apart."""
-    archives: list[str]
     cases: list[str]
     """Sets of cases that held a copy of one of them."""
     batches: list[str]

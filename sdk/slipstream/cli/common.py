@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from slipstream.client import Client
 from slipstream.config import Config, load_config
 from slipstream.contract import TaughtStep
+from slipstream.contract.status import ErasingProxy
 from slipstream.errors import ConfigError
 from slipstream.operate.run.stack import CONFIG_ENV
 from slipstream.operate.setup.profiles import PROFILES, profile_settings
@@ -175,6 +176,14 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     cells = [list(header), *([str(c) for c in row] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
+
+
+def away_line(proxy: ErasingProxy) -> str:
+    """That a proxy is away whose spool holds what is forgotten."""
+    where = f"the proxy {proxy.proxy} (the file `instance` in its data folder)"
+    return (
+        f"{where} is away: its spool may hold {proxy.episodes} episodes until it is started again, or the folder goes"
+    )
 
 
 def step_line(step: TaughtStep) -> str:

@@ -190,8 +190,10 @@ def cache_get(key: str) -> Ask[dict[str, Any] | None]:
     return Ask("GET", f"/judge/cache/{part(key)}", lambda r: model(c.CacheEntry)(r).value, default=lambda: None)
 
 
-def cache_put(key: str, value: dict[str, Any]) -> Ask[None]:
-    return Ask("PUT", f"/judge/cache/{part(key)}", nothing, c.CacheEntry(key=key, value=value))
+def cache_put(key: str, value: dict[str, Any], group: str | None = None, lease: str | None = None) -> Ask[None]:
+    return Ask(
+        "PUT", f"/judge/cache/{part(key)}", nothing, c.CacheEntry(key=key, value=value, group=group, lease=lease)
+    )
 
 
 # --- the trainer's work ---

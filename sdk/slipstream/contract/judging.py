@@ -188,3 +188,6 @@ class CacheEntry(Model):
     key: Id
     value: dict[str, JsonValue]
     at: float = 0.0
+    group: Id | None = None
+    """The leased group that the answer is about: it is refused if the lease is lost, as once a run is forgotten."""
+    lease: Id | None = None

@@ -72,6 +72,16 @@ class Sidecar(Model):
 ForgettingStep = Literal["idle", "waiting", "database", "archives", "spool"]
 
 
+class ErasingProxy(Model):
+    """Another proxy of the store, whose spool may still hold forgotten episodes."""
+
+    proxy: str
+    """What the file ``instance`` in its data folder says."""
+    episodes: int
+    away: bool = False
+    """It has not been heard of for a minute. It erases them when it is back."""
+
+
 class Forgetting(Model):
     """Forgotten episodes: nothing reads them any more, and files are rewritten without them, once for many."""
 
@@ -83,6 +93,12 @@ class Forgetting(Model):
     """``waiting`` for more of them, else what is rewritten now."""
     error: str | None = None
     """Why the last try failed; it is tried again."""
+    dropped: int = 0
+    """Calls and rewards since the proxy's start that came for forgotten episodes. They were answered, and are not kept:
+    a client that goes on with such an id loses all that it sends.
+    """
+    elsewhere: list[ErasingProxy] = Field(default_factory=list)
+    """Other proxies that have them to erase, where several share a PostgreSQL."""
 
 
 class Space(Model):

@@ -13,7 +13,7 @@ AGES = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
 
-def parse_moment(text: str, now: float | None = None, *, flag: str = "--since") -> float:
+def parse_moment(text: str, now: float | None = None, *, flag: str = "--since ") -> float:
     """Seconds since the epoch. A date without a time zone is in UTC. Raises ``ConfigError``."""
     text = text.strip()
     if match := _AGE.fullmatch(text):
@@ -27,6 +27,6 @@ def parse_moment(text: str, now: float | None = None, *, flag: str = "--since") 
         day = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
-            f"{flag} {text}: write an age (90m, 2h, 7d), a date (2026-05-01) or seconds since the epoch"
+            f"{flag}{text}: write an age (90m, 2h, 7d), a date (2026-05-01) or seconds since the epoch"
         ) from None
     return (day if day.tzinfo else day.replace(tzinfo=UTC)).timestamp()

@@ -10,6 +10,8 @@ from tests.support.plane import register, state, until
 from tests.support.tiny import make_config, make_model, make_trainer
 
 from slipstream.client import Client
+from slipstream_proxy.control.api.routes import episodes
+from slipstream_proxy.store.tables.driver import StoreError
 from slipstream_trainer.run.worker import Worker
 
 STEP = {"min_groups": 1, "max_wait": 0.0, "max_ratio": 1e6}
@@ -179,6 +181,42 @@ async def test_a_version_that_comes_after_the_forgetting_is_named_where_nothing_
     assert len(await _audit(plane, "trained on forgotten")) == 1
     _, plan = await plane.ask("POST", "/training/anew", {"adapter": "tiny@1", "dry_run": True})
     assert plan["adapters"] == ["tiny@1", "tiny@2"]
+
+
+@pytest.mark.parametrize("forget", ["name", "retrain"])
+async def test_a_request_that_is_cut_off_is_ended_at_the_next_start_and_names_the_same_again(
+    make_plane, monkeypatch, forget
+) -> None:
+    plane = await make_plane(groups={"size": 3}, store={"forget": forget})
+    await group_of(plane, "t1", [0.0, 1.0, 0.5], tags={"user": "ann"})
+    batch, lease = await _leased(plane)
+    await _ack(plane, batch, lease, step=1, adapter="tiny@1")
+    assert (await register(plane, 1, batches=[batch], step=1))[1]["state"] == "live"
+    await plane.call("other", tags={"user": "ann"})
+    await plane.seen("other")
+    monkeypatch.setattr(episodes, "TOGETHER", 3)
+    delete, cut = plane.deps.store.forget, []
+
+    def once(names, now):
+        if cut:
+            raise StoreError("away")
+        cut.append(1)
+        return delete(names, now)
+
+    monkeypatch.setattr(plane.deps.store, "forget", once, raising=False)
+    assert (await plane.ask("POST", "/forget", {"user": "ann"}))[0] >= 500
+    assert (await plane.ask("GET", "/episodes/t1-0"))[0] == 404
+    monkeypatch.setattr(plane.deps.store, "forget", delete, raising=False)
+    await plane.again()
+    action = "train anew" if forget == "retrain" else "trained on forgotten"
+    assert [e["target"] for e in await until(lambda: _audit(plane, action), 10.0)] == ["tiny@1"]
+    anew = ["tiny@1"] if forget == "retrain" else []
+    assert (await state(plane, 1))["anew"] == bool(anew)
+    for _ in range(2):
+        _, said = await plane.ask("POST", "/forget", {"user": "ann"})
+        assert (said["adapters"], said["anew"]) == (["tiny@1"], anew), "asked again it answers the same"
+    assert len(await _audit(plane, action)) == 1
+    assert (await plane.ask("POST", "/forget", {"user": "bob"}))[1]["adapters"] == []
 
 
 @pytest.mark.slow

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 from slipstream_proxy.control.storage.ingester import BLANK, blank, instead
-from slipstream_proxy.log.records import Kind
+from slipstream_proxy.log.records import Kind, mark_of
 from slipstream_proxy.log.segments import encode, read_segment
-from slipstream_proxy.store.tables.rows import mark_of
 from slipstream_proxy.store.values import Position
 
 GONE = {("-", mark_of("gone"))}

@@ -7,10 +7,13 @@ import random
 import time
 
 import pytest
-from tests.support.plane import until
+from tests.support.fake_engine import LoraEngine
+from tests.support.plane import Plane, make_config, until
+from tests.support.postgres import fresh_schema, postgres  # noqa: F401 - a fixture
 
 from slipstream_proxy.control.run.worker import ControlPlane
 from slipstream_proxy.control.storage import forgetter
+from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.backends import duckfile as duckcopy
 from slipstream_proxy.store.tables.driver import StoreError
 
@@ -107,6 +110,26 @@ async def test_a_restart_goes_on_with_it(make_plane, monkeypatch):
     assert holding(plane, "SECRET-kept")
 
 
+async def test_what_still_comes_for_it_is_counted_refused_and_out_of_the_spool_too(make_plane):
+    plane = await make_plane()
+    await filled(plane, "gone", tags={"user": "ann"})
+    assert (await plane.ask("POST", "/forget", {"user": "ann"}))[1]["forgotten"] == 1
+    (entry,) = [e for e in (await plane.ask("GET", "/audit"))[1]["entries"] if e["action"] == "forget"]
+    assert (entry["detail"]["forgotten"], entry["detail"]["tags"]) == (1, {"user": mark_of("ann")})
+    await until_erased(plane)
+    await plane.call("gone", text="LATE-SECRET")
+    status, said = await plane.ask("POST", "/episodes/gone/done")
+    assert (status, said["error"]["message"]) == (404, "episode gone was forgotten")
+
+    async def dropped():
+        return (await plane.ask("GET", "/status"))[1]["forgetting"]["dropped"] == 1
+
+    await until(dropped)
+    assert plane.deps.live.value["forgotten"] == [f"-/{mark_of('gone')}"]
+    await asyncio.to_thread(plane.deps.ingester.tidy)
+    assert holding(plane, "LATE-SECRET") == []
+
+
 async def test_a_stop_does_not_wait_for_it(make_plane, monkeypatch):
     """The copy rests for an hour after its first rows."""
     plane = await make_plane()
@@ -182,3 +205,26 @@ async def test_days_that_are_dropped_give_their_room_back(make_plane, monkeypatc
         await asyncio.sleep(0.05)
     assert path.stat().st_size < before
     assert (await plane.seen("new"))["calls"] == 1
+
+
+async def test_the_spool_of_every_proxy_of_a_store(tmp_path, request, monkeypatch):
+    monkeypatch.setattr(forgetter, "ASK_SHARED", 0.5)
+    store = {"url": fresh_schema(request.getfixturevalue("postgres"))}
+    engine = await LoraEngine().start()
+    one, two = [await Plane(make_config(tmp_path / n, engine, store=store), engine).start() for n in ("p1", "p2")]
+    await filled(two, "gone")
+    await filled(one, "kept")
+    assert (await one.ask("DELETE", "/episodes/gone"))[0] == 200
+    first = (await one.ask("GET", "/status"))[1]["forgetting"]
+
+    async def erased():
+        left = (await one.ask("GET", "/status"))[1]["forgetting"]
+        return not left["episodes"] and not left["elsewhere"]
+
+    await until(erased, 30.0)
+    left = [p.name for p in tmp_path.rglob("*") if p.is_file() and b"SECRET-gone" in p.read_bytes()]
+    for plane in (one, two):
+        await plane.stop()
+    await engine.stop()
+    assert [(p["episodes"], p["away"]) for p in first["elsewhere"]] == [(1, False)]
+    assert left == []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.records import NOW, at, call, done, group, mutation, reward, want
 from tests.support.store_writes import take_ack
 
 from slipstream.contract import BatchAck
-from slipstream_proxy.store.tables.rows import mark_of
+from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.values import EpisodeFilter
 
 
@@ -32,6 +33,36 @@ def test_an_episode_deleted_while_it_is_trained_on(store):
     assert store.forget([("-", "t1-0")], NOW).adapters == []
     assert take_ack(store, leased.id, BatchAck(lease=leased.lease, outcome="trained", adapter="m@1"), NOW + 6)
     assert store.forget([("-", "t1-0")], NOW).adapters == ["m@1"]
+
+
+def test_each_proxy_of_a_store_erases_its_own_spool(opened):
+    one = opened(instance="one")
+    if not one.shared:
+        pytest.skip("one proxy has the file")
+    two = opened(instance="two")
+    two.ingest([call("a")], at(0, 1))
+    one.ingest([call("b")], at(0, 1))
+    one.forget([("-", "a")], NOW)
+    assert [(e.episode, e.tables is None) for s in (one, two) for e in s.erasing()] == [
+        (mark_of("a"), False),
+        (mark_of("a"), True),
+    ]
+    two.alive(NOW)
+    assert [(p.proxy, p.episodes, p.away) for p in one.erasing_elsewhere(NOW + 30)] == [("two", 1, False)]
+    assert one.erasing_elsewhere(NOW + 90)[0].away
+    one.erased(one.erasing())
+    assert (one.erasing(), len(two.erasing())) == ([], 1)
+    two.erased(two.rewrite())
+    assert one.erasing_elsewhere(NOW) == []
+
+
+def test_what_comes_for_a_forgotten_episode_is_told(store):
+    store.ingest([call("a"), call("b")], {})
+    store.forget([("-", "a")], NOW)
+    store.ingest([call("a"), call("b"), reward("a")], {})
+    assert store.dropped == [("-", mark_of("a"))] * 2
+    store.ingest([call("b")], {})
+    assert store.dropped == []
 
 
 def test_a_delete_from_the_spool(store):

@@ -10,11 +10,11 @@ import pytest
 from tests.support.records import NOW, at, call, group, reward, rules
 from tests.support.store_writes import pin
 
+from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.backends import duckfile as duckcopy
 from slipstream_proxy.store.backends.duckdb import DuckDriver, DuckStore
 from slipstream_proxy.store.backends.duckfile import Write, WriteLog
 from slipstream_proxy.store.tables.driver import StoreError
-from slipstream_proxy.store.tables.rows import mark_of
 from slipstream_proxy.store.values import EpisodeFilter
 
 

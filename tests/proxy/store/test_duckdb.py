@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from tests.support.records import NOW, at, call, done, group, mutation, reward, rules, want
 from tests.support.store_writes import pin
 
+from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.backends.duckdb import DuckStore
 from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.tables.driver import StoreError
-from slipstream_proxy.store.tables.rows import mark_of
 from slipstream_proxy.store.values import EpisodeFilter, Position
 
 

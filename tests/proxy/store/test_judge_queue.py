@@ -223,6 +223,18 @@ def test_single_episodes_beside_alike_ones(opened):
     assert store.judging.lease(ask(singles=True), NOW + 200) is None
 
 
+def test_whoever_judges_a_forgotten_run_loses_the_lease(opened):
+    store = opened(window=2, ungrouped=False)
+    store.ingest([*group("t1", value=None), *group("t2", value=None)], {})
+    store.ingest([call("s1", task=None, done=True), reward("s1", name="judge"), call("s2", task=None, done=True)], {})
+    got = store.judging.lease(ask(limit=9, singles=True), NOW + 9)
+    kept = {g.id: g.kind for g in got.groups}
+    assert len(kept) == 3
+    store.forget([("-", "t1-0"), ("-", "s1")], NOW + 10)
+    held = [g for g in kept if store.judging.holds(g, got.lease)]
+    assert [{e.episode.id for e in g.episodes} for g in got.groups if g.id in held] == [{"t2-0", "t2-1"}]
+
+
 def test_superseded_calls_are_not_shown(store):
     store.ingest([call("a", body_hash="h"), call("a", body_hash="h", attempt=1, done=True), call("b", done=True)], {})
     (one,) = store.judging.lease(ask(), NOW + 9).groups

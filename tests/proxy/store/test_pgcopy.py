@@ -16,10 +16,10 @@ from tests.support.records import NOW, at, call, mutation, reward, rules
 from tests.support.store_writes import pin
 
 from slipstream.contract import GroupLeaseIn
+from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.backends import postgres as pgcopy
 from slipstream_proxy.store.backends.postgres import PostgresStore
 from slipstream_proxy.store.tables.driver import StoreError
-from slipstream_proxy.store.tables.rows import mark_of
 from slipstream_proxy.store.values import EpisodeFilter
 
 _numbers = itertools.count()

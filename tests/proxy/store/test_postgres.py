@@ -10,11 +10,11 @@ import pytest
 from tests.support.records import NOW, at, call, group, reward, rules, want
 from tests.support.store_writes import pin
 
+from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.backends import postgres as pgcopy
 from slipstream_proxy.store.backends.postgres import PostgresStore, translate
 from slipstream_proxy.store.tables.driver import StoreError
-from slipstream_proxy.store.tables.rows import mark_of
 from slipstream_proxy.store.values import EpisodeFilter, Position
 
 

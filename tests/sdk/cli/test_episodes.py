@@ -113,6 +113,8 @@ def test_forgetting(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_tag_without_a_value_is_refused(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["episodes", "--where", "taks=t", "--url", server.url]) == 2
     assert "--where taks=t: write NAME=VALUE, NAME one of task, split" in capsys.readouterr().err
+    assert main(["episodes", "--where", "since=soon", "--url", server.url]) == 2
+    assert "--where since=soon: write an age" in capsys.readouterr().err
     assert main(["episodes", "--where", "task=a", "--task", "b", "--url", server.url]) == 2
     assert "--where task=a: task is given twice" in capsys.readouterr().err
     assert main(["episodes", "--where", "tag.a=b", "--tag", "a=c", "--url", server.url]) == 2

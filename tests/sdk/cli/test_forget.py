@@ -6,8 +6,10 @@ import pytest
 from tests.support.server import Reply, Server
 
 from slipstream.cli import main
+from slipstream.cli.common import away_line
 from slipstream.cli.data import forget
 from slipstream.contract import name_of
+from slipstream.contract.status import ErasingProxy
 
 PATH = "/forget"
 
@@ -94,13 +96,27 @@ def test_waiting_shows_each_step(
 ) -> None:
     monkeypatch.setattr(forget, "POLL", 0.0)
     status = {"version": "1", "started": 0.0, "models": {}}
-    steps = [("waiting", 2, None), ("database", 2, "no room"), ("spool", 1, None), ("idle", 0, None)]
+    steps = [("waiting", 2, None), ("database", 2, "no room"), ("spool", 1, None), ("idle", 0, None), ("idle", 0, None)]
     server.on("POST", PATH, answer(2))
-    told = iter(status | {"forgetting": {"episodes": n, "step": s, "error": e}} for s, n, e in steps)
+    others = iter([[], [], [], [("p2", False), ("p3", True)], [("p3", True)]])
+    told = iter(
+        status
+        | {
+            "forgetting": {
+                "episodes": n,
+                "step": s,
+                "error": e,
+                "elsewhere": [{"proxy": p, "episodes": 2, "away": away} for p, away in next(others)],
+            }
+        }
+        for s, n, e in steps
+    )
     server.routes["GET", "/status"] = lambda _: Reply(next(told))
     assert main(["forget", "e1", "e2", "--wait", "--url", server.url]) == 0
     assert capsys.readouterr().err.splitlines() == [
         "2 in files: waits for more of them",
         "2 in files: the database is rewritten (no room; tried again)",
         "1 in files: the spool is written over",
+        "2 in the spools of 1 other proxies",
+        away_line(ErasingProxy(proxy="p3", episodes=2, away=True)),
     ]

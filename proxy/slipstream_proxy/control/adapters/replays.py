@@ -242,11 +242,15 @@ class StepJudging:
             pending.lease, pending.until = lease, until
         return c.GroupLease(lease=lease, until=until, groups=[p.group for p in free])
 
+    def holds(self, group: str, lease: str) -> bool:
+        pending = self._waiting.get(group)
+        return pending is not None and pending.lease == lease
+
     def scored(self, group: str, body: c.ScoresIn) -> bool:
         """False: the lease is lost."""
-        pending = self._waiting.get(group)
-        if pending is None or pending.lease != body.lease:
+        if not self.holds(group, body.lease):
             return False
+        pending = self._waiting[group]
         if body.failed is None:
             pending.done.set_result(list(body.scores))
         elif body.retry_after is not None:

@@ -96,6 +96,8 @@ class Ctx:
     tags: dict[str, str] = field(default_factory=dict)
     target: str | None = None
     """What the audit log names; None: the path's parameter."""
+    detail: JsonObject = field(default_factory=dict)
+    """What else its entry says."""
 
     def path(self, name: str) -> str:
         return self.request.match_info[name]
@@ -325,7 +327,7 @@ async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamR
     if route.audit is not None:
         target = ctx.target or next(iter(request.match_info.values()), route.path.split("/")[3])
         said = {name: getattr(body, name, None) for name in SAID}
-        detail = {k: v for k, v in said.items() if v is not None}
+        detail = {k: v for k, v in said.items() if v is not None} | ctx.detail
         await deps.audit.note(caller.key, route.audit, target, detail, write=ctx.write)
     return response
 

@@ -16,6 +16,8 @@ from slipstream_proxy.json_types import JsonObject
 
 log = logging.getLogger(__name__)
 HEARTBEAT = 5.0
+FORGOTTEN = 1000
+"""Forgotten episodes that workers are told of."""
 
 
 @dataclass(slots=True)
@@ -37,6 +39,8 @@ class LiveState:
         self.value: JsonObject = {"models": {}, "engines": []}
         self.hold: JsonObject | None = None
         """The hold of the engines: ``worker``, and ``until`` in seconds since the epoch."""
+        self.forgotten: dict[str, None] = {}
+        """Forgotten episodes of which calls still come (``key/mark_of``), the newest last."""
         self.version = 0
         self._told: asyncio.Event = asyncio.Event()
 
@@ -78,6 +82,8 @@ class LiveState:
             value["asks"] = True
         if self.hold is not None:
             value["hold"] = self.hold
+        if self.forgotten:
+            value["forgotten"] = list(self.forgotten)[-FORGOTTEN:]
         if value == self.value and self.version:
             return False
         self.value = value

@@ -17,6 +17,7 @@ from pathlib import Path
 from slipstream.contract import Event
 from slipstream.contract.status import Space
 from slipstream.shared.files import space_of
+from slipstream_proxy.control.api.routes.episodes import end_forgetting
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import end, in_thread
@@ -95,7 +96,7 @@ class FeedWatch:
 
 log = logging.getLogger(__name__)
 SWEEP_EVERY = 1.0
-RETENTION_EVERY = 600.0
+RETENTION_EVERY, END_EVERY = 600.0, 60.0
 EMPTY = 0.2
 """Share of the database's file that is free, from which it is rewritten after days were dropped."""
 
@@ -107,6 +108,8 @@ class Sweeper:
         self._clock = PatientClock(deps.config.reward.orphan_ttl)
         self.next_retention = 0.0
         """Monotonic."""
+        self.next_end = 0.0
+        """Monotonic: when requests to forget that were cut off are looked for."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -126,10 +129,16 @@ class Sweeper:
                 await self.deps.ask(self.deps.store.sweep, now, sure)
                 await self._watch.look()
                 await self._retention(sure)
+                await self._end_forgetting()
             except Problem as p:
                 log.warning("the sweep waits: %s", p)
             except Exception:
                 log.exception("the sweep failed")
+
+    async def _end_forgetting(self) -> None:
+        if time.monotonic() >= self.next_end:
+            await end_forgetting(self.deps)
+            self.next_end = time.monotonic() + END_EVERY
 
     async def _retention(self, now: float) -> None:
         """Drop days beyond ``store.keep_days`` and ``data.max_gb``, after they are archived."""

@@ -219,6 +219,9 @@ class ControlPlane:
     def _committed(self, items: Sequence[Item]) -> None:
         deps = self.deps
         deps.notify()
+        if dropped := deps.store.dropped:
+            deps.live.forgotten.update((f"{key}/{mark}", None) for key, mark in dropped)
+            deps.publisher.publish()
         deps.siblings.saw(items)
         deps.schedule.saw(items)
         items = [item for item in items if not _is_sibling(item)]

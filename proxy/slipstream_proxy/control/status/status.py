@@ -211,6 +211,13 @@ def heard(deps: Deps, sidecar: c.Sidecar, pid: int | None, *, at_work: bool) -> 
     return sidecar.model_copy(update={"state": "silent", "reason": why})
 
 
+async def _forgetting(deps: Deps) -> c.Forgetting:
+    dropped = deps.ingester.stats.dropped if deps.ingester else 0
+    shared = deps.stores.shared and deps.store_answers
+    elsewhere = await deps.ask(deps.store.erasing_elsewhere, deps.now()) if shared else []
+    return deps.forgetter.progress().model_copy(update={"dropped": dropped, "elsewhere": elsewhere})
+
+
 async def status_of(deps: Deps) -> c.Status:
     stack = await in_thread(read_stack, deps.config.root)
     funnel = await read_funnel(deps, stack)
@@ -251,7 +258,7 @@ async def status_of(deps: Deps) -> c.Status:
         waiting=[line.sentence for line in funnel.lines],
         funnel=funnel,
         judging=judging,
-        forgetting=deps.forgetter.progress(),
+        forgetting=await _forgetting(deps),
         space=deps.space,
         sidecars=[
             heard(deps, s, stack.pids.get(s.name), at_work=s.name == "trainer" and bool(leased)) for s in stack.sidecars

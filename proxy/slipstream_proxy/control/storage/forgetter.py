@@ -15,8 +15,8 @@ from slipstream import contract as c
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import end, in_thread
 from slipstream_proxy.control.storage.store_handle import StoreHandle
+from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.tables.driver import StoreError
-from slipstream_proxy.store.tables.rows import mark_of
 from slipstream_proxy.store.values import Erasing, Forgotten, Name
 from slipstream_proxy.store.write.deletion import forget_archived
 
@@ -24,8 +24,10 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.5
 """Seconds between looks at whether the moment has come."""
-ASK_EVERY = 60.0
-"""Seconds after which the store is asked for what waits although nobody told of anything: what the spool brought."""
+ASK_EVERY, ASK_SHARED = 60.0, 10.0
+"""Seconds after which the store is asked for what waits although nobody told of anything: what the spool brought, or
+another proxy of the store was asked for.
+"""
 QUIET = 2.0
 """Seconds without another deletion after which the files are rewritten."""
 PATIENCE = 30.0
@@ -40,6 +42,8 @@ class Forgetter:
         self.folder = Path(archive).expanduser() if archive else None
         self.shrink = False
         """The file is to be rewritten although nobody was forgotten: days were dropped."""
+        self.asked: set[str] = set()
+        """Requests to forget that are answered just now, by the names of their records in the store."""
         self._waiting: list[Erasing] = []
         self._step: c.ForgettingStep = "idle"
         self._last = self._first = time.monotonic()
@@ -91,8 +95,10 @@ class Forgetter:
         now = time.monotonic()
         if self.stores.current is None:
             return
-        if now >= self._asked + ASK_EVERY:
+        if now >= self._asked + (ASK_SHARED if self.stores.shared else ASK_EVERY):
             self._asked = now
+            if self.stores.shared:
+                await in_thread(self.stores.current.alive, time.time())
             self._waiting = await in_thread(self.stores.current.erasing)
             self._step = "waiting" if self._waiting else "idle"
         due = now >= min(self._last + QUIET, self._first + PATIENCE)
@@ -127,4 +133,4 @@ class Forgetter:
                 by_file[name].add((one.key, mark_of(one.episode)))
         for name, names in by_file.items():
             if (self.folder / name).is_file():
-                forget_archived(self.folder / name, names)
+                forget_archived(self.folder / name, names, self.stores.require().instance)

@@ -39,11 +39,11 @@ from slipstream_proxy.control.storage.spool_reader import (
     textless,
 )
 from slipstream_proxy.json_types import JsonObject
-from slipstream_proxy.log.records import Kind, Mutation
+from slipstream_proxy.log.records import Kind, Mutation, mark_of
 from slipstream_proxy.log.segments import Frame, list_segments, read_segment
 from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.tables.driver import is_store_fault
-from slipstream_proxy.store.tables.rows import eid_of, mark_of
+from slipstream_proxy.store.tables.rows import eid_of
 from slipstream_proxy.store.values import Position, RecordedCall
 
 if TYPE_CHECKING:
@@ -203,6 +203,8 @@ class Stats:
     skipped_calls: int = 0
     """Those of them that are calls."""
     torn: int = 0
+    dropped: int = 0
+    """Calls and rewards of forgotten episodes."""
     lag_seconds: float = 0.0
     spool_bytes: int = 0
     broken: str | None = None
@@ -390,9 +392,15 @@ class Ingester:
             text = "spool: %s is damaged (%s) from byte %d of %d on: what stands before is kept"
             log.error(text, path.name, why, offset, path.stat().st_size)
 
+    def _ingest(self, items: Sequence[Item], positions: dict[str, Position]) -> None:
+        self.store.ingest(items, positions)
+        dropped = self.store.dropped
+        self.stats.dropped += len(dropped)
+        self.forgotten.update(dropped)
+
     def _commit(self, reads: list[Read], items: list[Item], positions: dict[str, Position]) -> None:
         try:
-            self.store.ingest(items, positions)
+            self._ingest(items, positions)
             return
         except Exception as e:
             # one record that the store cannot take must not stop the rest; a store that takes nothing at all is another
@@ -416,7 +424,7 @@ class Ingester:
 
     def _one(self, item: Item, positions: dict[str, Position]) -> None:
         try:
-            self.store.ingest([item], positions)
+            self._ingest([item], positions)
             return
         except Exception as e:
             if not of_a_record(e):
@@ -453,7 +461,14 @@ class Ingester:
             return self._tidy()
 
     def _tidy(self) -> int:
-        wanted = set(self.forgotten)
+        wanted, self.forgotten = self.forgotten, set()
+        try:
+            return self._without(wanted)
+        except BaseException:
+            self.forgotten |= wanted
+            raise
+
+    def _without(self, wanted: Wanted) -> int:
         before = self.store.positions()
         self.store.snapshot()
         gone = 0
@@ -466,7 +481,6 @@ class Ingester:
         if wanted:
             blank(self.dir, before, wanted)
             self.large.forget(wanted)
-            self.forgotten -= wanted
         self.stats.spool_bytes = spool_bytes(self.dir)
         return gone
 

@@ -24,10 +24,9 @@ from slipstream.shared.files import sync
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.dialects.base import loads
 from slipstream_proxy.json_types import JsonObject
-from slipstream_proxy.log.records import CallHead, Kind, Mutation, Parsed
+from slipstream_proxy.log.records import CallHead, Kind, Mutation, Parsed, mark_of
 from slipstream_proxy.log.segments import Frame, list_segments, read_segment
 from slipstream_proxy.parse_weight import ASCII, parse_weight
-from slipstream_proxy.store.tables.rows import mark_of
 from slipstream_proxy.store.values import Name, Position, RecordedCall
 from slipstream_proxy.usage import usage_of
 

@@ -118,6 +118,8 @@ class LiveView:
         self.models: dict[str, ModelView] = {name: ModelView(name, name)}
         self.gone: dict[str, tuple[str, float]] = {}
         """Version that serves no more → its state, and since when (seconds since the epoch)."""
+        self.forgotten: frozenset[str] = frozenset()
+        """Forgotten episodes of which calls still came (``key/mark_of``): none of theirs is kept."""
         self.connected = False
         self.known = False
         self.asks = False
@@ -201,6 +203,7 @@ class LiveView:
         if models:
             self.models = models
         self.gone, self.asks = gone, bool(state.get("asks"))
+        self.forgotten = frozenset(state.get("forgotten", ()))
         self.held_until = until
         self.known = True
         self.version += 1

@@ -619,7 +619,8 @@ class GroupTable:
 
     def leave(self, tx: Tx, eps: Collection[EpisodeRow]) -> None:
         """Episodes that are deleted leave their groups, and the judge's error, which may quote them, goes. A group of
-        none is dropped, and its task is forgotten.
+        none is dropped, and its task is forgotten. A judge that has them just now loses its lease: of a window nobody
+        knows any more which runs it shows.
         """
         leaving = Counter(ep.grp for ep in eps if ep.grp)
         groups = list(leaving)
@@ -631,6 +632,9 @@ class GroupTable:
             tx.run(sql, (DELETED, groups))
         if eps:
             tx.run(f"DELETE FROM t_groups WHERE single {IN}", ([ep.eid for ep in eps],))
+            sql = f"""UPDATE t_groups SET judge_lease = NULL, judge_until = NULL, judge_worker = NULL
+                WHERE judge_lease IS NOT NULL AND (id {IN} OR (kind = 'window' AND key {IN}))"""
+            tx.run(sql, (groups, list({ep.key for ep in eps})))
 
     def members(self, tx: Tx, groups: Collection[str]) -> dict[str, list[EpisodeRow]]:
         """Each group's episodes, oldest first."""

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from hashlib import blake2b
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -21,6 +19,7 @@ from pydantic import BaseModel
 
 from slipstream.contract import Episode, Reward, RewardIn
 from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.tables.driver import Row
 
 T = TypeVar("T")
@@ -111,16 +110,6 @@ def name_of(eid: str) -> tuple[str, str]:
     """(key, id)"""
     key, _, episode = eid.partition("/")
     return key, episode
-
-
-_MARK = re.compile(r"forgotten-[0-9a-f]{24}")
-
-
-def mark_of(episode: str) -> str:
-    """What is kept of a forgotten episode's id: a hash. A mark's own mark is itself."""
-    if _MARK.fullmatch(episode):
-        return episode
-    return "forgotten-" + blake2b(episode.encode("utf-8", "replace"), digest_size=12).hexdigest()
 
 
 def tomb_of(eid: str) -> str:
@@ -373,6 +362,8 @@ class Changes:
     """Episodes that ended before their first call was read, and when."""
     gone: dict[str, None] = field(default_factory=dict)
     """Deleted in this batch: nothing that comes after counts."""
+    dropped: list[tuple[str, str]] = field(default_factory=list)
+    """(key, ``mark_of`` the episode) of each call and reward that came for a forgotten one."""
     retried: set[str] = field(default_factory=set)
     pins: dict[str, PinRow] = field(default_factory=dict)
     again: list[tuple[list[str], int, float]] = field(default_factory=list)

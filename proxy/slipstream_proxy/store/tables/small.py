@@ -23,6 +23,12 @@ class CacheTable:
             rows = tx.all("SELECT value FROM t_cache WHERE id = ?", (key,))
         return load(rows[0][0]) if rows else None
 
+    def begins(self, prefix: str) -> dict[str, JsonObject]:
+        """Name → value, of all whose name begins so."""
+        with self.db.read() as tx:
+            rows = tx.all("SELECT id, value FROM t_cache WHERE starts_with(id, ?) ORDER BY id", (prefix,))
+        return {name: load(value) for name, value in rows}
+
     def write(self, tx: Tx, key: str, value: JsonObject, now: float) -> None:
         """Unless a later value stands there."""
         found = tx.all("SELECT ts FROM t_cache WHERE id = ?", (key,))

@@ -674,6 +674,11 @@ class BatchQueue:
             found = lineage_of(tx, [eid_of(*name) for name in names])
             return sorted(adapters_of(tx, {r.batch for rows in found.values() for r in rows if r.state == "trained"}))
 
+    def adapters_of(self, batches: Collection[str]) -> set[str]:
+        """Adapters that were trained on one of these batches."""
+        with self.db.read() as tx:
+            return adapters_of(tx, batches)
+
     def unpublished(self, published: Mapping[str, int]) -> list[TaughtStep]:
         """Batches that the trainer has, and steps that no version has yet. ``published``: model → the newest version's
         step. What was taken before that step is in a version, or the trainer has dropped it.

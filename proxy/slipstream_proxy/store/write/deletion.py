@@ -22,6 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from slipstream.contract.status import ErasingProxy
+from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.conversation.call_rows import ID_BYTES, PAGE_BYTES, CallList
 from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.learning.groups import GroupTable, adapters_of
@@ -36,12 +38,11 @@ from slipstream_proxy.store.tables.rows import (
     dump,
     eid_of,
     load,
-    mark_of,
     name_of,
     tomb_of,
     with_tombs,
 )
-from slipstream_proxy.store.tables.tallies import TallyTable
+from slipstream_proxy.store.tables.tallies import TallyTable, set_meta
 from slipstream_proxy.store.values import Erasing, Forgotten, Name
 
 SLACK = 60.0
@@ -49,6 +50,8 @@ SLACK = 60.0
 BY_EID = ("t_rewards", "t_early", "t_expired", "t_episodes", "t_pins", "t_outcomes", "t_gaps", "t_cases")
 HELD = frozenset((*BY_EID, "t_stamps", "t_groups", "t_members", "t_exported", "t_audit", "t_cache", "t_tallies"))
 """Tables beside the calls' that may hold what a client wrote about an episode."""
+ALIVE, AWAY = "proxy/", 60.0
+"""How ``t_meta`` names when a proxy was alive, and the seconds after which it is taken for away."""
 JUDGED = "judge-"
 """How the names of the judge's cached answers begin."""
 
@@ -66,29 +69,49 @@ class Deletion:
     def delete(self, names: Collection[Name], now: float) -> Forgotten:
         """Forget these episodes: nothing reads them from here on, and what files still hold waits in ``erasing``."""
         with self.db.write() as tx:
-            asked = [eid_of(*name) for name in names]
-            # of an episode that retention dropped, or that was brought in as a case, only copies may be here
-            held = tx.all(f"SELECT DISTINCT eid, name FROM t_cases WHERE eid {IN}", (asked,))
-            copied = {eid for eid, _ in held}
-            eids = list({**self.episodes.load(tx, asked), **dict.fromkeys(copied)})
-            both = list(with_tombs(eids))
-            batches = [b for (b,) in tx.all(f"SELECT DISTINCT batch FROM t_members WHERE eid {IN}", (both,))]
-            sql = f"""SELECT DISTINCT d.export, e.format FROM t_exported d JOIN t_exports e ON e.id = d.export
-                WHERE d.eid {IN}"""
-            found = sorted(tx.all(sql, (both,)))
-            adapters = sorted(adapters_of(tx, batches))
-            self.forget(tx, eids, now)
-        exports = [name for name, form in found if form != "archive"]
-        archives = [name for name, form in found if form == "archive"]
-        names, sets = [name_of(eid) for eid in eids], sorted({s for _, s in held})
-        return Forgotten(names, adapters, exports, archives, sets, batches)
+            found = self._traces(tx, names)
+            self.forget(tx, [eid_of(*name) for name in found.names], now)
+        return found
+
+    def traces(self, names: Collection[Name]) -> Forgotten:
+        """What ``delete`` would say of these now."""
+        with self.db.read() as tx:
+            return self._traces(tx, names)
+
+    def _traces(self, tx: Tx, names: Collection[Name]) -> Forgotten:
+        asked = [eid_of(*name) for name in names]
+        # of an episode that retention dropped, or that was brought in as a case, only copies may be here
+        held = tx.all(f"SELECT DISTINCT eid, name FROM t_cases WHERE eid {IN}", (asked,))
+        copied = {eid for eid, _ in held}
+        eids = list({**self.episodes.load(tx, asked), **dict.fromkeys(copied)})
+        both = list(with_tombs(eids))
+        batches = [b for (b,) in tx.all(f"SELECT DISTINCT batch FROM t_members WHERE eid {IN}", (both,))]
+        sql = f"""SELECT DISTINCT d.export FROM t_exported d JOIN t_exports e ON e.id = d.export
+            WHERE e.format <> 'archive' AND d.eid {IN}"""
+        exports = sorted(export for (export,) in tx.all(sql, (both,)))
+        sets = sorted({s for _, s in held})
+        return Forgotten([name_of(eid) for eid in eids], sorted(adapters_of(tx, batches)), exports, sets, batches)
 
     def waiting(self) -> list[Erasing]:
         """Forgotten episodes whose bytes are still in some file of this proxy's."""
         with self.db.read() as tx:
             sql = "SELECT eid, ts, tables, archives FROM t_erasing WHERE instance = ? ORDER BY ts, eid"
             rows = tx.all(sql, (self.instance,))
-        return [Erasing(*name_of(eid), at, tuple(load(tables)), tuple(load(kept))) for eid, at, tables, kept in rows]
+        return [Erasing(*name_of(eid), at, load(tables), tuple(load(kept))) for eid, at, tables, kept in rows]
+
+    def alive(self, now: float) -> None:
+        """For the other proxies of the store: this one will erase what waits for it."""
+        with self.db.write() as tx:
+            set_meta(tx, ALIVE + self.instance, repr(now))
+
+    def elsewhere(self, now: float) -> list[ErasingProxy]:
+        """What waits for the other proxies of the store, and which of these do not answer."""
+        sql = f"""SELECT e.instance, count(DISTINCT e.eid), max(m.value) FROM t_erasing e
+            LEFT JOIN t_meta m ON m.name = '{ALIVE}' || e.instance WHERE e.instance <> ?
+            GROUP BY e.instance ORDER BY e.instance"""
+        with self.db.read() as tx:
+            rows = tx.all(sql, (self.instance,))
+        return [ErasingProxy(proxy=p, episodes=n, away=now - float(at or 0.0) > AWAY) for p, n, at in rows]
 
     def erased(self, done: Collection[Erasing]) -> None:
         """Nothing holds these any more."""
@@ -101,7 +124,9 @@ class Deletion:
         """Rewrite what had rows of these: freed blocks keep their bytes. Beside reads and writes."""
         with self.db.write() as tx:
             self.tallies.compact(tx, most=0)  # labels of which nothing is left
-        self.db.rewrite(sorted({t for e in done for t in e.tables} | HELD))
+        mine = [e.tables for e in done if e.tables is not None]
+        if mine or not done:
+            self.db.rewrite(sorted({t for tables in mine for t in tables} | HELD))
 
     def eids(self, tx: Tx, key: str | None, episode: str) -> list[str]:
         """The episode's stored identities. With a key: that one, known or not. Without: those of all keys."""
@@ -127,8 +152,13 @@ class Deletion:
         archives: dict[str, list[str]] = defaultdict(list)
         for eid, archive in tx.all(sql, (eids,)) if eps else ():
             archives[eid].append(archive)
-        waiting = [(tomb_of(eid), now, self.instance, dump(held), dump(archives.get(eid, []))) for eid in eids]
-        tx.insert("t_erasing", waiting)
+        sql = "SELECT DISTINCT instance FROM t_positions WHERE instance <> ?"
+        others = tx.all(sql, (self.instance,)) if self.db.shared else []
+        tables = {proxy: None for (proxy,) in others} | {self.instance: held}
+        rows = [
+            (tomb_of(e), now, proxy, dump(t), dump(archives.get(e, []))) for e in eids for proxy, t in tables.items()
+        ]
+        tx.insert("t_erasing", rows)
         # a reward's id may be made of its episode's name
         tx.run(f"DELETE FROM t_stamps WHERE id IN (SELECT id FROM t_rewards WHERE eid {IN})", (eids,))
         for table in BY_EID:
@@ -213,9 +243,12 @@ TRIES = 3
 """Of archiving one day, while calls of it come."""
 
 
-def forget_archived(path: Path, names: Collection[Name]) -> int:
-    """Write an archive again without these episodes, of which the marks are given. → Their calls that are gone."""
-    part, gone = path.with_name(f".{path.name}.part"), 0
+def forget_archived(path: Path, names: Collection[Name], proxy: str) -> int:
+    """Write an archive again without these episodes, of which the marks are given. → Their calls that are gone.
+
+    ``proxy``: whose file it is meanwhile, where several have one folder.
+    """
+    part, gone = path.with_name(f".{path.name}.{proxy}.part"), 0
     with pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer:
         for batch in pq.ParquetFile(path).iter_batches(1000):
             whose = zip(batch["key"].to_pylist(), batch["episode"].to_pylist(), strict=True)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slipstream.contract import SIBLING_TAG, Split, words_in
-from slipstream_proxy.log.records import CallHead, Mutation
+from slipstream_proxy.log.records import CallHead, Mutation, mark_of
 from slipstream_proxy.store.conversation.call_rows import kind_of, left_out_reason, untrainable_reason
 from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.learning.adapters import PinTable
@@ -38,7 +38,7 @@ from slipstream_proxy.store.tables.rows import (
 )
 from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import TallyTable
-from slipstream_proxy.store.values import Position, RecordedCall
+from slipstream_proxy.store.values import Name, Position, RecordedCall
 from slipstream_proxy.store.write.deletion import Deletion
 from slipstream_proxy.store.write.mutations import NAMED, MutationReplay
 
@@ -213,12 +213,15 @@ class Ingest:
     mutations: MutationReplay
     pace: Pace
     tallies: TallyTable
+    dropped: list[Name] = field(default_factory=list)
+    """Of the last records, as ``Changes.dropped``."""
 
     def ingest(self, items: Sequence[RecordedCall | Mutation], positions: dict[str, Position]) -> None:
         """Apply in order, exactly once: an item whose id is stored already changes nothing."""
         days = {schema.day_of(i.head.at) for i in items if isinstance(i, RecordedCall)}
         restored = (i.data["days"] for i in items if isinstance(i, Mutation) and i.op == "episode")
         self.calls.days.ensure(days.union(*restored))
+        self.dropped = []
         try:
             with self.db.write() as tx:
                 self._apply(tx, items)
@@ -264,6 +267,7 @@ class Ingest:
                     changes.now = max(changes.now, item.at)
                     self.mutations.apply(tx, changes, item)
         self._write(tx, changes)
+        self.dropped += changes.dropped
 
     # calls
 
@@ -274,6 +278,7 @@ class Ingest:
         origin = changes.eps.get(_origin(head) or "")
         gone = _origin(head) in changes.gone or (origin is not None and origin.state == "deleted")
         if gone or (ep is not None and ep.state == "deleted") or eid in changes.gone:
+            changes.dropped.append((head.key, mark_of(head.episode)))
             return
         if ep is None:
             ep = changes.eps[eid] = _first_row(eid, call)

@@ -54,7 +54,7 @@ from slipstream.contract import (
 )
 from slipstream.shared.prefixes import Conversations
 from slipstream_proxy.json_types import JsonObject
-from slipstream_proxy.log.records import CallHead, Choice, Mutation, Parsed
+from slipstream_proxy.log.records import CallHead, Choice, Mutation, Parsed, mark_of
 from slipstream_proxy.store.conversation.call_rows import left_out_reason
 from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.learning.adapters import AdapterTable
@@ -550,6 +550,7 @@ class MutationReplay:
 
     def _reward(self, changes: Changes, item: Mutation, eid: str, reward: RewardIn) -> None:
         if _is_gone(changes, eid):
+            changes.dropped.append((item.data["key"], mark_of(item.data["episode"])))
             return
         if reward.key is not None:
             if (eid, reward.key) in changes.idem:

@@ -46,6 +46,7 @@ def tags_of(args: argparse.Namespace) -> dict[str, str]:
 
 def filters(args: argparse.Namespace) -> dict[str, Any]:
     """What the control API is asked for. Raises ``ConfigError``."""
+    said = {name: f"--{name} " for name in MOMENTS}
     while args.where:
         one = args.where.pop(0)
         name, _, value = one.partition("=")
@@ -54,12 +55,13 @@ def filters(args: argparse.Namespace) -> dict[str, Any]:
         elif name in FILTERS and value:
             if getattr(args, name) is not None:
                 raise ConfigError(f"--where {one}: {name} is given twice")
+            said[name] = f"--where {name}="
             setattr(args, name, _number(one, value) if name in {"reward_min", "reward_max"} else value)
         else:
             raise ConfigError(f"--where {one}: write NAME=VALUE, NAME one of {', '.join(FILTERS)} or tag.KEY")
     tags = tags_of(args)
     found = {name: getattr(args, name) for name in FILTERS if getattr(args, name) is not None}
-    found |= {name: parse_moment(found[name], flag=f"--{name}") for name in MOMENTS if name in found}
+    found |= {name: parse_moment(found[name], flag=said[name]) for name in MOMENTS if name in found}
     return found | ({"tags": tags} if tags else {})
 
 

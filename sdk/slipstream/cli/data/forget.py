@@ -5,7 +5,7 @@ import sys
 import time
 
 from slipstream import contract as c
-from slipstream.cli.common import add_client, connect, step_line
+from slipstream.cli.common import add_client, away_line, connect, step_line
 from slipstream.cli.data.episodes import tags_of
 from slipstream.client import Client
 from slipstream.contract.episodes import ForgottenTraces
@@ -69,14 +69,22 @@ def forget(client: Client, wanted: list[c.ForgetIn]) -> c.ForgetOut:
 
 
 def wait(client: Client) -> None:
-    """Until no file holds them, telling each step."""
+    """Until no file holds them, telling each step. A proxy that is away is named, and not waited for."""
     said = ""
-    while (now := client.status().forgetting).episodes:
-        text = f"{now.episodes} in files: {STEPS[now.step]}" + (f" ({now.error}; tried again)" if now.error else "")
+    while True:
+        now = client.status().forgetting
+        if now.episodes:
+            text = f"{now.episodes} in files: {STEPS[now.step]}" + (f" ({now.error}; tried again)" if now.error else "")
+        elif others := [p for p in now.elsewhere if not p.away]:
+            text = f"{max(p.episodes for p in others)} in the spools of {len(others)} other proxies"
+        else:
+            break
         if text != said:
             print(text, file=sys.stderr)
             said = text
         time.sleep(POLL)
+    for line in map(away_line, (p for p in now.elsewhere if p.away)):
+        print(line, file=sys.stderr)
 
 
 def run(args: argparse.Namespace) -> int:

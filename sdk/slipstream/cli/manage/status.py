@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
-from slipstream.cli.common import add_client, connect, read_config, when
+from slipstream.cli.common import add_client, away_line, connect, read_config, when
 from slipstream.contract.status import Space
 from slipstream.engines.engine import NoAdapters
 from slipstream.errors import Unavailable
@@ -103,6 +103,11 @@ def run(args: argparse.Namespace) -> int:
     if (left := status.forgetting).episodes:
         why = f": {left.error}" if left.error else ""
         print(f"  forgetting: {left.episodes} episodes still in files ({left.step}){why}")
+    if left.dropped:
+        print(f"  dropped since the start: {left.dropped} calls and rewards of forgotten episodes (use a new id)")
+    for proxy in left.elsewhere:
+        if proxy.away:
+            print(f"  forgetting: {away_line(proxy)}")
     if status.space.parts:
         print(f"  {disk(status.space)}")
     if status.funnel.lines:

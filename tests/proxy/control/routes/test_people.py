@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tests.support.plane import until
 
-from slipstream_proxy.store.tables.rows import mark_of
+from slipstream_proxy.log.records import mark_of
 
 
 async def test_a_label_takes_a_case_from_the_queue_and_stands_in_the_audit_log(plane):

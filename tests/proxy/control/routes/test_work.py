@@ -110,6 +110,28 @@ async def test_a_group_that_fails_too_often_is_parked_and_can_be_tried_again(mak
     assert (await plane.ask("POST", "/groups/nothing/retry"))[0] == 404
 
 
+async def test_what_a_judge_says_of_a_group_with_a_forgotten_run_reaches_neither_log_nor_store(make_plane):
+    plane = await make_plane(groups={"size": 2}, reward={"weights": {"judge": 1.0}})
+    names = await group_of(plane, "t", [None, None])
+
+    async def get():
+        status, body = await plane.ask("POST", "/groups/lease", {"worker": "j1"})
+        return body if status == 200 else None
+
+    leased = await until(get)
+    group, lease = leased["groups"][0]["id"], leased["lease"]
+    vote = {"key": "judge-1", "value": {"why": "SECRET"}, "group": group, "lease": lease}
+    assert (await plane.ask("PUT", "/judge/cache/judge-1", vote))[0] == 200
+    assert (await plane.ask("DELETE", f"/episodes/{names[0]}"))[0] == 200
+    assert (await plane.ask("PUT", "/judge/cache/judge-1", vote))[0] == 409
+    scores = {"lease": lease, "scores": [{"episode": names[1], "value": 1.0, "reason": "LATE SECRET"}]}
+    assert (await plane.ask("POST", f"/groups/{group}/scores", scores))[0] == 409
+    assert (await plane.ask("POST", f"/groups/{group}/scores", {"lease": lease, "failed": "LATE SECRET"}))[0] == 409
+    assert (await plane.ask("GET", "/judge/cache/judge-1"))[0] == 404
+    assert not any(b"LATE" in p.read_bytes() for p in plane.config.spool_dir.iterdir())
+    assert (await until(get))["groups"][0]["id"] == group, "the rest is judged again"
+
+
 async def test_the_judges_cache(plane):
     assert (await plane.ask("GET", "/judge/cache/k1"))[0] == 404
     assert (await plane.ask("PUT", "/judge/cache/k1", {"key": "k1", "value": {"a": 1}}))[0] == 200

@@ -14,8 +14,10 @@ from slipstream_proxy.control.api import export
 from slipstream_proxy.control.api.http import ADMIN, INFERENCE, JSON, Ctx, Query, Routes, json_of, paged, reply
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
+from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.conversation.call_rows import PAGE_CALLS, CallPage
-from slipstream_proxy.store.tables.rows import mark_of
+from slipstream_proxy.store.tables.rows import dump
 from slipstream_proxy.store.values import EpisodeFilter, Forgotten, Name
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ FORM = (
 )
 TOGETHER = 100
 """Episodes that are forgotten in one transaction."""
+FORGETTING, KEPT = "forget-", 1000
+"""How the store's records of requests to forget are named, and how many are kept."""
+TRACES = ("batches", "exports", "cases")
+"""What such a record holds of ``Forgotten``."""
 GROUPS_TOGETHER = 500
 """Groups that one change asks to train on again."""
 TAG_PAIR = r"^[^:]"
@@ -190,7 +196,7 @@ async def delete_episode(ctx: Ctx) -> web.StreamResponse:
     names = await _named(ctx, key, [episode])
     if not names:
         raise unknown(ctx)
-    gone, anew, steps = await _forget(ctx, names)
+    gone, anew, steps = await _forget(ctx, names, c.ForgetIn.model_construct(key=key, episodes=[episode]))
     ctx.target = mark_of(episode)
     made = c.descendants(ctx.deps.registry.items, gone.adapters)
     told = {"made_from": made, "anew": anew, "steps": steps, "exports": gone.exports, "cases": gone.cases}
@@ -215,10 +221,14 @@ async def forget_episodes(ctx: Ctx) -> web.StreamResponse:
     copied = await ctx.deps.ask(ctx.deps.store.cases.named, key, asked.episodes, tags)
     names = list(dict.fromkeys([*names, *copied]))
     found = {episode for _, episode in names}
-    gone, anew, steps = await _forget(ctx, names[: c.FORGET_MOST])
+    gone, anew, steps = await _forget(ctx, names[: c.FORGET_MOST], asked.model_copy(update={"key": key}))
+    count = sum(not c.is_sibling(episode) for _, episode in gone.names)
+    # a hash of what the caller wrote: the entry outlives the person
+    said = {name: mark_of(text) for name, text in tags.items()}
+    ctx.detail = {"forgotten": count, "ids": len(asked.episodes), "key": key, "tags": said, "adapters": gone.adapters}
     return reply(
         c.ForgetOut(
-            forgotten=sum(not c.is_sibling(episode) for _, episode in gone.names),
+            forgotten=count,
             adapters=gone.adapters,
             made_from=c.descendants(ctx.deps.registry.items, gone.adapters),
             anew=anew,
@@ -238,36 +248,88 @@ async def _named(ctx: Ctx, key: str | None, ids: Sequence[str]) -> list[Name]:
     return list(dict.fromkeys([*await ctx.deps.ask(store.episodes.known, key, ids), *copied]))
 
 
-async def _forget(ctx: Ctx, names: Sequence[Name]) -> tuple[Forgotten, list[str], list[c.TaughtStep]]:
-    """→ What is gone, the versions that are trained anew for that, and the steps that no version has yet."""
-    deps, parts = ctx.deps, []
+async def _forget(
+    ctx: Ctx, names: Sequence[Name], asked: c.ForgetIn
+) -> tuple[Forgotten, list[str], list[c.TaughtStep]]:
+    """→ What is gone, the versions that are trained anew for that, and the steps that no version has yet.
+
+    What it finds is recorded before anything is deleted: once an episode is gone, nothing else tells who asked for it.
+    A request that was cut off is ended from that (``end_forgetting``), and the same request finds it again.
+    """
+    deps, parts = ctx.deps, list[Forgotten]()
     names = [*names, *await deps.ask(deps.store.episodes.siblings, names)]
-    for at in range(0, len(names), TOGETHER):
-        some = names[at : at + TOGETHER]
-        # into the spool first: should the store be rebuilt from it, they are forgotten again
-        marks = [[key, mark_of(episode)] for key, episode in some]
-        await deps.mutate("delete", {"episodes": [list(name) for name in some], "marks": marks}, wait=0)
-        parts.append(await deps.ask(deps.store.forget, some, deps.now()))
-        deps.forgetter.told(parts[-1])
-        deps.judges.forget()
-    batches = {batch for part in parts for batch in part.batches}
-    # the store may not have a version yet that was registered just now
-    listed = {a.name for a in deps.registry.items.values() if not batches.isdisjoint(a.batches)}
-    gone = Forgotten(
-        [name for part in parts for name in part.names],
-        sorted(listed.union(*[part.adapters for part in parts])),
-        sorted({e for part in parts for e in part.exports}),
-        sorted({a for part in parts for a in part.archives}),
-        sorted({s for part in parts for s in part.cases}),
-        sorted(batches),
-    )
-    steps = [s for s in await unpublished(deps) if s.batch in batches] if batches else []
-    if deps.config.store.forget != "retrain":
-        return gone, [], steps
-    anew = await _retrain(ctx, gone.adapters)
-    for model in sorted({s.model for s in steps if s.step is not None}):
-        await train_steps_anew(deps, ctx.caller.key, model)
-    return gone, anew, [s.model_copy(update={"dropped": True}) for s in steps]
+    record = FORGETTING + mark_of(dump(asked.model_dump()))
+    deps.forgetter.asked.add(record)
+    try:
+        before = await deps.ask(deps.store.cache.get, record) or {}
+        parts.append(await deps.ask(deps.store.traces, names))
+        found = _with_traces(before, parts) | {"key": ctx.caller.key, "instance": deps.store.instance}
+        if found != before and any(found[name] for name in TRACES):
+            await _keep(deps, record, found)
+        gone: list[Name] = []
+        for at in range(0, len(names), TOGETHER):
+            some = names[at : at + TOGETHER]
+            # into the spool first: should the store be rebuilt from it, they are forgotten again
+            marks = [[key, mark_of(episode)] for key, episode in some]
+            await deps.mutate("delete", {"episodes": [list(name) for name in some], "marks": marks}, wait=0)
+            parts.append(await deps.ask(deps.store.forget, some, deps.now()))
+            gone += parts[-1].names
+            deps.forgetter.told(parts[-1])
+            deps.judges.forget()
+        found = _with_traces(found, parts)  # a batch may have been leased meanwhile
+        anew, steps = await _unlearn(deps, record, found)
+    finally:
+        deps.forgetter.asked.discard(record)
+    adapters = sorted(await _taught(deps, found["batches"]))
+    items = deps.registry.items
+    anew = sorted({*anew, *(name for name in adapters if name in items and items[name].anew)})
+    return Forgotten(gone, adapters, found["exports"], found["cases"], found["batches"]), anew, steps
+
+
+def _with_traces(record: JsonObject, parts: Sequence[Forgotten]) -> JsonObject:
+    """``open``: batches of which nobody has named and taken back the versions yet."""
+    found = {name: sorted({*record.get(name, ()), *(x for p in parts for x in getattr(p, name))}) for name in TRACES}
+    return {**record, **found, "open": sorted({*record.get("open", ()), *(b for p in parts for b in p.batches)})}
+
+
+async def _keep(deps: Deps, record: str, found: JsonObject) -> None:
+    change = {"key": record, "value": found, "at": deps.now(), "newest": [FORGETTING, KEPT]}
+    await deps.mutate("cache", change)
+
+
+async def _taught(deps: Deps, batches: Collection[str]) -> set[str]:
+    """Versions that were trained on these batches. The store may not have one yet that was registered just now."""
+    listed = {a.name for a in deps.registry.items.values() if not set(batches).isdisjoint(a.batches)}
+    return listed | await deps.ask(deps.store.batches.adapters_of, batches)
+
+
+async def _unlearn(deps: Deps, record: str, found: JsonObject) -> tuple[list[str], list[c.TaughtStep]]:
+    """→ The versions that are taken back because of ``found["open"]``, and the steps that no version has yet."""
+    anew, batches = list[str](), set(found["open"])
+    steps = [s for s in await unpublished(deps) if s.batch in found["batches"]] if found["batches"] else []
+    if deps.config.store.forget == "retrain":
+        anew = await _retrain(deps, found["key"], sorted(await _taught(deps, batches)))
+        for model in sorted({s.model for s in steps if s.step is not None and s.batch in batches}):
+            await train_steps_anew(deps, found["key"], model)
+        steps = [s.model_copy(update={"dropped": True}) for s in steps]
+    if batches:
+        await _keep(deps, record, {**found, "open": []})
+    return anew, steps
+
+
+async def end_forgetting(deps: Deps) -> None:
+    """What requests to forget have left undone, because this proxy was stopped or the store was away."""
+    if not deps.registry.items:  # it is not read yet, or there is no version
+        return
+    for record, found in (await deps.ask(deps.store.cache.begins, FORGETTING)).items():
+        if not found["open"] or found["instance"] != deps.store.instance or record in deps.forgetter.asked:
+            continue
+        adapters = sorted(await _taught(deps, found["open"]))
+        log.warning("a request to forget was cut off: ask again for the rest; trained on: %s", ", ".join(adapters))
+        anew, _ = await _unlearn(deps, record, found)
+        for name in {*adapters} - {*anew}:
+            detail = {"batches": found["open"], "fix": f"slipstream adapters retrain {name}"}
+            await deps.audit.note(found["key"], "trained on forgotten", name, detail)
 
 
 async def unpublished(deps: Deps) -> list[c.TaughtStep]:
@@ -300,7 +362,7 @@ async def made_of_forgotten(ctx: Ctx, adapter: c.Adapter) -> None:
     if not found or adapter.anew:
         return
     if deps.config.store.forget == "retrain":
-        await _retrain(ctx, [adapter.name])
+        await _retrain(deps, ctx.caller.key, [adapter.name])
         return
     count = sum(found.values())
     log.warning("%s was trained on %d episodes that were forgotten before it came", adapter.name, count)
@@ -340,16 +402,15 @@ async def ask_again(deps: Deps, groups: Sequence[str], epochs: int) -> None:
         await deps.mutate("again", {"groups": groups[at : at + GROUPS_TOGETHER], "epochs": epochs})
 
 
-async def _retrain(ctx: Ctx, adapters: Sequence[str]) -> list[str]:
+async def _retrain(deps: Deps, key: str, adapters: Sequence[str]) -> list[str]:
     """Those that were trained on what is forgotten are taken back and trained anew, each model's by themselves."""
-    deps, anew = ctx.deps, list[str]()
-    items = deps.registry.items
+    anew, items = list[str](), deps.registry.items
     for model in sorted({items[name].model for name in adapters if name in items}):
         of = [name for name in adapters if name in items and items[name].model == model]
         plan = await train_anew(deps, of, "trained on episodes that were forgotten")
         anew += plan.adapters
         detail = {"adapters": plan.adapters, "start": plan.start, "groups": plan.groups, "cause": "store.forget"}
-        await deps.audit.note(ctx.caller.key, "train anew", of[0], detail)
+        await deps.audit.note(key, "train anew", of[0], detail)
     return anew
 
 

@@ -92,6 +92,11 @@ def _redacted(spec: str, body: c.FeedbackIn) -> c.FeedbackIn:
     return body.model_copy(update={name: after[f"feedback.{name}"] for name in said})
 
 
+def _forgotten(episode: str) -> Problem:
+    fix = "leave it out: nothing about it is kept; new runs need a new id"
+    return Problem(404, f"episode {episode} was forgotten", field="path.episode", fix=fix)
+
+
 async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
     """Write a reward down, log first."""
     deps = ctx.deps
@@ -103,8 +108,7 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
         with _away_is_fine():  # the spool keeps it until the store answers
             ack = await deps.ask(deps.store.rewards.acknowledge, key, episode, body.key, deps.now())
     if ack == "forgotten":
-        fix = "leave it out: nothing about it is kept"
-        raise Problem(404, f"episode {episode} was forgotten", field="path.episode", fix=fix)
+        raise _forgotten(episode)
     if ack == "late":
         text = f"no call of episode {episode} has come, and its rewards have waited long enough"
         fix = "check the episode's id (x-slipstream-episode of its replies); a reward waits reward.orphan_ttl seconds"
@@ -135,10 +139,23 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
     return ended_reply(reply(ack.model_copy(update={"done": True}))) if ends else reply(ack)
 
 
-@ROUTES.add("POST", EPISODE + "/done", (INFERENCE, REWARD), KeyQuery, c.DoneIn, body_required=False, result=c.RewardAck)
+@ROUTES.add(
+    "POST",
+    EPISODE + "/done",
+    (INFERENCE, REWARD),
+    KeyQuery,
+    c.DoneIn,
+    body_required=False,
+    result=c.RewardAck,
+    errors=(404,),
+)
 async def post_done(ctx: Ctx) -> web.StreamResponse:
     """End an episode: no more calls will come."""
     deps, key, episode = ctx.deps, ctx.owner(ctx.query.key), episode_of(ctx)
+    if deps.store_answers:
+        with _away_is_fine():
+            if await deps.ask(deps.store.rewards.acknowledge, key, episode, None, deps.now()) == "forgotten":
+                raise _forgotten(episode)
     await deps.mutate("done", {"key": key, "episode": episode}, id=ctx.write)
     known, fix = await _known(ctx, key, episode)
     return ended_reply(reply(c.RewardAck(stored=True, known=known, fix=fix, done=True)))

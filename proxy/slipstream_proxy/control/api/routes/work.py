@@ -129,8 +129,12 @@ async def cache_put(ctx: Ctx) -> web.StreamResponse:
     if body.key != ctx.path("key"):
         raise Problem(409, "body.key differs from the path's", field="body.key", fix="send the same key in both")
     deps = ctx.deps
+    if body.group is not None and not deps.replays.judging.holds(body.group, str(body.lease)):
+        held = await deps.ask(deps.store.judging.holds, body.group, str(body.lease))
+        if held is None or held.lease != body.lease:
+            raise Problem(409, LOST, field="body.lease", fix="keep an answer before its scores, while the lease lasts")
     entry = c.CacheEntry(key=body.key, value=body.value, at=deps.now())
-    await deps.mutate("cache", entry.model_dump(mode="json"))
+    await deps.mutate("cache", entry.model_dump(mode="json", exclude={"group", "lease"}))
     return reply(entry)
 
 
