@@ -28,9 +28,9 @@ from slipstream_proxy.control.gate.report import joined, last_reading
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.log.ids import new_id
+from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.learning.groups import APART
 from slipstream_proxy.store.read.status import plural
-from slipstream_proxy.store.tables.rows import mark_of
 
 ADAPTER = "/adapters/{adapter:[A-Za-z0-9._~@%-]{1,160}}"
 UPLOAD_LIMIT = 16 * 2**30
