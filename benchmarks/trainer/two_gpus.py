@@ -185,6 +185,7 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")
     parser.add_argument("--out", help="file for the JSON object")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what it started ends, too
     model = args.model or Path(args.work) / args.shape
     if not model.exists():
         make(model, args.shape)
