@@ -134,6 +134,7 @@ def noting(value: Any) -> Any:
 def test_what_is_read_of_the_live_state_is_sent(tmp_path: Path) -> None:
     state = LiveState(tmp_path / "live.json")
     state.hold = {"worker": "trainer", "until": 1.0}
+    state.forgotten = {"-/forgotten-0": None}
     replica = EngineReplica("http://127.0.0.1:1", ok=True, healthy=True, loaded={"m@1"})
     state.set(
         {"m": ModelLive("m", "m@1", [("m", "control", 0.1)], {"task=t": "m@0"}, first=["task=t"])},

@@ -63,7 +63,9 @@ async def engine():
 @pytest.fixture
 async def proxy(tmp_path: Path, engine: ScriptedEngine):
     config = Config(
-        data_dir=str(tmp_path), engine={"urls": [engine.url], "name": "model"}, proxy={"durability": "process"}
+        data_dir=str(tmp_path),
+        engine={"urls": [engine.url], "name": "model", "kind": "vllm"},
+        proxy={"durability": "process"},
     )
     made = await Proxy(config).start()
     yield made
