@@ -42,6 +42,17 @@ def get(url: str) -> str:
         return str(reply.read().decode())
 
 
+def end(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """End a process, and after these seconds all that it started."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
 @dataclass
 class Stack:
     """A running `slipstream up`."""
@@ -82,13 +93,7 @@ class Stack:
 
     def stop(self) -> None:
         """End it."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(SHUTDOWN)
-            except subprocess.TimeoutExpired:
-                os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait()
+        end(self.process, SHUTDOWN)
 
 
 def quiet_port() -> int:
@@ -109,12 +114,17 @@ def start(model: Path, phase: str, folder: Path, log: Path, settings: list[str])
         f"engine.share={'true' if phase == 'share' else 'false'}",
         f"engine.args={json.dumps(engine_args())}", *settings,
     ]  # fmt: skip
-    argv = [sys.executable, "-m", "slipstream.cli", "up", "--model", str(model)]
-    for setting in chosen:
-        argv += ["--set", setting]
+    process = launch(["up", "--model", str(model)], chosen, log)
+    return Stack(process, log, f"http://127.0.0.1:{port}")
+
+
+def launch(argv: list[str], settings: list[str], log: Path, **env: str) -> subprocess.Popen[bytes]:
+    """A command of this checkout, not waited for; what it prints goes to ``log``."""
+    whole = [sys.executable, "-m", "slipstream.cli", *argv]
+    for setting in settings:
+        whole += ["--set", setting]
     own = [str(ROOT / part) for part in ("sdk", "proxy", "judge", "trainer", "engine")]
     path = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    env = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **env}
     with log.open("wb") as out:
-        process = subprocess.Popen(argv, stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True)
-    return Stack(process, log, f"http://127.0.0.1:{port}")
+        return subprocess.Popen(whole, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, env=env)

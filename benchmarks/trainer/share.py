@@ -12,11 +12,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +22,12 @@ from typing import Any
 
 import httpx
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "curves"))
+
+from real_stack import Stack, end, launch
+
+LEAVING = 60.0
+"""Seconds that `slipstream up` has to end."""
 SETTINGS = [
     "proxy.port=0", "proxy.durability=process", "engine.share=true", "engine.name=shared", "gate.mode=guard", "gate.holdout=0", "groups.size=4",
     "trainer.min_groups=2", "trainer.max_groups=4", "trainer.max_wait=1", "trainer.learning_rate=1e-5",
@@ -146,37 +148,14 @@ async def measure(url: str, args: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def start(args: argparse.Namespace, folder: Path) -> tuple[subprocess.Popen[bytes], str]:
-    argv = [sys.executable, "-m", "slipstream.cli", "up", "--model", str(args.model)]
-    for setting in [*SETTINGS, f"data_dir={folder}", *args.set]:
-        argv += ["--set", setting]
+def start(args: argparse.Namespace, folder: Path) -> Stack:
     log = Path(args.log) if args.log else folder / "up.log"
-    path = os.pathsep.join(
-        [*(str(ROOT / p) for p in ("sdk", "proxy", "judge", "trainer")), os.environ.get("PYTHONPATH", "")]
-    )
-    env = {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep), "HF_HUB_OFFLINE": "1"}
-    with log.open("wb") as out:
-        p = subprocess.Popen(argv, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, env=env)
-    end = time.monotonic() + args.timeout
-    while time.monotonic() < end:
-        text = log.read_text(errors="replace")
-        if "ready: OPENAI_BASE_URL=" in text:
-            url = text.split("ready: OPENAI_BASE_URL=")[1].split("/v1")[0].strip()
-            return p, url
-        if p.poll() is not None:
-            break
-        time.sleep(0.5)
-    stop(p)
-    raise SystemExit(f"`slipstream up` did not start:\n{log.read_text(errors='replace')[-4000:]}")
-
-
-def stop(p: subprocess.Popen[bytes]) -> None:
-    if p.poll() is None:
-        p.send_signal(signal.SIGTERM)
-        try:
-            p.wait(60)
-        except subprocess.TimeoutExpired:
-            os.killpg(p.pid, signal.SIGKILL)
+    argv, settings = ["up", "--model", str(args.model)], [*SETTINGS, f"data_dir={folder}", *args.set]
+    stack = Stack(launch(argv, settings, log), log, "")
+    if stack.ready(time.monotonic() + args.timeout):
+        return stack
+    end(stack.process, LEAVING)
+    raise SystemExit(f"`slipstream up` did not start:\n{stack.text[-4000:]}")
 
 
 def main() -> int:
@@ -192,17 +171,12 @@ def main() -> int:
     parser.add_argument("--log", help="where the output of `slipstream up` goes")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        p, url = start(args, Path(folder))
+        stack = start(args, Path(folder))
         try:
-            found = asyncio.run(measure(url, args))
+            found = asyncio.run(measure(stack.url, args))
         finally:
-            stop(p)
-            log = Path(args.log) if args.log else Path(folder) / "up.log"
-            tail = [
-                line
-                for line in log.read_text(errors="replace").splitlines()
-                if line.startswith(("trainer", "slipstream", "proxy"))
-            ]
+            end(stack.process, LEAVING)
+            tail = [line for line in stack.text.splitlines() if line.startswith(("trainer", "slipstream", "proxy"))]
             print("\n".join(tail[-25:]), file=sys.stderr)
     print(json.dumps({"benchmark": "share", "model": args.model.name, "settings": args.set, **found}))
     return 0 if found["steps"] >= args.steps and not found["failed_calls"] else 1

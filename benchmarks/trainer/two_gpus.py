@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import signal
 import statistics
 import subprocess
@@ -27,12 +26,13 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "curves"))
 
 import bench_h200 as h200
+import real_stack
 import share
 from real_size import versions
+from real_stack import Stack, launch
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,6 @@ LAYOUTS = {
     "turns": Layout("0,1", "0,1", ["engine.share=true", "trainer.sharding=fsdp2"], ["--tensor-parallel-size", "2"], 2),
     "replicas": Layout("0,1", "0,1", [], ["--data-parallel-size", "2"], 2),
 }
-
 
 CHAT = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}<end>{% endfor %}"
@@ -89,36 +88,15 @@ def used() -> list[int]:
     return [int(line) for line in out.split()]
 
 
-def begin(argv: list[str], settings: list[str], gpus: str, log: Path) -> subprocess.Popen[bytes]:
-    own = [str(share.ROOT / part) for part in ("sdk", "proxy", "judge", "trainer", "engine")]
-    path = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": gpus}
-    whole = [sys.executable, "-m", "slipstream.cli", *argv]
-    for setting in settings:
-        whole += ["--set", setting]
-    with log.open("wb") as out:
-        return subprocess.Popen(whole, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, env=env)
-
-
-def until_ready(process: subprocess.Popen[bytes], log: Path, end: float) -> str | None:
-    """The address; None: it was not ready in time, or has ended."""
-    while time.monotonic() < end and process.poll() is None:
-        text = log.read_text(errors="replace")
-        if "ready: OPENAI_BASE_URL=" in text:
-            return text.split("ready: OPENAI_BASE_URL=")[1].split("/v1")[0].strip()
-        time.sleep(0.5)
-    return None
-
-
-async def watch(url: str, trainer: subprocess.Popen[bytes], args: argparse.Namespace, end: float) -> dict[str, Any]:
+async def watch(stack: Stack, trainer: subprocess.Popen[bytes], args: argparse.Namespace, end: float) -> dict[str, Any]:
     """Streams run until ``args.steps`` of them are live."""
-    load = share.Load(url, args)
+    load = share.Load(stack.url, args)
     running = asyncio.create_task(load.run())
     began, most = time.monotonic(), [0, 0]
     steps: list[dict[str, Any]] = []
     while len(steps) < args.steps and time.monotonic() < end and trainer.poll() is None:
         await asyncio.sleep(0.5)
-        events = await asyncio.to_thread(share.events, url)
+        events = await asyncio.to_thread(stack.events)
         steps = [e["data"] for e in events if e["kind"] == "step"]
         most = [max(pair) for pair in zip(most, await asyncio.to_thread(used) or most, strict=False)]
     seconds = time.monotonic() - began
@@ -143,29 +121,23 @@ def run(name: str, model: Path, args: argparse.Namespace) -> dict[str, Any]:
         logs = [Path(args.logs or folder) / f"{name}-{part}.log" for part in ("up", "trainer")]
         settings += [f"data_dir={folder}", f"engine.model={model}"]
         end, began = time.monotonic() + args.timeout, time.monotonic()
-        stack = begin(["up"], [*settings, *own, "trainer.enabled=false"], layout.engine_gpus, logs[0])
-        running = [stack]
+        chosen = [*settings, *own, "trainer.enabled=false"]
+        stack = Stack(launch(["up"], chosen, logs[0], CUDA_VISIBLE_DEVICES=layout.engine_gpus), logs[0], "")
+        running = [stack.process]
         try:
-            url = until_ready(stack, logs[0], end)
-            if url is None:
+            if not stack.ready(end):
                 return {"problem": "`slipstream up` was not ready", "said": logs[0].read_text(errors="replace")[-600:]}
             ready = time.monotonic() - began
-            argv = ["trainer", "--url", url, "--processes", str(layout.processes)]
-            trainer = begin(argv, settings, layout.trainer_gpus, logs[1])
+            argv = ["trainer", "--url", stack.url, "--processes", str(layout.processes)]
+            trainer = launch(argv, settings, logs[1], CUDA_VISIBLE_DEVICES=layout.trainer_gpus)
             running.append(trainer)
-            found = {"ready_s": ready} | asyncio.run(watch(url, trainer, args, end))
+            found = {"ready_s": ready} | asyncio.run(watch(stack, trainer, args, end))
             if not found["steps"]:
                 found |= {"problem": "no step in time", "said": logs[1].read_text(errors="replace")[-600:]}
             return found
         finally:
             for process in reversed(running):
-                if process.poll() is None:
-                    process.send_signal(signal.SIGTERM)
-                    try:
-                        process.wait(20)
-                    except subprocess.TimeoutExpired:
-                        os.killpg(process.pid, signal.SIGKILL)
-                        process.wait()
+                real_stack.end(process, 20.0)
 
 
 def main() -> int:

@@ -64,6 +64,16 @@ async def test_stored_groups_are_trained_on_again_when_asked(make_plane):
     assert (await plane.ask("POST", "/training/again", {}, scopes=["inference"]))[0] == 403
 
 
+async def judge_lease(plane):
+    """A group to judge, as soon as there is one."""
+
+    async def get():
+        status, body = await plane.ask("POST", "/groups/lease", {"worker": "j1"})
+        return body if status == 200 else None
+
+    return await until(get)
+
+
 async def test_a_rerun_of_the_judge_is_in_the_audit_log(plane):
     said = {"id": "r1", "text": "4 runs in 2 groups"}
     assert (await plane.ask("POST", "/judge/reruns", said, scopes=["judge"]))[0] == 200
@@ -75,11 +85,7 @@ async def test_the_judge_scores_a_group(make_plane):
     plane = await make_plane(groups={"size": 2}, reward={"weights": {"judge": 1.0}})
     names = await group_of(plane, "t", [None, None])
 
-    async def get():
-        status, body = await plane.ask("POST", "/groups/lease", {"worker": "j1"})
-        return body if status == 200 else None
-
-    leased = await until(get)
+    leased = await judge_lease(plane)
     group = leased["groups"][0]
     assert [e["episode"]["id"] for e in group["episodes"]] == names
     scores = [{"episode": n, "value": i * 1.0, "reason": "so"} for i, n in enumerate(names)]
@@ -94,11 +100,7 @@ async def test_a_group_that_fails_too_often_is_parked_and_can_be_tried_again(mak
     plane = await make_plane(groups={"size": 2}, judge={"max_attempts": 1}, reward={"weights": {"judge": 1.0}})
     await group_of(plane, "t", [None, None])
 
-    async def get():
-        status, body = await plane.ask("POST", "/groups/lease", {"worker": "j1"})
-        return body if status == 200 else None
-
-    leased = await until(get)
+    leased = await judge_lease(plane)
     group = leased["groups"][0]["id"]
     assert (await plane.ask("POST", f"/groups/{group}/scores", {"lease": leased["lease"], "failed": "refused"}))[
         0
@@ -114,11 +116,7 @@ async def test_what_a_judge_says_of_a_group_with_a_forgotten_run_reaches_neither
     plane = await make_plane(groups={"size": 2}, reward={"weights": {"judge": 1.0}})
     names = await group_of(plane, "t", [None, None])
 
-    async def get():
-        status, body = await plane.ask("POST", "/groups/lease", {"worker": "j1"})
-        return body if status == 200 else None
-
-    leased = await until(get)
+    leased = await judge_lease(plane)
     group, lease = leased["groups"][0]["id"], leased["lease"]
     vote = {"key": "judge-1", "value": {"why": "SECRET"}, "group": group, "lease": lease}
     assert (await plane.ask("PUT", "/judge/cache/judge-1", vote))[0] == 200
@@ -129,7 +127,7 @@ async def test_what_a_judge_says_of_a_group_with_a_forgotten_run_reaches_neither
     assert (await plane.ask("POST", f"/groups/{group}/scores", {"lease": lease, "failed": "LATE SECRET"}))[0] == 409
     assert (await plane.ask("GET", "/judge/cache/judge-1"))[0] == 404
     assert not any(b"LATE" in p.read_bytes() for p in plane.config.spool_dir.iterdir())
-    assert (await until(get))["groups"][0]["id"] == group, "the rest is judged again"
+    assert (await judge_lease(plane))["groups"][0]["id"] == group, "the rest is judged again"
 
 
 async def test_the_judges_cache(plane):
@@ -198,11 +196,7 @@ async def test_killed_anywhere_the_store_is_what_the_log_says(make_plane, tmp_pa
     killed = Killed(plane, tmp_path / "killed")
 
     async def judged(fields):
-        async def get():
-            status, body = await plane.ask("POST", "/groups/lease", {"worker": "j1"})
-            return body if status == 200 else None
-
-        leased = await until(get)
+        leased = await judge_lease(plane)
         posted = {"lease": leased["lease"], **fields}
         killed.watching = f"scores {[*fields]}"
         assert (await plane.ask("POST", f"/groups/{leased['groups'][0]['id']}/scores", posted))[0] == 200
