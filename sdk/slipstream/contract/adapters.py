@@ -349,16 +349,14 @@ def fallen(adapters: Mapping[str, Adapter], name: str | None) -> str | None:
     A version that was accepted stands, whatever it was made from. So does what a person promotes (``forced``).
     Proxy and trainer both decide by this alone.
     """
-    seen: set[str] = set()
-    while name is not None and name not in seen and (a := adapters.get(name)) is not None:
+    for made_from in _line(adapters, name):
+        a = adapters[made_from]
         if a.forced:
             return None
         if a.anew or a.state == AdapterState.ROLLED_BACK or (a.state == AdapterState.REFUSED and a.failed_replay):
             return a.name
         if a.state == AdapterState.LIVE or a.accepted:
             return None
-        seen.add(name)
-        name = a.parent
     return None
 
 

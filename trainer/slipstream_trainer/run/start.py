@@ -50,7 +50,7 @@ def start_trainer(config: Config, client: Client | None) -> tuple[CapturedGRPOTr
         log.warning("trainer.%s has no effect: %s", name, why)
     model, tokenizer = load_policy(config)
     gpu_lease = GpuLease(config, client, worker_name(config), processes)
-    if gpu_lease.together:
+    if gpu_lease.shared and gpu_lease.together:
         join_group()
     with gpu_lease.take():
         if config.trainer.sharding == "fsdp2":

@@ -30,7 +30,7 @@ import torch
 
 from slipstream import __version__
 from slipstream.errors import SlipstreamError, StartError
-from slipstream.shared.files import check_format
+from slipstream.shared.files import check_format, sync
 from slipstream_trainer.algorithm.guards import Snapshot
 from slipstream_trainer.algorithm.learning_rate import StepPace
 from slipstream_trainer.algorithm.traffic import Traffic
@@ -226,6 +226,7 @@ class Checkpoints:
             if raw.get("advantages") or raw.get("words"):
                 temporary = path / "state.json.part"
                 temporary.write_text(json.dumps(raw | {"advantages": {}, "words": {}}))
+                sync(temporary)  # else a machine that stops now could leave an empty file in its place
                 temporary.replace(place)
 
     def prune(self, wanted: Collection[str], *, keep: int | None = None) -> None:

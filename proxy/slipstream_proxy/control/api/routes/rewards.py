@@ -44,6 +44,7 @@ from slipstream_proxy.control.api.routes.episodes import (
     episode_of,
     unknown,
 )
+from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.status.funnel import unweighted_fix
@@ -92,9 +93,16 @@ def _redacted(spec: str, body: c.FeedbackIn) -> c.FeedbackIn:
     return body.model_copy(update={name: after[f"feedback.{name}"] for name in said})
 
 
-def _forgotten(episode: str) -> Problem:
-    fix = "leave it out: nothing about it is kept; new runs need a new id"
-    return Problem(404, f"episode {episode} was forgotten", field="path.episode", fix=fix)
+async def _acknowledged(deps: Deps, key: str, episode: str, idempotency: str | None) -> c.RewardAck | Literal["late"]:
+    """How the episode stands, as far as the store answers. Raises ``Problem`` 404: it was forgotten."""
+    ack: c.RewardAck | Literal["forgotten", "late"] = c.RewardAck(stored=True, known=False)
+    if deps.store_answers:
+        with _away_is_fine():  # the spool keeps what is said until the store answers
+            ack = await deps.ask(deps.store.rewards.acknowledge, key, episode, idempotency, deps.now())
+    if ack == "forgotten":
+        fix = "leave it out: nothing about it is kept; new runs need a new id"
+        raise Problem(404, f"episode {episode} was forgotten", field="path.episode", fix=fix)
+    return ack
 
 
 async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
@@ -103,12 +111,7 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
     check_reward(ctx.caller, body.name, body.source, deps.judges.written)
     episode = episode_of(ctx)
     key = await _owner(ctx, episode)
-    ack: c.RewardAck | Literal["forgotten", "late"] = c.RewardAck(stored=True, known=False)
-    if deps.store_answers:
-        with _away_is_fine():  # the spool keeps it until the store answers
-            ack = await deps.ask(deps.store.rewards.acknowledge, key, episode, body.key, deps.now())
-    if ack == "forgotten":
-        raise _forgotten(episode)
+    ack = await _acknowledged(deps, key, episode, body.key)
     if ack == "late":
         text = f"no call of episode {episode} has come, and its rewards have waited long enough"
         fix = "check the episode's id (x-slipstream-episode of its replies); a reward waits reward.orphan_ttl seconds"
@@ -152,12 +155,9 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
 async def post_done(ctx: Ctx) -> web.StreamResponse:
     """End an episode: no more calls will come."""
     deps, key, episode = ctx.deps, ctx.owner(ctx.query.key), episode_of(ctx)
-    if deps.store_answers:
-        with _away_is_fine():
-            if await deps.ask(deps.store.rewards.acknowledge, key, episode, None, deps.now()) == "forgotten":
-                raise _forgotten(episode)
+    ack = await _acknowledged(deps, key, episode, None)
     await deps.mutate("done", {"key": key, "episode": episode}, id=ctx.write)
-    known, fix = await _known(ctx, key, episode)
+    known, fix = (True, None) if ack != "late" and ack.known else await _known(ctx, key, episode)
     return ended_reply(reply(c.RewardAck(stored=True, known=known, fix=fix, done=True)))
 
 
