@@ -26,6 +26,8 @@ ARGS ?=
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export LITELLM_LOCAL_MODEL_COST_MAP ?= True
+# where it is set, each process compiles torch and vLLM again, which is half of a start of vLLM
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-slow test-deploy chaos fuzz fuzz-bulk lint setup services bench bench-proxy bench-control bench-soak bench-judge bench-ruler bench-trainer bench-real bench-peers bench-store bench-growth bench-gate bench-replay bench-traffic bench-spoiled bench-operate figures lighthouse curves curves-ci imports models first-hour first-hour-ci clean
 

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -37,6 +38,30 @@ def has_gpu() -> bool:
 def installed(module: str) -> bool:
     """Also what lies in the working directory, where ``python -m`` would find it."""
     return importlib.util.find_spec(module) is not None or (Path.cwd() / module).is_dir()
+
+
+LARGE = ("torch", "transformers", "vllm")
+"""Packages of thousands of modules, which engine and trainer import."""
+
+
+def bytecode_env() -> dict[str, str]:
+    """Environment by which child processes keep the bytecode of ``LARGE``, where neither the installer nor Python does.
+
+    An installer may leave it out, and Python writes none into a folder that is read-only, or where
+    ``PYTHONDONTWRITEBYTECODE`` is set. Each process then compiles all that it imports again, which takes longer than the
+    rest of its start. Empty where Python keeps it by itself, and where the user's cache folder can't be written.
+    """
+    origins = [Path(s.origin) for name in LARGE if (s := importlib.util.find_spec(name)) is not None and s.origin]
+    lacking = [o for o in origins if not Path(importlib.util.cache_from_source(str(o))).is_file()]
+    kept = not sys.dont_write_bytecode and all(os.access(o.parent, os.W_OK) for o in lacking)
+    if sys.pycache_prefix or not lacking or kept:
+        return {}
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "slipstream" / "bytecode"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # no home
+        return {}
+    return {"PYTHONPYCACHEPREFIX": str(folder), "PYTHONDONTWRITEBYTECODE": ""}
 
 
 _VERSIONS = """

@@ -25,7 +25,7 @@ from slipstream.operate.run.preflight import (
 from slipstream.settings.judge import is_own
 from slipstream.shared.backoff import rest
 from slipstream.shared.functions import need
-from slipstream.shared.machine import has_gpu
+from slipstream.shared.machine import bytecode_env, has_gpu
 from slipstream.shared.processes.health import answers
 from slipstream.shared.processes.proxy_file import FILE, running_proxy
 from slipstream.shared.processes.remedies import ERROR, remedy
@@ -52,7 +52,8 @@ class Stack:
 
 def _self(command: str, config: Config, *args: str) -> Child:
     argv = [sys.executable, "-P", "-m", "slipstream.cli", command, *args]
-    return Child(command, argv, {CONFIG_ENV: config.model_dump_json(), "PYTHONUNBUFFERED": "1"})
+    env = {CONFIG_ENV: config.model_dump_json(), "PYTHONUNBUFFERED": "1"}
+    return Child(command, argv, bytecode_env() | env)
 
 
 async def start_engine(config: Config, supervisor: Supervisor, say: Callable[[str], None]) -> tuple[Child, str]:
@@ -63,7 +64,8 @@ async def start_engine(config: Config, supervisor: Supervisor, say: Callable[[st
     for line in command.says:
         say(line)
     # kept for ever, whatever its exit code: vLLM's server ends with 0 when its engine core is killed
-    child = Child("engine", command.argv, command.env, max_failures=None, hopeless=(), slow_start=True)
+    env = bytecode_env() | command.env
+    child = Child("engine", command.argv, env, max_failures=None, hopeless=(), slow_start=True)
     child.restart = False  # until it has answered once: a second start does not fix a wrong flag or model
     supervisor.start(child)
     if not await supervisor.until(child, lambda: answers(command.url + health), config.engine.start_timeout):
