@@ -36,7 +36,7 @@ from tests.support.ruled_judge import RuledJudge, each
 from tests.support.served import Served
 from tictactoe.task import TASKS
 from tictactoe.tictactoe import best_value, make_tasks, tasks_of
-from watching import Watch
+from watching import Watch, groups_lost
 
 CONCURRENCY = 8
 RUNS = 8
@@ -139,7 +139,7 @@ async def measure(url: str, args: argparse.Namespace, *, tagged: bool, folder: P
     figures = {
         "first_adapter_s": watch.first_adapter,
         "gain": round((last - base) / (expert - base), 3),
-        "groups_lost": round(watch.groups_lost(), 3),
+        "groups_lost": round(groups_lost(watch.status), 3),
         "base": round(base, 3),
         "last": round(last, 3),
         "expert": round(expert, 3),

@@ -13,6 +13,13 @@ COMPLETE = ("waiting_reward", "ready", "leased", "trained", "skipped", "stale", 
 LOST = ("stale", "dropped", "parked")
 
 
+def groups_lost(status: dict[str, Any]) -> float:
+    """Share of the complete training groups that will never be trained on, for another reason than equal rewards."""
+    groups = status.get("groups", {})
+    complete = sum(groups.get(state, 0) for state in COMPLETE)
+    return sum(groups.get(state, 0) for state in LOST) / max(1, complete)
+
+
 @dataclass
 class Watch:
     """Polls the control API once a second. Times are seconds since ``began``."""
@@ -53,12 +60,6 @@ class Watch:
         async with httpx.AsyncClient(timeout=30) as http:
             text = (await http.get(f"{self.url}/slipstream/v1/training/events")).raise_for_status().text
         self.events = [httpx.Response(200, text=line).json() for line in text.splitlines() if line]
-
-    def groups_lost(self) -> float:
-        """Share of the complete training groups that will never be trained on, for another reason than equal rewards."""
-        groups = self.status.get("groups", {})
-        complete = sum(groups.get(state, 0) for state in COMPLETE)
-        return sum(groups.get(state, 0) for state in LOST) / max(1, complete)
 
     def steps(self) -> int:
         return sum(event["kind"] == "step" for event in self.events)

@@ -10,7 +10,8 @@ it. ``tasks.py`` makes TASKS.json; its task ``gcd_checked`` has two turns.
 Files in DIR for each task and seed: ``peers-TASK-SEED-SIDE.json`` (what a side did), ``peers-TASK-SEED.json`` (all figures
 and curves), ``.png`` (reward against seconds, runs and sampled tokens), the log of each side. The last line is one JSON
 object. With --only it runs one side; the second of the two to end compares them, so DIR begins empty. A side ends at its
-limit, or at SIGTERM, and what it has by then counts. With --merge it runs nothing and puts such files together, with the
+limit, or at SIGTERM, and what it has by then counts. With --gpus 0,1,… the sides of all tasks and --seeds run side by
+side, each alone on a GPU and its share of the cores, and DIR/peers.json has all of them. With --merge it runs nothing and puts such files together, with the
 worst of each figure.
 
 Nothing is fetched: model and tasks are files. SmolLM2-135M-Instruct fits; where no hub can be reached, the package
@@ -25,6 +26,7 @@ import contextlib
 import itertools
 import json
 import os
+import queue
 import random
 import signal
 import statistics
@@ -42,10 +44,11 @@ from typing import Any
 import aiohttp
 import tasks
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "curves"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("curves", "first_hour")]
 
 from real_size import versions
 from real_stack import NAME, SHUTDOWN, Stack, engine_args, get, start
+from watching import groups_lost
 
 GROUP, WINDOW = 8, 64
 """Runs of a task; runs whose mean reward is a point of the curve, on both sides."""
@@ -184,6 +187,7 @@ def ours(args: argparse.Namespace, name: str, items: list[dict[str, str]]) -> di
             found["curve"], failed = box["all"]
             found |= {"failed_calls": len(failed), "errors": failed[:3], "status": status(stack)}
             moved = found["status"].get("moved_episodes")
+            found["groups_lost"] = groups_lost(found["status"]) if found["status"] else None
             found["moved_episodes"] = None if moved is None else sum(moved.values())
             late = threading.Event()
             timer = threading.Timer(SHUTDOWN, late.set)
@@ -276,7 +280,8 @@ def figures(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
         "sampled_to_90": sampled, "trl_sampled_to_90": their_sampled,
         "steps": len(mine["steps"]), "trl_steps": theirs["steps"], "trl_first_step_s": theirs["first_step_s"],
         "held_out": mine.get("held_out"), "failed_calls": mine.get("failed_calls"), "untrainable": mine.get("untrainable"),
-        "moved_episodes": mine.get("moved_episodes"),
+        "moved_episodes": mine.get("moved_episodes"), "groups_lost": mine.get("groups_lost"),
+        "engine_gap": max((s["engine_gap"] for s in mine["steps"] if "engine_gap" in s), default=None),
     }  # fmt: skip
 
 
@@ -308,10 +313,59 @@ def merged(files: list[Path]) -> dict[str, Any]:
     """Results of several tasks and seeds, and the worst of each figure."""
     parts = [json.loads(file.read_text()) for file in files]
     worst = {}
-    for name, pick in (("first_step_s", max), ("to_90_vs_trl", max), ("runs_vs_trl", max), ("final_vs_trl", min)):
+    most = ("first_step_s", "to_90_vs_trl", "runs_vs_trl", "moved_episodes", "groups_lost", "engine_gap")
+    for name, pick in (*((name, max) for name in most), ("final_vs_trl", min)):
         values = [p["figures"].get(name) for p in parts]
         worst[name] = None if None in values else pick(values)
     return {"worst": worst, "parts": [{k: p[k] for k in ("task", "seed", "figures", "versions")} for p in parts]}
+
+
+def one_gpu(
+    args: argparse.Namespace, gpu: str, cores: list[int], jobs: queue.SimpleQueue[tuple[str, str, str]]
+) -> None:
+    """Sides of a task and a seed, one after the other, while there are some."""
+    os.sched_setaffinity(0, cores)  # this thread's, and so its processes'
+    passed = ["--model", args.model, "--tasks", args.tasks, "--out", args.out, "--think", args.think]
+    passed += ["--seconds", args.seconds, "--trl-seconds", args.trl_seconds]
+    passed += [part for value in args.set for part in ("--set", value)]
+    while not ENOUGH.is_set():
+        try:
+            side, task, seed = jobs.get_nowait()
+        except queue.Empty:
+            return
+        job = ["--only", side, "--task", task, "--seed", seed, "--warm"]
+        argv = [sys.executable, __file__, *job, *map(str, passed)]
+        process = subprocess.Popen(argv, env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu}, stdout=subprocess.DEVNULL)
+        while process.poll() is None:
+            if ENOUGH.wait(0.5):
+                process.terminate()
+                process.wait()
+        print(f"{task} {seed} {side} on GPU {gpu}: exit code {process.returncode}", flush=True)
+
+
+def side_by_side(args: argparse.Namespace) -> int:
+    """Every side of every task and seed, on the next GPU that is free. → 1 where one is missing."""
+    gpus, cores = args.gpus.split(","), sorted(os.sched_getaffinity(0))
+    pairs = [(task, seed) for seed in args.seeds.split(",") for task in args.task.split(",")]
+    jobs: queue.SimpleQueue[tuple[str, str, str]] = queue.SimpleQueue()
+    for side in reversed(SIDES):  # the longer one first
+        for pair in pairs:
+            jobs.put((side, *pair))
+    each = max(1, len(cores) // len(gpus))
+    lanes = [
+        threading.Thread(target=one_gpu, args=(args, gpu, cores[n * each : (n + 1) * each], jobs))
+        for n, gpu in enumerate(gpus)
+    ]
+    for thread in lanes:
+        thread.start()
+    for thread in lanes:
+        thread.join()
+    files = [args.out / f"peers-{task}-{seed}.json" for task, seed in pairs]
+    there = [file for file in files if file.is_file()]
+    found = merged(there)
+    (args.out / "peers.json").write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found["worst"] | {"pairs": len(there), "of": len(files)}))
+    return int(len(there) < len(files))
 
 
 def arguments() -> argparse.Namespace:
@@ -321,6 +375,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tasks", type=Path)
     parser.add_argument("--task", default="products", help="one or more, with commas between")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", default="0,1,2", help="with --gpus")
+    parser.add_argument("--gpus", help="numbers of GPUs, with commas between")
     parser.add_argument("--seconds", type=float, default=230.0, help="of Slipstream, from the start of its process")
     parser.add_argument("--trl-seconds", type=float, default=150.0, help="of TRL, likewise")
     parser.add_argument("--only", choices=SIDES, help="run one side")
@@ -351,6 +407,8 @@ def main() -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if not args.warm:
         subprocess.run([sys.executable, "-c", "import vllm, peft, datasets, trl.trainer.grpo_trainer"], check=False)
+    if args.gpus:
+        return side_by_side(args)
     for task in args.task.split(","):
         name = f"peers-{task}-{args.seed}"
         items = json.loads(args.tasks.read_text())[task]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -170,3 +172,39 @@ def test_a_trl_that_goes_on_is_ended_and_what_it_wrote_counts(bench, tmp_path, m
     assert (found["steps"], [run[1:] for run in found["curve"]]) == (1, [(0.3, 3)])
     monkeypatch.setattr(peers, "sys", SimpleNamespace(executable="/bin/false"))
     assert peers.trl(args, "name", "gcd") == {"problem": "TRL ended without a step", "curve": [], "steps": 0}
+
+
+def test_sides_stand_alone_on_a_gpu_and_what_is_missing_is_said(bench, tmp_path, monkeypatch, capsys):
+    peers, script = bench("peers"), tmp_path / "side"
+    script.write_text(
+        f"""#!{sys.executable}
+import json, os, pathlib, sys, time
+said = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+out, gpu = pathlib.Path({str(tmp_path)!r}), os.environ["CUDA_VISIBLE_DEVICES"]
+(out / f"on-{{gpu}}").touch(exist_ok=False)
+time.sleep(0.05)
+(out / f"on-{{gpu}}").unlink()
+task, seed, side = said["--task"], said["--seed"], said["--only"]
+with (out / "ran").open("a") as log:
+    log.write(f"{{task}} {{seed}} {{side}} {{len(os.sched_getaffinity(0))}}\\n")
+figures = {{"first_step_s": int(seed), "final_vs_trl": 1.0}}
+if (task, seed) != ("gcd", "1"):
+    (out / f"peers-{{task}}-{{seed}}.json").write_text(json.dumps(dict(task=task, seed=seed, figures=figures, versions={{}})))
+"""
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr(peers, "sys", SimpleNamespace(executable=str(script)))
+    args = SimpleNamespace(
+        model="m", tasks="t", task="gcd,products", seeds="0,1", gpus="4,5", out=tmp_path, think=0.0, seconds=1, trl_seconds=1,
+        set=[],
+    )  # fmt: skip
+    cores = os.sched_getaffinity(0)
+    assert peers.side_by_side(args) == 1
+    assert os.sched_getaffinity(0) == cores
+    ran = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
+    assert sorted(r[:3] for r in ran) == sorted(
+        [t, s, side] for t in ("gcd", "products") for s in "01" for side in peers.SIDES
+    )
+    assert {int(r[3]) for r in ran} == {max(1, len(cores) // 2)}
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (said["pairs"], said["of"], said["first_step_s"], said["to_90_vs_trl"]) == (3, 4, 1, None)
