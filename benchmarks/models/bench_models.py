@@ -4,7 +4,7 @@
 ``benchmarks/results/models.json`` and the tables of ``docs/models.md``.
 
 ``--whole`` takes a family through the whole product instead (``whole.py``), some minutes each, and writes its row to
-``--out FILE``. ``--model FOLDER`` takes a real model there. ``--merge FILES`` puts such rows into the results and the page.
+``--out FILE``. ``--model FOLDER`` takes a real model there, or one of ``large.py``. ``--merge FILES`` puts such rows into the results and the page.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def sweep_whole(args: argparse.Namespace) -> int:
     """Each family is written as soon as it is done: a later one may take longer than the machine is there."""
     rows: list[Whole] = []
     for family in args.families.split(","):
-        rows.append(run(family, args.seconds, args.engine_arg, args.keep, args.learn, args.model))
+        rows.append(run(family, args.seconds, args.engine_arg, args.keep, args.learn, args.model, args.set))
         args.out.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
     print(whole_table(rows))
     print(json.dumps({"families": len(rows), "whole": sum(row.whole for row in rows)}))
@@ -203,6 +203,7 @@ def main() -> int:
     parser.add_argument("--whole", action="store_true", help="through the whole product")
     parser.add_argument("--seconds", type=float, default=460.0, help="--whole: the most a family takes")
     parser.add_argument("--engine-arg", action="append", default=[], help="--whole: one more flag of vLLM")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE", help="--whole: a setting")
     parser.add_argument("--learn", type=float, default=SECONDS, help="--whole: seconds for the model's own learning")
     parser.add_argument("--model", type=Path, help="--whole: a model's folder instead of the family's tiny model")
     parser.add_argument("--keep", type=Path, help="--whole: a folder for the logs")

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -92,6 +92,7 @@ class Sweep:
     until: float
     env: dict[str, str]
     args: list[str] = field(default_factory=list)
+    settings: list[str] = field(default_factory=list)
     url: str = ""
     calls: list[Any] = field(default_factory=list)
 
@@ -141,7 +142,7 @@ def running(sweep: Sweep) -> Iterator[subprocess.Popen[bytes]]:
     sweep.engine = f"http://127.0.0.1:{port}"
     for value in (
         f"data_dir={sweep.place / 'data'}", "proxy.port=0", f"engine.port={port}", "engine.max_model_len=4096",
-        f"engine.args={json.dumps(['--max-num-seqs', '32', *sweep.args])}",
+        f"engine.args={json.dumps(['--max-num-seqs', '32', *sweep.args])}", *sweep.settings,
     ):  # fmt: skip
         argv += ["--set", value]
     with sweep.log.open("wb") as out:
@@ -425,9 +426,11 @@ def run(
     keep: Path | None = None,
     learn: float = SECONDS,
     ready: Path | None = None,
+    settings: Sequence[str] = (),
 ) -> Whole:
     """One family. ``seconds``: in which all has to be over. ``keep``: a folder for the log of `slipstream up`. ``learn``: a
-    processor's seconds for the model's own learning. ``ready``: a folder with a model instead of a tiny one."""
+    processor's seconds for the model's own learning. ``ready``: a folder with a model instead of a tiny one. ``settings``:
+    what is set beside the defaults."""
     began = time.monotonic()
     row = Whole(family, template="its own", vllm=_version())
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -436,7 +439,7 @@ def run(
     row.dtype = args[args.index("--dtype") + 1] if "--dtype" in args else DTYPES[row.device]
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this process's own trainer computes in fp32, as the CPU does
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-        sweep = Sweep(row, Path(place), "", began + seconds, env, args)
+        sweep = Sweep(row, Path(place), "", began + seconds, env, args, list(settings))
         make(sweep, ready, learn)
         if row.starts:
             return row

@@ -5,57 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from tests.support.stored import quantization, stored
 from tests.support.tiny import make_config
 
 from slipstream.errors import ConfigError
 from slipstream_trainer.model.policy import load_policy
-
-BLOCK = 16
-EIGHT_BITS = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False}
-STORED: dict[str, dict[str, Any]] = {
-    "fp8": {"activation_scheme": "dynamic", "weight_block_size": [BLOCK, BLOCK], "fmt": "e4m3"},
-    "compressed-tensors": {
-        "format": "float-quantized",
-        "quantization_status": "compressed",
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": EIGHT_BITS}},
-        "ignore": ["lm_head"],
-    },
-    "awq": {"bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
-    "gptq": {"bits": 4, "group_size": 32, "desc_act": False},
-    "bitsandbytes": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
-}
-"""Method → the rest of a published model's ``quantization_config``."""
-
-
-def in_fp8(weight: torch.Tensor, kind: str) -> dict[str, torch.Tensor]:
-    """Its tensors in the file, by the ending of their names."""
-    if kind == "compressed-tensors":
-        scale = weight.abs().amax(1, keepdim=True) / 448
-        return {"": (weight / scale).to(torch.float8_e4m3fn), "_scale": scale}
-    out, into = weight.shape
-    blocks = weight.reshape(out // BLOCK, BLOCK, into // BLOCK, BLOCK)
-    scale = blocks.abs().amax((1, 3)) / 448
-    small = (blocks / scale[:, None, :, None]).reshape(out, into).to(torch.float8_e4m3fn)
-    return {"": small, "_scale_inv": scale}
-
-
-def stored(base: Path, folder: Path, kind: str) -> Path:
-    """The model of ``base`` with its weights as ``kind`` has them."""
-    shutil.copytree(base, folder)
-    tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in load_file(base / "model.safetensors").items():
-        small = in_fp8(tensor, kind) if name.endswith("proj.weight") else {"": tensor}
-        tensors |= {name + ending: made.contiguous() for ending, made in small.items()}
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    described = json.loads((folder / "config.json").read_text())
-    described["quantization_config"] = {"quant_method": kind} | STORED[kind]
-    (folder / "config.json").write_text(json.dumps(described))
-    return folder
 
 
 @pytest.mark.parametrize("kind", ["fp8", "compressed-tensors"])
@@ -92,7 +50,7 @@ def test_a_base_in_eight_bits_is_trained_through_with_its_own_weights(tiny: Path
 def test_what_cannot_be_trained_through_is_refused_in_words(tiny: Path, tmp_path: Path, kind: str, says: str) -> None:
     shutil.copytree(tiny, tmp_path / "m")
     described = json.loads((tmp_path / "m" / "config.json").read_text())
-    described["quantization_config"] = {"quant_method": kind} | STORED[kind]
+    described["quantization_config"] = quantization(kind, 16)
     (tmp_path / "m" / "config.json").write_text(json.dumps(described))
     with pytest.raises(ConfigError, match=says):
         load_policy(make_config(tmp_path / "m", tmp_path))
