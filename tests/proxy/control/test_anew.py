@@ -165,6 +165,16 @@ async def test_a_version_made_of_what_was_forgotten_before_it_came_is_taken_back
     assert (await plane.ask("GET", "/adapters"))[1]["live"] == {"tiny": "tiny"}
 
 
+async def test_what_was_acknowledged_just_before_is_forgotten_too(make_plane) -> None:
+    plane = await make_plane()
+    await plane.call("run-1", tags={"user": "ann"})
+    assert (await plane.ask("POST", "/forget", {"user": "ann"}))[1]["forgotten"] == 1
+    await plane.call("run-2")
+    assert (await plane.ask("POST", "/forget", {"episodes": ["run-2"]}))[1]["unknown"] == []
+    await plane.call("run-3")
+    assert (await plane.ask("DELETE", "/episodes/run-3"))[0] == 200
+
+
 async def test_a_version_that_comes_after_the_forgetting_is_named_where_nothing_is_trained_anew(make_plane) -> None:
     plane = await make_plane(groups={"size": 3})
     await group_of(plane, "t1", [0.0, 1.0, 0.5])
