@@ -38,6 +38,8 @@ FORGETTING, KEPT = "forget-", 1000
 """How the store's records of requests to forget are named, and how many are kept."""
 TRACES = ("batches", "exports", "cases")
 """What such a record holds of ``Forgotten``."""
+OF_FORGOTTEN = "trained on episodes that were forgotten"
+"""Why a version was taken back."""
 GROUPS_TOGETHER = 500
 """Groups that one change asks to train on again."""
 TAG_PAIR = r"^[^:]"
@@ -419,7 +421,7 @@ async def _retrain(deps: Deps, key: str, adapters: Sequence[str]) -> list[str]:
     anew, items = list[str](), deps.registry.items
     for model in sorted({items[name].model for name in adapters if name in items}):
         of = [name for name in adapters if name in items and items[name].model == model]
-        plan = await train_anew(deps, of, "trained on episodes that were forgotten")
+        plan = await train_anew(deps, of, OF_FORGOTTEN)
         anew += plan.adapters
         detail = {"adapters": plan.adapters, "start": plan.start, "groups": plan.groups, "cause": "store.forget"}
         await deps.audit.note(key, "train anew", of[0], detail)
