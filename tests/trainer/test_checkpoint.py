@@ -10,7 +10,7 @@ from slipstream.shared.files import bytes_of
 from slipstream_trainer.algorithm.guards import Snapshot
 from slipstream_trainer.algorithm.learning_rate import StepPace
 from slipstream_trainer.algorithm.traffic import Traffic
-from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
+from slipstream_trainer.versions.checkpoint import DONE, Checkpoints, CheckpointState
 
 
 def test_everything_comes_back(tiny, tmp_path) -> None:
@@ -62,6 +62,18 @@ def test_the_newest_and_the_live_one_are_kept(tiny, tmp_path) -> None:
     assert [found.read(p).step for p in found.all()] == [0, 2, 3, 4], "live, not told yet, and the two newest"
     assert found.of_weights("tiny@0") == found.all()[:1]
     assert found.of_weights("tiny@1") == []
+
+
+def test_one_of_before_that_is_acknowledged_loses_its_names_at_the_next_start(tmp_path) -> None:
+    for n, told in ((1, True), (2, False)):
+        path = tmp_path / f"step-{n:08d}"
+        path.mkdir()
+        (path / "state.json").write_text('{"advantages": {"-/run": 1.0}}')
+        if told:
+            (path / DONE).touch()
+    Checkpoints(tmp_path, 2)
+    kept = [json.loads(p.read_text())["advantages"] for p in sorted(tmp_path.glob("*/state.json"))]
+    assert kept == [{}, {"-/run": 1.0}]
 
 
 def test_half_a_checkpoint_is_none(tmp_path) -> None:

@@ -165,6 +165,44 @@ async def test_a_version_made_of_what_was_forgotten_before_it_came_is_taken_back
     assert (await plane.ask("GET", "/adapters"))[1]["live"] == {"tiny": "tiny"}
 
 
+async def test_the_groups_of_a_step_whose_version_is_taken_back_before_its_ack_come_again(make_plane) -> None:
+    """Nothing of the step itself was forgotten: its version was made from one that had learned it."""
+    plane = await make_plane(groups={"size": 2}, store={"forget": "retrain"}, gate={"holdout": 0.2, "pace": "go"})
+    await group_of(plane, "t1", [0.0, 1.0])
+    batch, lease = await _leased(plane)
+    await register(plane, 1, batches=[batch], step=1)
+    await _ack(plane, batch, lease, step=1, adapter="tiny@1")
+    await group_of(plane, "t2", [0.0, 1.0])
+    batch, lease = await _leased(plane)
+    await register(plane, 2, batches=[batch], step=2, parent="tiny@1")
+    assert (await plane.ask("POST", "/forget", {"episodes": ["t1-0"]}))[1]["anew"] == ["tiny@1", "tiny@2"]
+    await _ack(plane, batch, lease, step=2, adapter="tiny@2")
+    assert await _episodes(plane) == {"t2-0", "t2-1"}
+
+
+@pytest.mark.parametrize("outcome", ["trained", "released"])
+async def test_an_ack_that_comes_after_the_forgetting_brings_no_id_back(make_plane, outcome) -> None:
+    plane = await make_plane(groups={"size": 3})
+    names = await group_of(plane, "SECRET", [0.0, 1.0, 0.5])
+    batch, lease = await _leased(plane)
+    await plane.ask("POST", "/forget", {"episodes": names[:2]})
+    await plane.deps.forgetter.erase()
+    advantages = {f"-/{names[0]}": 1.0, names[1]: 0.5, f"-/{names[2]}": -1.0}
+    await _ack(plane, batch, lease, outcome, advantages=advantages)
+    written = b"".join(p.read_bytes() for p in plane.config.root.rglob("*") if p.is_file())
+    assert [name in written.decode("latin1") for name in names] == [False, False, True]
+
+
+async def test_what_was_acknowledged_just_before_is_forgotten_too(make_plane) -> None:
+    plane = await make_plane()
+    await plane.call("run-1", tags={"user": "ann"})
+    assert (await plane.ask("POST", "/forget", {"user": "ann"}))[1]["forgotten"] == 1
+    await plane.call("run-2")
+    assert (await plane.ask("POST", "/forget", {"episodes": ["run-2"]}))[1]["unknown"] == []
+    await plane.call("run-3")
+    assert (await plane.ask("DELETE", "/episodes/run-3"))[0] == 200
+
+
 async def test_a_version_that_comes_after_the_forgetting_is_named_where_nothing_is_trained_anew(make_plane) -> None:
     plane = await make_plane(groups={"size": 3})
     await group_of(plane, "t1", [0.0, 1.0, 0.5])

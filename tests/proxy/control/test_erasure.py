@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from tests.support.leases import group_of
+from tests.support.plane import until
+
 from slipstream_proxy.control.storage.ingester import BLANK, blank, instead
 from slipstream_proxy.log.records import Kind, mark_of
 from slipstream_proxy.log.segments import encode, read_segment
@@ -67,3 +70,38 @@ async def test_a_deleted_episode_is_nowhere_in_the_folder(make_plane):
     assert (await plane.seen("kept"))["calls"] == 4
     assert (await plane.ask("GET", "/episodes/gone"))[0] == 404
     assert plane.deps.ingester.stats.unreadable == plane.deps.ingester.stats.torn == 0
+
+
+async def test_what_a_judge_noted_of_other_runs_quotes_no_forgotten_one(make_plane):
+    """Neither in the store nor in a segment that is still being written to."""
+    plane = await make_plane(groups={"size": 2}, judge={"model": "openai/m"})
+    names = await group_of(plane, "t1", [None, None])
+    leased = await until(lambda: _judged(plane))
+    scores = [{"episode": name, "value": 0.5, "reason": "better than SECRET"} for name in names]
+    path = f"/groups/{leased['groups'][0]['id']}/scores"
+    assert (await plane.ask("POST", path, {"lease": leased["lease"], "scores": scores}))[0] == 200
+    assert (await plane.ask("POST", "/cases/some", {"episodes": names}))[0] == 200
+    assert (await plane.ask("DELETE", f"/episodes/{names[0]}"))[0] == 200
+    await plane.deps.forgetter.erase()
+    files = [p for p in plane.config.root.rglob("*") if p.is_file()]
+    assert [p.name for p in files if b"SECRET" in p.read_bytes()] == []
+    assert [r["value"] for r in (await plane.seen(names[1]))["rewards"]] == [0.5]
+
+
+async def _judged(plane) -> dict | None:
+    return (await plane.ask("POST", "/groups/lease", {"worker": "j"}, scopes=["judge"]))[1]
+
+
+def test_a_note_of_a_run_that_was_read_in_a_window_goes_with_any_run(tmp_path):
+    """The record does not say which runs were shown beside it."""
+    said = {"episode": "kept", "value": 0.5, "reason": "SECRET", "meta": {"mode": "window"}}
+    data = {
+        "group": "g",
+        "key": "-",
+        "scores": {"lease": "l", "scores": [said, {**said, "meta": {"mode": "absolute"}}]},
+    }
+    path = tmp_path / "a-00000001.seg"
+    path.write_bytes(encode(Kind.MUTATION, {"id": "m" * 26, "op": "scores", "at": 6.0, "data": data}))
+    assert blank(tmp_path, {"a": Position(1, path.stat().st_size)}, GONE) == 1
+    (frame,) = read_segment(path)
+    assert [s["reason"] for s in frame.head["data"]["scores"]["scores"]] == ["", "SECRET"]

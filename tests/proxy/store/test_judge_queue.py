@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.support.records import NOW, call, group, mutation, reward
 from tests.support.store_writes import put_adapter, take_scores
@@ -233,6 +235,26 @@ def test_whoever_judges_a_forgotten_run_loses_the_lease(opened):
     store.forget([("-", "t1-0"), ("-", "s1")], NOW + 10)
     held = [g for g in kept if store.judging.holds(g, got.lease)]
     assert [{e.episode.id for e in g.episodes} for g in got.groups if g.id in held] == [{"t2-0", "t2-1"}]
+
+
+def test_what_a_judge_noted_beside_a_forgotten_run_goes_too(opened):
+    """It may quote that run. What it noted of runs that it read without that one stays, and so do values."""
+    store = opened(window=2, ungrouped=False)
+    singles = [call(name, task=None, at=NOW + i, done=True) for i, name in enumerate(("s1", "s2"))]
+    other = call("other", task=None, done=True, tools=[{"x": 1}])
+    store.ingest([*group("t1", value=None), *group("t2", value=None), *singles, other], {})
+    noted: dict[str, Any] = {"source": "judge", "name": "judge", "reason": "a note", "at": NOW + 3}
+    kept = ("t1-1", "t2-0", "s2", "other")
+    store.ingest([reward(name, **noted) for name in ("t1-0", "s1", *kept)], {})
+    store.ingest([reward("t1-1", name="label", source="human", reason="mine", at=NOW + 3)], {})
+    store.forget([("-", "t1-0"), ("-", "s1")], NOW + 10)
+    found = {name: [(r.value, r.reason) for r in store.episodes.get("-", name).rewards] for name in kept}
+    assert found == {
+        "t1-1": [(1.0, None), (1.0, "mine")],
+        "t2-0": [(1.0, "a note")],
+        "s2": [(1.0, None)],
+        "other": [(1.0, "a note")],
+    }
 
 
 def test_superseded_calls_are_not_shown(store):

@@ -142,8 +142,12 @@ def sample(episodes: Sequence[c.Episode], count: int, by: str | None) -> list[c.
 
 
 def case_change(detail: c.EpisodeDetail) -> Change:
-    """Without the set. As text: a transcript may hold numbers and letters that the spool's JSON has no way to write."""
-    return "case", {"key": detail.key, "episode": detail.id, "text": json_line(detail)}
+    """Without the set, and without what a judge noted: it may quote a run that is forgotten later. As text: a
+    transcript may hold numbers and letters that the spool's JSON has no way to write.
+    """
+    rewards = [r.model_copy(update={"reason": None}) if r.source == "judge" else r for r in detail.rewards]
+    text = json_line(detail.model_copy(update={"rewards": rewards}))
+    return "case", {"key": detail.key, "episode": detail.id, "text": text}
 
 
 class CaseKeeper:

@@ -75,13 +75,14 @@ def _without(op: str, data: JsonObject, wanted: Wanted) -> JsonObject | None:
             return {**data, "scores": {**data["scores"], "failed": ""}}
         scores = data["scores"].get("scores", [])
         left = [s for s in scores if not _is_wanted(data.get("key"), s["episode"], wanted)]
-        return (
-            data
-            if len(left) == len(scores)
-            else {**data, "scores": {**data["scores"], "scores": left}}
-            if left
-            else None
-        )
+        # what a judge noted of a run may quote those that it read beside it: the group's, or a window's
+        left = [
+            {**s, "reason": ""}
+            if s.get("reason") and (len(left) < len(scores) or (s.get("meta") or {}).get("mode") == "window")
+            else s
+            for s in left
+        ]
+        return data if left == scores else {**data, "scores": {**data["scores"], "scores": left}} if left else None
     if op == "delete":
         names = data.get("episodes", [[data.get("key"), data.get("episode")]])
         left = [[key, episode] for key, episode in names if not _is_wanted(key, episode, wanted)]

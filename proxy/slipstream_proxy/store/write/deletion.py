@@ -26,7 +26,7 @@ from slipstream.contract.status import ErasingProxy
 from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.conversation.call_rows import ID_BYTES, PAGE_BYTES, CallList
 from slipstream_proxy.store.conversation.calls import CallTable
-from slipstream_proxy.store.learning.groups import GroupTable, adapters_of
+from slipstream_proxy.store.learning.groups import HASH, GroupTable, adapters_of, likeness_of
 from slipstream_proxy.store.read.episodes import EpisodeTable
 from slipstream_proxy.store.tables import schema
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
@@ -185,6 +185,7 @@ class Deletion:
         if eps:
             since = min(ep.started for ep in eps) - SLACK
             tx.run("DELETE FROM t_cache WHERE starts_with(id, ?) AND ts >= ?", (JUDGED, since))
+            self._forget_quotes(tx, eps, since)
         names = {name for _, name in map(name_of, eids)}
         sql = f"SELECT id, target, data FROM t_audit WHERE action IN ('label', 'assign', 'comment') AND target {IN}"
         mine = []
@@ -193,6 +194,21 @@ class Deletion:
             if eid_of(data.pop("key"), target) in eids:
                 mine.append((i, mark_of(target), dump(data | {"text": None} if "text" in data else load(text))))
         tx.update("t_audit", ("id",), ("target", "data"), mine)
+
+    def _forget_quotes(self, tx: Tx, eps: Collection[EpisodeRow], since: float) -> None:
+        """A judge reads runs side by side: what it noted of those that it read beside these may quote them. The values
+        stay.
+        """
+        notes = (
+            "UPDATE t_rewards SET reason = NULL WHERE source = 'judge' AND reason IS NOT NULL AND ts >= ? AND eid IN"
+        )
+        if groups := list({ep.grp for ep in eps if ep.grp}):
+            tx.run(f"{notes} (SELECT eid FROM t_episodes WHERE grp {IN})", (since, groups))
+        alike = (
+            f"SELECT eid FROM t_episodes WHERE NOT grouped AND key = ? AND model = ? AND substr(alike, 1, {HASH}) = ?"
+        )
+        for kind in {(ep.key, ep.model, likeness_of(ep.alike)) for ep in eps if not ep.grouped}:
+            tx.run(f"{notes} ({alike})", (since, *kind))
 
     def _delete_calls(self, tx: Tx, eps: list[EpisodeRow]) -> list[str]:
         """→ Tables that had calls of these."""

@@ -14,6 +14,8 @@ from slipstream_proxy.control.api import export
 from slipstream_proxy.control.api.http import ADMIN, INFERENCE, JSON, Ctx, Query, Routes, json_of, paged, reply
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
+from slipstream_proxy.control.storage.access import away
+from slipstream_proxy.control.storage.ingester import BLANK
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.conversation.call_rows import PAGE_CALLS, CallPage
@@ -36,6 +38,8 @@ FORGETTING, KEPT = "forget-", 1000
 """How the store's records of requests to forget are named, and how many are kept."""
 TRACES = ("batches", "exports", "cases")
 """What such a record holds of ``Forgotten``."""
+OF_FORGOTTEN = "trained on episodes that were forgotten"
+"""Why a version was taken back."""
 GROUPS_TOGETHER = 500
 """Groups that one change asks to train on again."""
 TAG_PAIR = r"^[^:]"
@@ -193,6 +197,7 @@ def ended_reply(response: web.Response) -> web.Response:
 async def delete_episode(ctx: Ctx) -> web.StreamResponse:
     """Forget an episode; names the adapters trained on it."""
     key, episode = ctx.query.key if ctx.caller.admin else ctx.owner(ctx.query.key), episode_of(ctx)
+    await _arrived(ctx.deps)
     names = await _named(ctx, key, [episode])
     if not names:
         raise unknown(ctx)
@@ -211,6 +216,7 @@ async def forget_episodes(ctx: Ctx) -> web.StreamResponse:
         raise Problem(422, "this names no episode", field="body", fix="give episodes, key, tags or user")
     key = asked.key if ctx.caller.admin else ctx.owner(asked.key)
     tags = asked.tags | ({"user": asked.user} if asked.user else {})
+    await _arrived(ctx.deps)
     if asked.episodes:
         names = await _named(ctx, key, asked.episodes)
         if tags:
@@ -239,6 +245,14 @@ async def forget_episodes(ctx: Ctx) -> web.StreamResponse:
             more=len(names) > c.FORGET_MOST,
         )
     )
+
+
+async def _arrived(deps: Deps) -> None:
+    """What this proxy has acknowledged is in the store. A run that is not there yet would be neither found nor
+    swallowed when it comes.
+    """
+    if not await deps.mutate(BLANK, {}):
+        raise away()
 
 
 async def _named(ctx: Ctx, key: str | None, ids: Sequence[str]) -> list[Name]:
@@ -407,7 +421,7 @@ async def _retrain(deps: Deps, key: str, adapters: Sequence[str]) -> list[str]:
     anew, items = list[str](), deps.registry.items
     for model in sorted({items[name].model for name in adapters if name in items}):
         of = [name for name in adapters if name in items and items[name].model == model]
-        plan = await train_anew(deps, of, "trained on episodes that were forgotten")
+        plan = await train_anew(deps, of, OF_FORGOTTEN)
         anew += plan.adapters
         detail = {"adapters": plan.adapters, "start": plan.start, "groups": plan.groups, "cause": "store.forget"}
         await deps.audit.note(key, "train anew", of[0], detail)

@@ -10,6 +10,7 @@ from aiohttp import web
 from slipstream import contract as c
 from slipstream_proxy.control.api.http import ADMIN, JUDGE, TRAINER, VIEWER, Ctx, Routes, check_source, reply
 from slipstream_proxy.control.api.routes.episodes import (
+    OF_FORGOTTEN,
     FilterQuery,
     Stored,
     ask_again,
@@ -20,6 +21,7 @@ from slipstream_proxy.control.api.routes.episodes import (
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.values import ArrowBatch
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -225,12 +227,18 @@ async def ack_batch(ctx: Ctx) -> web.StreamResponse:
         if members is None:
             raise Problem(409, LOST, field="body.lease", fix="its groups come back with another batch")
         if members:
-            await deps.mutate("ack", {"batch": batch, "ack": body.model_dump(mode="json"), "members": members})
+            gone = {mark for _, mark, *_ in members["episodes"] if mark == mark_of(mark)}
+            kept = {n: x for n, x in body.advantages.items() if mark_of(n.rpartition("/")[2]) not in gone}
+            told = body.model_copy(update={"advantages": kept}).model_dump(mode="json")
+            await deps.mutate("ack", {"batch": batch, "ack": told, "members": members})
     if body.outcome == "trained":
         deps.last_step = deps.now()
         retrain = members and deps.config.store.forget == "retrain"
-        # an episode was forgotten before the trainer told of the step
-        if retrain and await deps.ask(deps.store.batches.with_forgotten, [batch]):
+        # before the trainer told of the step, an episode was forgotten, or the step's version was taken back for one
+        if retrain and (
+            any(a.reason == OF_FORGOTTEN and batch in a.batches for a in deps.registry.items.values())
+            or await deps.ask(deps.store.batches.with_forgotten, [batch])
+        ):
             await train_steps_anew(deps, ctx.caller.key, str(members["model"]), [batch])
     return reply(Stored())
 
