@@ -70,6 +70,9 @@ async def test_groups_are_leased_and_the_audit_log_is_told_before(ruled, stored)
     (told,) = stored.reruns
     assert told["id"] == found["rerun"] and "6 runs in 3 groups" in told["text"] and "adapter m@3" in told["text"]
     assert stored.queries[0]["adapter"] == "m@3"
+    groups = {said.get("group") for said in stored.cached}
+    assert {"group-a", "group-b"} <= groups, "without the lease a forgotten run's text would come back by the cache"
+    assert all(said["lease"] for said in stored.cached if said.get("group"))
 
 
 async def test_two_keys_episodes_of_one_id_are_scored_each_by_its_own_calls(ruled, stored):
