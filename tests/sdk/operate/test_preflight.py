@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support import MODEL, free_port, slipstream
@@ -43,7 +44,7 @@ def serving(server: Server, *names: str) -> str:
         ({"model_type": "deepseek_v3", "n_routed_experts": 256}, "mixture of experts"),
         ({"model_type": "granitemoehybrid", "num_local_experts": 0}, None),
         ({"model_type": "qwen3_5_moe", "text_config": {"num_experts": 256}}, "mixture of experts"),
-        ({"model_type": "falcon_h1"}, "Mamba layers"),
+        ({"model_type": "falcon_h1", "mamba_d_state": 256}, "Mamba layers"),
         ({"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"]}, "Mamba layers"),
     ],
 )
@@ -60,6 +61,27 @@ def test_what_vllm_s_cpu_build_cannot_serve_is_refused_there_only(
     else:
         with pytest.raises(StartError, match=f"{why}, and on a CPU vLLM ends at the first call"):
             check_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "why"),
+    [
+        ("falcon_h1", {}, "it has Mamba layers"),
+        ("nemotron_h", {}, "it has Mamba layers"),
+        ("zamba2", {}, "it has Mamba layers"),
+        (
+            "granitemoehybrid",
+            {"num_local_experts": 0, "layer_types": ["mamba", "attention"] * 16},
+            "it has Mamba layers",
+        ),
+        ("granitemoehybrid", {"num_local_experts": 0, "layer_types": ["attention"] * 32}, None),
+        ("qwen3_next", {"num_experts": 0}, None),
+    ],
+)
+def test_mamba_layers_are_seen_in_what_transformers_writes(kind: str, changes: dict[str, Any], why: str | None) -> None:
+    from transformers import CONFIG_MAPPING
+
+    assert unserved_on_cpu(CONFIG_MAPPING[kind](**changes).to_dict()) == why
 
 
 def test_check_port() -> None:
