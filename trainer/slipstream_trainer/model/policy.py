@@ -19,6 +19,7 @@ import torch
 from slipstream.config import Config
 from slipstream.contract import check_lora_rank
 from slipstream.errors import ConfigError, StartError
+from slipstream.shared.hub import check_own_code
 from slipstream_trainer.model.compute import capped
 from slipstream_trainer.model.memory import SHARE, activation_bytes
 
@@ -53,6 +54,7 @@ def described_as(path: str, layers: int | None = None) -> PretrainedConfig:
     """A model's ``config.json``. ``layers``: only so many of its first layers."""
     from transformers import AutoConfig
 
+    check_own_code(path)
     described: PretrainedConfig = AutoConfig.from_pretrained(path)
     if layers is not None:
         text = described.get_text_config()
@@ -447,7 +449,7 @@ def load_policy(config: Config, *, layers: int | None = None) -> tuple[PeftModel
         ):
             model, tokenizer = found
         else:
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
             targets = choose_targets(bare, config.trainer.lora_targets)
             log.info("%s", targets.says)
             base = _load_base(config, path, bare, layers)
