@@ -15,7 +15,7 @@ from pathlib import Path
 
 from slipstream.config import Config
 from slipstream.engines.engine import EngineCommand, EngineSampling
-from slipstream.engines.vllm.parsers import choose_parsers
+from slipstream.engines.vllm.parsers import Parsers, choose_parsers
 from slipstream.engines.vllm.sampling import generation_config
 from slipstream.errors import StartError
 from slipstream.settings.judge import is_own
@@ -151,6 +151,20 @@ def _base_argv(config: Config, model: str, *, port: int, servers: int, gpu: bool
     return argv
 
 
+def _text_argv(parsers: Parsers) -> list[str]:
+    """How vLLM makes a prompt of messages, and reads a reply."""
+    argv = []
+    if parsers.tool:
+        argv += ["--enable-auto-tool-choice", "--tool-call-parser", parsers.tool]
+    if parsers.reasoning:
+        argv += ["--reasoning-parser", parsers.reasoning]
+    if parsers.quiet:  # what the template does by itself; without it the parser would take each answer for a thought
+        argv += ["--default-chat-template-kwargs", '{"enable_thinking": false}']
+    if parsers.tekken:  # vLLM finds out by itself only beside weights in Mistral's own form
+        argv += ["--tokenizer-mode", "mistral"]
+    return argv
+
+
 def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
     """How vLLM is started for this configuration. Raises ``StartError`` for a model that cannot be."""
     engine = config.engine
@@ -168,12 +182,7 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
         argv += ["--scheduling-policy", "priority"]  # what the judge asks waits for the agents
     if engine.max_model_len:
         argv += ["--max-model-len", str(engine.max_model_len)]
-    if parsers.tool:
-        argv += ["--enable-auto-tool-choice", "--tool-call-parser", parsers.tool]
-    if parsers.reasoning:
-        argv += ["--reasoning-parser", parsers.reasoning]
-    if parsers.quiet:  # what the template does by itself; without it the parser would take each answer for a thought
-        argv += ["--default-chat-template-kwargs", '{"enable_thinking": false}']
+    argv += _text_argv(parsers)
     env = {"VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
     if servers == 1:
         env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
