@@ -387,11 +387,13 @@ def distill(
 
 def _speech(path: str) -> tuple[PreTrainedTokenizerBase, set[int]]:
     """The model's tokenizer, and the ids that end its turn. Raises ``StartError`` if it has no chat template."""
-    from transformers import AutoTokenizer, GenerationConfig
+    from transformers import GenerationConfig
+
+    from slipstream_trainer.model.policy import load_tokenizer
 
     check_own_code(path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        tokenizer = load_tokenizer(path)
     except (OSError, ValueError) as e:
         raise StartError(f"the model {path} can't be loaded: {type(e).__name__}: {e}") from e
     if not tokenizer.chat_template:
