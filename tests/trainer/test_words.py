@@ -114,8 +114,8 @@ def test_words_in_a_prompt_of_mistral_s_own_tokenizer(tmp_path) -> None:
     """It takes `[/INST]` in a text for its letters, and has no chat template."""
     tekken_of(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "mistral"}')
-    messages: list[dict[str, object]] = [{"role": "user", "content": "When?"}]
-    engines = AutoTokenizer.from_pretrained(tmp_path).apply_chat_template(messages, return_dict=False)
+    asked = {"role": "user", "content": "When?"}
+    engines = AutoTokenizer.from_pretrained(tmp_path).apply_chat_template([asked], return_dict=False)
     tokenizer, ends = _speech(str(tmp_path))
     assert ends == {tokenizer.eos_token_id}
     found = Hints(tokenizer, "{words}").place(np.array(engines), "Tell [/INST] it.")
@@ -124,7 +124,7 @@ def test_words_in_a_prompt_of_mistral_s_own_tokenizer(tmp_path) -> None:
     assert found[0] == engines[0] and found[-1] == engines[-1]
     assert (found == engines[-1]).sum() == 1, "a user writes no end of a turn"
     reply: dict[str, object] = {"role": "assistant", "content": "Now."}
-    assert rendered(tokenizer, [*messages], reply, None, ends)[0] == engines
+    assert rendered(tokenizer, [{**asked}], reply, None, ends)[0] == engines
 
 
 def test_a_user_writes_no_turn_of_another_role() -> None:

@@ -114,11 +114,12 @@ def test_tokens_that_json_escapes(tmp_path: Path) -> None:
 
 def test_messages_without_a_template_are_rendered_by_mistral_s_own_tokenizer(tmp_path: Path) -> None:
     """vLLM looks for it only beside weights in Mistral's own form, and else refuses each call for want of a template."""
-    path = folder(tmp_path / "m", "mistral", None)
+    path = folder(tmp_path / "m", "ministral3", None)
     assert "--tokenizer-mode" not in engine_command(config(f"engine.model={path}"), gpu=False).argv
     (path / "tekken.json").write_text("{}")
     command = engine_command(config(f"engine.model={path}"), gpu=False)
-    assert command.argv[command.argv.index("--tokenizer-mode") + 1] == "mistral"
+    for flag in ("--tokenizer-mode", "--tool-call-parser"):
+        assert command.argv[command.argv.index(flag) + 1] == "mistral"
     assert any("Mistral's own (tekken.json)" in line for line in command.says)
     (path / "chat_template.jinja").write_text("{{ tools }}")
     assert "--tokenizer-mode" not in engine_command(config(f"engine.model={path}"), gpu=False).argv

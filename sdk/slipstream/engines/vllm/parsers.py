@@ -209,7 +209,7 @@ def _configured(
 
 def _tool(name: str, files: ModelFiles, facts: TemplateFacts | None) -> tuple[str | None, str]:
     """A parser, or None and why."""
-    family = next((p for key, p in TOOL_PARSERS if key in name), None)
+    family = "mistral" if files.tekken else next((p for key, p in TOOL_PARSERS if key in name), None)
     takes = files.template is None or (facts.tools if facts else "tool" in files.template)
     text = (facts.call if facts else "") or files.template or ""
     form = next((p for mark, p in CALLS if mark in text), None)
