@@ -121,6 +121,9 @@ def test_messages_without_a_template_are_rendered_by_mistral_s_own_tokenizer(tmp
     for flag in ("--tokenizer-mode", "--tool-call-parser"):
         assert command.argv[command.argv.index(flag) + 1] == "mistral"
     assert any("Mistral's own (tekken.json)" in line for line in command.says)
+    assert any("puts a grammar on each chat completion" in line for line in command.says)
+    quiet = engine_command(config(f"engine.model={path}", "engine.tool_parser=none"), gpu=False)
+    assert "--tokenizer-mode" in quiet.argv and not any("grammar" in line for line in quiet.says)
     (path / "chat_template.jinja").write_text("{{ tools }}")
     assert "--tokenizer-mode" not in engine_command(config(f"engine.model={path}"), gpu=False).argv
 

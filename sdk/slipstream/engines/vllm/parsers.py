@@ -188,6 +188,11 @@ def choose_parsers(config: Config, described: dict[str, object]) -> Parsers:
     ]
     if files.tekken:
         says.append("tokenizer: Mistral's own (tekken.json), as the model has no chat template")
+        if tool == "mistral":
+            says.append(
+                "from version 11 of that tokenizer on, vLLM puts a grammar on each chat completion, and now and then the "
+                "trainer gives a token another log-probability; --set engine.tool_parser=none ends that, and tool calls"
+            )
     if not here:
         says.append(f"the parsers are guessed from the name: the files of {engine.model} are not here yet")
     quiet = bool(reasoning and facts and facts.closed and facts.hybrid)
