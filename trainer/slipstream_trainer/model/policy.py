@@ -427,8 +427,8 @@ def frugal_is_needed(config: Config, path: str) -> bool:
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
-    """In transformers' own form. Mistral's (``tekken.json``) has no chat template, and takes a special token in a text for
-    its letters.
+    """In transformers' own form. Mistral's (``tekken.json``) has no chat template, and takes a special token in a text
+    for its letters.
     """
     from transformers import AutoTokenizer
 

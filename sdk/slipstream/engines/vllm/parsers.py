@@ -190,8 +190,9 @@ def choose_parsers(config: Config, described: dict[str, object]) -> Parsers:
         says.append("tokenizer: Mistral's own (tekken.json), as the model has no chat template")
         if tool == "mistral":
             says.append(
-                "from version 11 of that tokenizer on, vLLM puts a grammar on each chat completion, and now and then the "
-                "trainer gives a token another log-probability; --set engine.tool_parser=none ends that, and tool calls"
+                "from version 11 of that tokenizer on, vLLM puts a grammar on each chat completion, and now and then "
+                "the trainer gives a token another log-probability; --set engine.tool_parser=none ends that, and tool "
+                "calls"
             )
     if not here:
         says.append(f"the parsers are guessed from the name: the files of {engine.model} are not here yet")
