@@ -7,6 +7,7 @@ the same tokens.
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import re
@@ -58,17 +59,27 @@ DENSE: dict[str, Any] = {"num_local_experts": 0, "num_experts_per_tok": 0, "laye
 
 @dataclass(frozen=True)
 class Speaker:
-    """``kind``: transformers' model type. ``template``: a file of TRL's, or the name of a documented call."""
+    """``kind``: transformers' model type. ``template``: a file of TRL's, the name of a documented call, or ``TEKKEN``."""
 
     kind: str
     template: str
     changes: dict[str, Any]
     seeing: dict[str, Any] | None = None
     """The language model is a part of it, beside one that sees, which has this shape."""
+    native: bool = False
+    """It has Mistral's own files beside transformers', as Mistral publishes it. vLLM prefers them."""
+    brings: str = ""
+    """It brings its own code: the class of its model, which is a model of ``kind`` under another name."""
 
 
-def _of(kind: str, template: str, seeing: dict[str, Any] | None = None, **changes: Any) -> Speaker:
-    return Speaker(kind, template, FAMILIES.get(kind, {}) | changes, seeing)
+TEKKEN = "tekken"
+"""Mistral's own tokenizer, which renders messages without a template."""
+
+
+def _of(
+    kind: str, template: str, seeing: dict[str, Any] | None = None, *, native: bool = False, **changes: Any
+) -> Speaker:
+    return Speaker(kind, template, FAMILIES.get(kind, {}) | changes, seeing, native)
 
 
 QWEN_SEES: dict[str, Any] = {
@@ -91,13 +102,14 @@ PLACES = 4
 
 
 SPEAKERS: dict[str, Speaker] = {
-    "llama": _of("llama", "llama3_2"), "llama4": _of("llama4_text", "llama3_2", num_local_experts=4, intermediate_size_mlp=128, interleave_moe_layer_step=1),
+    "llama": _of("llama", "llama3_2"), "mistral_tekken": _of("mistral", TEKKEN, native=True), "ministral_tekken": _of("ministral", TEKKEN),
+    "llama4": _of("llama4_text", "llama3_2", num_local_experts=4, intermediate_size_mlp=128, interleave_moe_layer_step=1),
     "mistral": _of("mistral", "mistral"), "ministral": _of("ministral", "mistral"), "qwen2": _of("qwen2", "qwen2_5"), "qwen3": _of("qwen3", "qwen3"),
     "qwen3_instruct": _of("qwen3", "qwen3_instruct_2507"), "phi3": _of("phi3", "phi3_5"), "phi4": _of("phi3", "phi4"),
     "granite": _of("granite", "granite"), "granite4": _of("granitemoehybrid", "hermes"), "olmo2": _of("olmo2", "plain"), "olmo3": _of("olmo3", "olmo3"),
     "smollm3": _of("smollm3", "hermes"), "cohere2": _of("cohere2", "cohere2", logit_scale=1.0), "glm4": _of("glm4", "plain"), "gemma2": _of("gemma2", "gemma"),
     "gemma3_text": _of("gemma3_text", "gemma3"), "gemma4_text": _of("gemma4_text", "gemma4_v5", **FAMILIES["gemma3_text"]),
-    "lfm2": _of("lfm2", "lfm2_v2"), "falcon_h1": _of("falcon_h1", "plain"), "apertus": _of("apertus", "apertus"), "seed_oss": _of("seed_oss", "plain"),
+    "internlm3": Speaker("llama", "hermes", {}, brings="InternLM3ForCausalLM"), "lfm2": _of("lfm2", "lfm2_v2"), "falcon_h1": _of("falcon_h1", "plain"), "apertus": _of("apertus", "apertus"), "seed_oss": _of("seed_oss", "plain"),
     "qwen3_moe": _of("qwen3_moe", "qwen3"), "qwen2_moe": _of("qwen2_moe", "qwen2_5"), "mixtral": _of("mixtral", "mistral"),
     "deepseek_v2": _of("deepseek_v2", "plain", **LATENT), "deepseek_v3": _of("deepseek_v3", "deepseekv3", topk_method="noaux_tc", **LATENT),
     "kimi": _of("deepseek_v3", "kimi", topk_method="noaux_tc", **LATENT), "glm4_moe": _of("glm4_moe", "glm4moe"), "granitemoe": _of("granitemoe", "granite"),
@@ -178,6 +190,68 @@ def tokenizer_of(template: str, facts: TemplateFacts | None) -> Any:
     ready.add_tokens(sorted(shown), special_tokens=False)
     ready.chat_template = template
     return ready
+
+
+def tekken_of(folder: Path) -> Any:
+    """Write a ``tekken.json`` with a token for each byte. → The tokenizer, in transformers' own form."""
+    from mistral_common.tokens.tokenizers.base import SpecialTokens
+    from transformers.integrations.mistral.tokenizer import convert_tekken_tokenizer
+
+    special = [{"rank": n, "token_str": token.value, "is_control": True} for n, token in enumerate(SpecialTokens)]
+    letters = [{"rank": n, "token_bytes": base64.b64encode(bytes([n])).decode(), "token_str": None} for n in range(256)]
+    sizes = {
+        "num_vocab_tokens": len(letters),
+        "default_vocab_size": len(letters) + len(special),
+        "default_num_special_tokens": len(special),
+    }
+    config = {"pattern": r"[\s\S]", "version": "v13", **sizes}
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "tekken.json"
+    file.write_text(json.dumps({"config": config, "vocab": letters, "special_tokens": special}))
+    return convert_tekken_tokenizer(str(file))
+
+
+NATIVE = {
+    "model.embed_tokens": "tok_embeddings", "model.norm": "norm", "lm_head": "output", "model.layers": "layers", "self_attn": "attention",
+    "mlp": "feed_forward", "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm", "q_proj": "wq", "k_proj": "wk",
+    "v_proj": "wv", "o_proj": "wo", "gate_proj": "w1", "down_proj": "w2", "up_proj": "w3",
+}  # fmt: skip
+"""What Mistral calls the parts that transformers calls so."""
+
+
+def save_native(described: Any, folder: Path) -> None:
+    """Mistral's own files beside transformers'. Its heads turn neighbouring numbers, transformers' the halves."""
+    from safetensors.torch import load_file, save_file
+
+    found = {}
+    for name, weight in load_file(folder / "model.safetensors").items():
+        if "q_proj" in name or "k_proj" in name:
+            halves = weight.view(-1, 2, described.head_dim // 2, weight.shape[1])
+            weight = halves.transpose(1, 2).reshape(weight.shape).contiguous()
+        for theirs, own in NATIVE.items():
+            name = name.replace(theirs, own)
+        found[name] = weight
+    save_file(found, folder / "consolidated.safetensors")
+    params = {
+        "dim": described.hidden_size, "n_layers": described.num_hidden_layers, "head_dim": described.head_dim,
+        "hidden_dim": described.intermediate_size, "n_heads": described.num_attention_heads, "n_kv_heads": described.num_key_value_heads,
+        "rope_theta": described.rope_parameters["rope_theta"], "norm_eps": described.rms_norm_eps, "vocab_size": described.vocab_size,
+        "max_position_embeddings": described.max_position_embeddings, "tied_embeddings": described.tie_word_embeddings,
+    }  # fmt: skip
+    (folder / "params.json").write_text(json.dumps(params))
+
+
+def save_own_code(brings: str, folder: Path) -> None:
+    """A folder as of a model that transformers has no class for."""
+    kind = brings.removesuffix("ForCausalLM")
+    described = json.loads((folder / "config.json").read_text())
+    described |= {
+        "model_type": kind.lower(), "architectures": [brings],
+        "auto_map": {"AutoConfig": "configuration.Own", "AutoModelForCausalLM": f"modeling.{brings}"},
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(described))
+    code = f"from transformers import LlamaConfig\n\n\nclass Own(LlamaConfig):\n    model_type = {kind.lower()!r}\n"
+    (folder / "configuration.py").write_text(code)
 
 
 def end_of(tokenizer: Any) -> str:
@@ -276,9 +350,10 @@ def make_speaker(name: str, folder: Path, seconds: float = SECONDS) -> float:
     from slipstream_trainer.model.policy import auto_class
 
     speaker = SPEAKERS[name]
-    template = template_of(speaker.template)
+    tekken = tekken_of(folder) if speaker.template == TEKKEN else None
+    template = tekken.chat_template if tekken else template_of(speaker.template)
     facts = run(template)
-    tokenizer = tokenizer_of(template, facts)
+    tokenizer = tekken or tokenizer_of(template, facts)
     end = end_of(tokenizer)
     tokenizer.eos_token = end
     ids = {
@@ -297,9 +372,15 @@ def make_speaker(name: str, folder: Path, seconds: float = SECONDS) -> float:
     loss = learn(model, lessons(tokenizer, facts, end), seconds)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.to("cpu", torch.bfloat16).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    if not tekken:
+        tokenizer.save_pretrained(folder)
+    if speaker.native:
+        save_native(described, folder)
     if speaker.kind == "gemma3":
         save_processor(tokenizer, speaker.seeing or {}, folder)
+    if speaker.brings:
+        save_own_code(speaker.brings, folder)
+        return loss
     AutoConfig.from_pretrained(folder)  # what cannot be read fails here, and not in the engine
     return loss
 

@@ -8,7 +8,8 @@ does this:
 - ``token_logprobs``: on a GPU, they are computed by kernels that use all of it.
 - ``adapters``: several API-server processes share the adapters that are loaded at run time.
 - ``prefetch``: an adapter is read while the engine goes on with its streams.
-- ``cpu``: on a CPU, calls to the base model get no adapter's weights, and heads are turned by their own positions.
+- ``mends``: on a CPU, calls to the base model get no adapter's weights, and heads are turned by their own positions.
+  Calls to a model with a tokenizer of Mistral's own are answered.
 - ``whole_adapters``: an adapter of which vLLM would ignore a part is refused.
 - ``inspection``: vLLM starts sooner, because it does not import itself once more to look at the model's class.
 
@@ -80,9 +81,9 @@ def _change_worker() -> None:
 
 def _change_lora() -> None:
     try:
-        from slipstream_vllm import cpu
+        from slipstream_vllm import mends
 
-        if cpu.install():
+        if mends.install():
             log.info("slipstream plugin keeps adapters out of the base model's calls")
     except (ImportError, AttributeError, TypeError) as e:
         log.warning("slipstream plugin cannot mend this vLLM on a CPU; base calls may get an adapter: %s", e)
@@ -101,8 +102,12 @@ def _change_api_server() -> None:
     if why is not None:
         log.warning("slipstream plugin is off: %s", why)
         return
-    from slipstream_vllm import adapters, capture, core_outputs, packing, prefetch
+    from slipstream_vllm import adapters, capture, core_outputs, mends, packing, prefetch
 
+    try:
+        mends.install_grammar()
+    except (ImportError, AttributeError) as e:
+        log.debug("slipstream plugin leaves Mistral's grammar as it is: %s", e)
     core_outputs.install_receiver()
     capture.install()
     adapters.install()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from benchmarks.models import large
 from benchmarks.models.bench_models import Row, table, train, whole_table, write
-from benchmarks.models.speakers import SPEAKERS, end_of, lessons, template_of, tokenizer_of
+from benchmarks.models.speakers import SPEAKERS, TEKKEN, end_of, lessons, tekken_of, template_of, tokenizer_of
 from benchmarks.models.whole import CELLS, Whole
 from tests.support.tiny import make_config
 
@@ -56,11 +56,12 @@ def test_rows_of_the_whole_product_are_merged_and_say_why_not(tmp_path: Path) ->
     assert "- **qwen3**, chat: not equal" in made
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral", "qwen3_5", "deepseek_v3"])
-def test_a_speaker_learns_replies_that_its_own_template_ends(name: str) -> None:
-    template = template_of(SPEAKERS[name].template)
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral", "mistral_tekken", "qwen3_5", "deepseek_v3"])
+def test_a_speaker_learns_replies_that_its_own_template_ends(tmp_path: Path, name: str) -> None:
+    tekken = tekken_of(tmp_path) if SPEAKERS[name].template == TEKKEN else None
+    template = tekken.chat_template if tekken else template_of(SPEAKERS[name].template)
     facts = run(template)
-    tokenizer = tokenizer_of(template, facts)
+    tokenizer = tekken or tokenizer_of(template, facts)
     end = end_of(tokenizer)
     found = lessons(tokenizer, facts, end)
     assert len(found) >= 40

@@ -11,7 +11,7 @@ from tests.support.families import make_family
 from tests.support.tiny import adapter_state, conversation, make_config, make_trainer
 from transformers import AutoConfig
 
-from slipstream.errors import ConfigError
+from slipstream.errors import ConfigError, StartError
 from slipstream_trainer.batch.layout import make_plan
 from slipstream_trainer.model import policy
 from slipstream_trainer.model.policy import (
@@ -22,6 +22,7 @@ from slipstream_trainer.model.policy import (
     load_policy,
     skeleton,
 )
+from slipstream_trainer.run.distill import _speech
 from slipstream_trainer.versions.adapter_folder import write_adapter
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -91,6 +92,18 @@ def test_a_target_that_is_no_linear_layer_is_refused_before_the_weights_are_read
     (tmp_path / "config.json").write_text((tiny / "config.json").read_text())  # and nothing else
     with pytest.raises(ConfigError, match=word):
         load_policy(make_config(tmp_path, tmp_path / "d", lora_targets=["v_proj", target]))
+
+
+def test_a_model_with_its_own_code_is_refused_and_nobody_is_asked_to_run_it(tiny, tmp_path, monkeypatch) -> None:
+    def asked(*_: object) -> str:
+        raise AssertionError("transformers asks at the terminal whether to run the model's code")
+
+    monkeypatch.setattr("builtins.input", asked)
+    described = json.loads((tiny / "config.json").read_text()) | {"model_type": "internlm3"}
+    (tmp_path / "config.json").write_text(json.dumps(described | {"auto_map": {"AutoConfig": "configuration.Own"}}))
+    for load in (lambda: load_policy(make_config(tmp_path, tmp_path / "d")), lambda: _speech(str(tmp_path))):
+        with pytest.raises(StartError, match=r"internlm3.*brings its own code.*not be trained"):
+            load()
 
 
 def test_targets_by_their_last_part_or_whole(tiny, tmp_path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from benchmarks.models.speakers import tekken_of
 from tests.support import MODEL
 from tests.support.oracle import flat_loss, plain_logits, plain_logprobs, words_loss
 from tests.support.tiny import apart, conversation, gradients, make_config, make_trainer, sample, table, tokens
@@ -18,9 +19,11 @@ from slipstream.settings import TrainerConfig
 from slipstream_trainer.algorithm.advantage import assign
 from slipstream_trainer.algorithm.learning_rate import ENOUGH, TOO_FAR, TOO_SHORT, Reach, StepPace
 from slipstream_trainer.algorithm.words import PASSES, WAY, further
+from slipstream_trainer.batch.dataset import rendered
 from slipstream_trainer.batch.hints import NO_PLACE, Hints
 from slipstream_trainer.batch.layout import make_plan
 from slipstream_trainer.batch.rows import read_samples, untrainable
+from slipstream_trainer.run.distill import _speech
 from slipstream_trainer.step.step import REFUSED, _teach, train
 
 NAN = float("nan")
@@ -105,6 +108,23 @@ def test_words_stand_right_before_the_reply() -> None:
     placed = hints.place(render(tokenizer, *before[:2]), "no find the mail")
     asked = ("user", "what day is the visa for dana\n\nno find the mail")
     assert placed.tolist() == render(tokenizer, before[0], asked).tolist()
+
+
+def test_words_in_a_prompt_of_mistral_s_own_tokenizer(tmp_path) -> None:
+    """It takes `[/INST]` in a text for its letters, and has no chat template."""
+    tekken_of(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "mistral"}')
+    asked = {"role": "user", "content": "When?"}
+    engines = AutoTokenizer.from_pretrained(tmp_path).apply_chat_template([asked], return_dict=False)
+    tokenizer, ends = _speech(str(tmp_path))
+    assert ends == {tokenizer.eos_token_id}
+    found = Hints(tokenizer, "{words}").place(np.array(engines), "Tell [/INST] it.")
+    assert found is not None
+    assert tokenizer.decode(found) == "<s>[INST]When?\n\nTell [/INST] it.[/INST]"
+    assert found[0] == engines[0] and found[-1] == engines[-1]
+    assert (found == engines[-1]).sum() == 1, "a user writes no end of a turn"
+    reply: dict[str, object] = {"role": "assistant", "content": "Now."}
+    assert rendered(tokenizer, [{**asked}], reply, None, ends)[0] == engines
 
 
 def test_a_user_writes_no_turn_of_another_role() -> None:

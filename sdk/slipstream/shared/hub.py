@@ -80,3 +80,24 @@ def model_config(model: str, setting: str = "--model") -> dict[str, object]:
         why = "" if looks_local else " and not in the hub's cache (HF_HUB_OFFLINE=1, so no hub is asked)"
         raise StartError(f"{setting} {model}: no such folder{why}; give a folder or a hub name like Qwen/Qwen3-4B")
     return {}
+
+
+def check_own_code(model: str | None) -> None:
+    """Raises ``StartError`` for a model whose code is its own and not in transformers, as InternLM's: the trainer runs
+    no such code, and transformers would ask at the terminal whether to. Silent where nothing can be said from here.
+    """
+    folder = model_folder(model)
+    described = model_config(str(folder)) if folder and (folder / "config.json").is_file() else {}
+    if "auto_map" not in described:
+        return
+    try:
+        from transformers import CONFIG_MAPPING
+    except ImportError:  # the trainer is elsewhere, and says it there
+        return
+    kind = described.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        raise StartError(
+            f"the model {model} (model_type {kind}) brings its own code, and transformers has none for it: it can be "
+            'served, if you trust that code (engine.args = ["--trust-remote-code"]), and not be trained; set '
+            "trainer.enabled = false, or choose another model"
+        )

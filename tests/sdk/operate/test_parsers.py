@@ -112,6 +112,22 @@ def test_tokens_that_json_escapes(tmp_path: Path) -> None:
     assert chosen(path)[0] == "deepseek_v3"
 
 
+def test_messages_without_a_template_are_rendered_by_mistral_s_own_tokenizer(tmp_path: Path) -> None:
+    """vLLM looks for it only beside weights in Mistral's own form, and else refuses each call for want of a template."""
+    path = folder(tmp_path / "m", "ministral3", None)
+    assert "--tokenizer-mode" not in engine_command(config(f"engine.model={path}"), gpu=False).argv
+    (path / "tekken.json").write_text("{}")
+    command = engine_command(config(f"engine.model={path}"), gpu=False)
+    for flag in ("--tokenizer-mode", "--tool-call-parser"):
+        assert command.argv[command.argv.index(flag) + 1] == "mistral"
+    assert any("Mistral's own (tekken.json)" in line for line in command.says)
+    assert any("puts a grammar on each chat completion" in line for line in command.says)
+    quiet = engine_command(config(f"engine.model={path}", "engine.tool_parser=none"), gpu=False)
+    assert "--tokenizer-mode" in quiet.argv and not any("grammar" in line for line in quiet.says)
+    (path / "chat_template.jinja").write_text("{{ tools }}")
+    assert "--tokenizer-mode" not in engine_command(config(f"engine.model={path}"), gpu=False).argv
+
+
 def test_reasoning_by_what_the_template_says(tmp_path: Path) -> None:
     assert chosen(folder(tmp_path / "llama" / "kimi", "qwen3", None)) == ("hermes", None)
     assert chosen(folder(tmp_path / "thinks", "qwen3", HERMES + "<think>")) == ("hermes", "qwen3")

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support import MODEL, free_port, slipstream
@@ -18,6 +19,7 @@ from tests.support.server import Server
 from slipstream.config import Config, load_config
 from slipstream.engines.vllm.command import check_model, missing_vllm, unserved_on_cpu
 from slipstream.errors import StartError
+from slipstream.operate.doctor.doctor import check_trainer
 from slipstream.operate.run.preflight import check_adapter_name, check_alone, check_port, check_room, preflight
 from slipstream.operate.run.stack import named
 from slipstream.shared.processes.supervisor import Supervisor
@@ -43,7 +45,7 @@ def serving(server: Server, *names: str) -> str:
         ({"model_type": "deepseek_v3", "n_routed_experts": 256}, "mixture of experts"),
         ({"model_type": "granitemoehybrid", "num_local_experts": 0}, None),
         ({"model_type": "qwen3_5_moe", "text_config": {"num_experts": 256}}, "mixture of experts"),
-        ({"model_type": "falcon_h1"}, "Mamba layers"),
+        ({"model_type": "falcon_h1", "mamba_d_state": 256}, "Mamba layers"),
         ({"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"]}, "Mamba layers"),
     ],
 )
@@ -60,6 +62,27 @@ def test_what_vllm_s_cpu_build_cannot_serve_is_refused_there_only(
     else:
         with pytest.raises(StartError, match=f"{why}, and on a CPU vLLM ends at the first call"):
             check_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "why"),
+    [
+        ("falcon_h1", {}, "it has Mamba layers"),
+        ("nemotron_h", {}, "it has Mamba layers"),
+        ("zamba2", {}, "it has Mamba layers"),
+        (
+            "granitemoehybrid",
+            {"num_local_experts": 0, "layer_types": ["mamba", "attention"] * 16},
+            "it has Mamba layers",
+        ),
+        ("granitemoehybrid", {"num_local_experts": 0, "layer_types": ["attention"] * 32}, None),
+        ("qwen3_next", {"num_experts": 0}, None),
+    ],
+)
+def test_mamba_layers_are_seen_in_what_transformers_writes(kind: str, changes: dict[str, Any], why: str | None) -> None:
+    from transformers import CONFIG_MAPPING
+
+    assert unserved_on_cpu(CONFIG_MAPPING[kind](**changes).to_dict()) == why
 
 
 def test_check_port() -> None:
@@ -90,6 +113,23 @@ def test_a_vocabulary_smaller_than_the_hidden_size_is_vllms_limit(tmp_path: Path
         check_model(str(tmp_path))
     (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 128, "hidden_size": 128}))
     check_model(str(tmp_path))
+
+
+def test_a_model_with_its_own_code_is_refused_where_it_is_to_be_trained(tmp_path: Path) -> None:
+    """InternLM 3: vLLM serves it, and transformers has no code for it."""
+    shutil.copytree(MODEL, tmp_path / "own")
+    model = tmp_path / "own" / "config.json"
+    described = json.loads(model.read_text()) | {"auto_map": {"AutoConfig": "configuration.Own"}}
+    wanted = config(tmp_path, f"engine.model={tmp_path}/own")
+    model.write_text(json.dumps(described))
+    assert preflight(wanted) == wanted, "transformers has its code, too"
+    model.write_text(json.dumps(described | {"model_type": "internlm3"}))
+    for flags in ((f"engine.model={tmp_path}/own",), (f"engine.model={MODEL}", f"trainer.model={tmp_path}/own")):
+        with pytest.raises(StartError, match=r"model_type internlm3.*brings its own code.*trainer.enabled = false"):
+            preflight(config(tmp_path, *flags))
+    (bad,) = [f for f in check_trainer(wanted) if f.level == "fail"]
+    assert "brings its own code" in bad.what and "trainer.enabled = false" in bad.fix
+    preflight(config(tmp_path, f"engine.model={tmp_path}/own", "trainer.enabled=false"))
 
 
 def test_a_wide_bind_needs_keys(tmp_path: Path) -> None:

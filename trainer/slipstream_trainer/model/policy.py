@@ -19,6 +19,7 @@ import torch
 from slipstream.config import Config
 from slipstream.contract import check_lora_rank
 from slipstream.errors import ConfigError, StartError
+from slipstream.shared.hub import check_own_code, model_folder
 from slipstream_trainer.model.compute import capped
 from slipstream_trainer.model.memory import SHARE, activation_bytes
 
@@ -53,6 +54,7 @@ def described_as(path: str, layers: int | None = None) -> PretrainedConfig:
     """A model's ``config.json``. ``layers``: only so many of its first layers."""
     from transformers import AutoConfig
 
+    check_own_code(path)
     described: PretrainedConfig = AutoConfig.from_pretrained(path)
     if layers is not None:
         text = described.get_text_config()
@@ -424,6 +426,21 @@ def frugal_is_needed(config: Config, path: str) -> bool:
     return bool(needed > SHARE * free)
 
 
+def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+    """In transformers' own form. Mistral's (``tekken.json``) has no chat template, and takes a special token in a text
+    for its letters.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    folder = model_folder(path)
+    if type(tokenizer).__name__ != "MistralCommonBackend" or folder is None or not (folder / "tekken.json").is_file():
+        return tokenizer
+    from transformers.integrations.mistral.tokenizer import convert_tekken_tokenizer
+
+    return convert_tekken_tokenizer(str(folder / "tekken.json"))
+
+
 def load_policy(config: Config, *, layers: int | None = None) -> tuple[PeftModel, PreTrainedTokenizerBase]:
     """(PEFT model, tokenizer), LoRA weights as ``trainer.seed`` makes them (B is zero: the policy starts as the
     base model).
@@ -433,7 +450,7 @@ def load_policy(config: Config, *, layers: int | None = None) -> tuple[PeftModel
     can't be read.
     """
     from peft import LoraConfig, get_peft_model
-    from transformers import AutoTokenizer, set_seed
+    from transformers import set_seed
 
     check_lora(config)
     path = model_path(config)
@@ -447,7 +464,7 @@ def load_policy(config: Config, *, layers: int | None = None) -> tuple[PeftModel
         ):
             model, tokenizer = found
         else:
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            tokenizer = load_tokenizer(path)
             targets = choose_targets(bare, config.trainer.lora_targets)
             log.info("%s", targets.says)
             base = _load_base(config, path, bare, layers)

@@ -22,6 +22,7 @@ from slipstream.errors import StartError
 from slipstream.imports.inputs import messages_of
 from slipstream.imports.report import Place, Report
 from slipstream.imports.traces import tool_of
+from slipstream.shared.hub import check_own_code
 from slipstream.shared.prefixes import whole_calls
 from slipstream_trainer.batch.dataset import Unrendered, read_rows, rendered
 from slipstream_trainer.batch.rows import Sample, merge_chains
@@ -386,10 +387,13 @@ def distill(
 
 def _speech(path: str) -> tuple[PreTrainedTokenizerBase, set[int]]:
     """The model's tokenizer, and the ids that end its turn. Raises ``StartError`` if it has no chat template."""
-    from transformers import AutoTokenizer, GenerationConfig
+    from transformers import GenerationConfig
 
+    from slipstream_trainer.model.policy import load_tokenizer
+
+    check_own_code(path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = load_tokenizer(path)
     except (OSError, ValueError) as e:
         raise StartError(f"the model {path} can't be loaded: {type(e).__name__}: {e}") from e
     if not tokenizer.chat_template:

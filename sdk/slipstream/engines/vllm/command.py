@@ -15,7 +15,7 @@ from pathlib import Path
 
 from slipstream.config import Config
 from slipstream.engines.engine import EngineCommand, EngineSampling
-from slipstream.engines.vllm.parsers import choose_parsers
+from slipstream.engines.vllm.parsers import Parsers, choose_parsers
 from slipstream.engines.vllm.sampling import generation_config
 from slipstream.errors import StartError
 from slipstream.settings.judge import is_own
@@ -55,18 +55,23 @@ def check_model(model: str) -> None:
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """What ``config.json`` calls the number of experts."""
-CPU_KILLS = {"falcon_h1": "Mamba layers"}
-"""Model type → what of it vLLM's CPU build cannot compute with adapters."""
+MAMBA = ("mamba_d_state", "mamba_num_heads", "ssm_state_size")
+"""Sizes that ``config.json`` has for Mamba layers. Granite 4 has them without such layers, too."""
+
+
+def _has_mamba(text: Mapping[str, object]) -> bool:
+    kinds = text.get("layer_types")
+    sized = any(name in text for name in MAMBA)
+    if not isinstance(kinds, list):
+        return sized
+    # transformers 5 writes "linear_attention", which is also what Qwen3-Next's layers are called
+    return "mamba" in kinds or (sized and ("linear_attention" in kinds or "hybrid" in kinds))
 
 
 def unserved_on_cpu(described: Mapping[str, object]) -> str | None:
     """Why vLLM's CPU build cannot serve adapters for the model of this ``config.json``. None: nothing is known."""
     text = _text_part(described)
-    kind = str(text.get("model_type") or described.get("model_type"))
-    if kind in CPU_KILLS:
-        return f"it has {CPU_KILLS[kind]}"
-    kinds = text.get("layer_types")
-    if isinstance(kinds, list) and "mamba" in kinds:  # Granite 4: the second call ends vLLM
+    if _has_mamba(text):  # a later call ends vLLM, in its own mamba_mixer2
         return "it has Mamba layers"
     counts = [n for name in EXPERTS if isinstance(n := text.get(name), int)]
     return "it is a mixture of experts" if max(counts, default=0) > 1 else None
@@ -146,6 +151,20 @@ def _base_argv(config: Config, model: str, *, port: int, servers: int, gpu: bool
     return argv
 
 
+def _text_argv(parsers: Parsers) -> list[str]:
+    """How vLLM makes a prompt of messages, and reads a reply."""
+    argv = []
+    if parsers.tool:
+        argv += ["--enable-auto-tool-choice", "--tool-call-parser", parsers.tool]
+    if parsers.reasoning:
+        argv += ["--reasoning-parser", parsers.reasoning]
+    if parsers.quiet:  # what the template does by itself; without it the parser would take each answer for a thought
+        argv += ["--default-chat-template-kwargs", '{"enable_thinking": false}']
+    if parsers.tekken:  # vLLM finds out by itself only beside weights in Mistral's own form
+        argv += ["--tokenizer-mode", "mistral"]
+    return argv
+
+
 def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
     """How vLLM is started for this configuration. Raises ``StartError`` for a model that cannot be."""
     engine = config.engine
@@ -163,12 +182,7 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
         argv += ["--scheduling-policy", "priority"]  # what the judge asks waits for the agents
     if engine.max_model_len:
         argv += ["--max-model-len", str(engine.max_model_len)]
-    if parsers.tool:
-        argv += ["--enable-auto-tool-choice", "--tool-call-parser", parsers.tool]
-    if parsers.reasoning:
-        argv += ["--reasoning-parser", parsers.reasoning]
-    if parsers.quiet:  # what the template does by itself; without it the parser would take each answer for a thought
-        argv += ["--default-chat-template-kwargs", '{"enable_thinking": false}']
+    argv += _text_argv(parsers)
     env = {"VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
     if servers == 1:
         env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"

@@ -112,6 +112,8 @@ class ModelFiles:
     """Chat template; None: there is none to read."""
     vocabulary: str | None = None
     """The tokenizer's files as text; None: they cannot be read without the tokenizer itself."""
+    tekken: bool = False
+    """Mistral's own tokenizer renders messages, without a template."""
 
     def has(self, token: str) -> bool:
         """Whether the tokenizer has the token, as far as can be seen."""
@@ -127,6 +129,8 @@ class Parsers:
     reasoning: str | None
     quiet: bool = False
     """The model thinks only where a call asks for it, and the parser has to be told so."""
+    tekken: bool = False
+    """VLLM has to be told to render messages with Mistral's own tokenizer."""
     says: list[str] = field(default_factory=list)
     """What was chosen, and why there is none."""
 
@@ -155,11 +159,12 @@ def files_of(model: str) -> ModelFiles:
     template = _text(folder / "chat_template.jinja")
     for text in (_text(folder / "chat_template.json"), described):
         template = template or _template_in(text)
-    # Mistral's own tokenizer renders messages without a template
-    known = bool(template) or (bool(described or vocabulary) and not (folder / "tekken.json").is_file())
+    tekken = not template and (folder / "tekken.json").is_file()
+    known = bool(template) or (bool(described or vocabulary) and not tekken)
     return ModelFiles(
         template if known else None,
         vocabulary + described + _text(folder / "added_tokens.json") if vocabulary else None,
+        tekken,
     )
 
 
@@ -181,9 +186,18 @@ def choose_parsers(config: Config, described: dict[str, object]) -> Parsers:
         f"tool parser: {tool}" if tool else f"tool parser: none ({why}). A call with tools gets status 400",
         f"reasoning parser: {reasoning or 'none'}",
     ]
+    if files.tekken:
+        says.append("tokenizer: Mistral's own (tekken.json), as the model has no chat template")
+        if tool == "mistral":
+            says.append(
+                "from version 11 of that tokenizer on, vLLM puts a grammar on each chat completion, and now and then "
+                "the trainer gives a token another log-probability; --set engine.tool_parser=none ends that, and tool "
+                "calls"
+            )
     if not here:
         says.append(f"the parsers are guessed from the name: the files of {engine.model} are not here yet")
-    return Parsers(tool, reasoning, bool(reasoning and facts and facts.closed and facts.hybrid), says)
+    quiet = bool(reasoning and facts and facts.closed and facts.hybrid)
+    return Parsers(tool, reasoning, quiet, files.tekken, says)
 
 
 def _configured(
@@ -201,7 +215,7 @@ def _configured(
 
 def _tool(name: str, files: ModelFiles, facts: TemplateFacts | None) -> tuple[str | None, str]:
     """A parser, or None and why."""
-    family = next((p for key, p in TOOL_PARSERS if key in name), None)
+    family = "mistral" if files.tekken else next((p for key, p in TOOL_PARSERS if key in name), None)
     takes = files.template is None or (facts.tools if facts else "tool" in files.template)
     text = (facts.call if facts else "") or files.template or ""
     form = next((p for mark, p in CALLS if mark in text), None)

@@ -24,6 +24,7 @@ from slipstream.operate.doctor.ports import Running, check_ports, find_running
 from slipstream.operate.doctor.proxy import check_proxy
 from slipstream.operate.run.preflight import untrainable
 from slipstream.settings.judge import is_own
+from slipstream.shared.hub import check_own_code
 from slipstream.shared.machine import has_gpu, installed
 from slipstream.shared.machine import versions as package_versions
 
@@ -224,6 +225,11 @@ def check_trainer(config: Config) -> Iterator[Finding]:
     else:
         there = f" ({python})" if python else ""
         yield ok(f"trainer{there}: " + ", ".join(f"{k} {v}" for k, v in versions.items()))
+    if not python:
+        try:
+            check_own_code(config.trainer.model or config.engine.model)
+        except StartError as e:
+            yield fail(str(e), NO_TRAINER, "set trainer.enabled = false, or choose another model")
     yield _gpu(versions["torch"])
 
 

@@ -18,7 +18,7 @@ from slipstream.engines import detect, started
 from slipstream.engines.engine import NO_IDS, EngineAway, ask_now, ask_over
 from slipstream.errors import StartError
 from slipstream.shared.functions import need
-from slipstream.shared.hub import fetch_description, model_config
+from slipstream.shared.hub import check_own_code, fetch_description, model_config
 from slipstream.shared.machine import installed, versions, why_taken
 from slipstream.shared.processes.proxy_file import running_proxy
 
@@ -49,8 +49,11 @@ def preflight(config: Config) -> Config:
     elif config.engine.model:
         fetch_description(config.engine.model)
         started(config).check_model(config.engine.model)
-    if wants_trainer(config) and config.trainer.model:
-        model_config(config.trainer.model, "trainer.model")
+    if wants_trainer(config):
+        if config.trainer.model:
+            model_config(config.trainer.model, "trainer.model")
+        if not config.trainer.python:  # another environment may have another transformers
+            check_own_code(config.trainer.model or config.engine.model)
     if wants_judge(config):
         check_judge(config)
     return config

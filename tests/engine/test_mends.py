@@ -1,10 +1,15 @@
-"""On a CPU, calls to the base model get no adapter's weights, and heads are turned by their own positions."""
+"""On a CPU, calls to the base model get no adapter's weights, and heads are turned by their own positions. Mistral's
+tokenizer gets its grammar.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -13,7 +18,7 @@ from tests.support.adapters import make_adapter
 torch = pytest.importorskip("torch")
 lora_ops = pytest.importorskip("vllm.lora.ops.torch_ops.lora_ops")
 
-from slipstream_vllm import cpu, parts_of
+from slipstream_vllm import mends, parts_of
 
 SLOTS, RANK, SIZE = 3, 2, 5
 
@@ -21,10 +26,10 @@ SLOTS, RANK, SIZE = 3, 2, 5
 def changed() -> ModuleType:
     """vLLM's own functions in a module of our own, masked."""
     module = ModuleType("changed")
-    for name in cpu.FUNCTIONS:
+    for name in mends.FUNCTIONS:
         known = getattr(lora_ops, name)
         setattr(module, name, getattr(known, "__wrapped__", known))
-    cpu.change((module,), module)
+    mends.change((module,), module)
     return module
 
 
@@ -63,10 +68,10 @@ def test_rows_with_an_adapter_are_bit_for_bit_as_before() -> None:
 
 def test_other_parameters_are_refused() -> None:
     module = ModuleType("other")
-    for name in cpu.FUNCTIONS:
+    for name in mends.FUNCTIONS:
         setattr(module, name, lambda x, weights: None)
     with pytest.raises(TypeError, match="takes"):
-        cpu.change((module,), module)
+        mends.change((module,), module)
 
 
 def test_each_head_is_turned_by_its_tokens_position() -> None:
@@ -84,10 +89,30 @@ def test_each_head_is_turned_by_its_tokens_position() -> None:
     low, high = query.chunk(2, -1)
     cos, sin = (t[:, None] for t in table.chunk(2, -1))
     expected = torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
-    found, turned_key = cpu.without_heads(kernel)(None, torch.arange(tokens), query.clone(), key.clone())
+    found, turned_key = mends.without_heads(kernel)(None, torch.arange(tokens), query.clone(), key.clone())
     assert torch.allclose(found, expected, atol=1e-5)
     assert turned_key.shape == key.shape and not torch.equal(turned_key[1:], key[1:])
     assert not torch.allclose(kernel(None, torch.arange(tokens), query.clone(), key.clone())[0], expected, atol=1e-2)
+
+
+def test_mistral_s_grammar_is_asked_for_as_mistral_common_wants() -> None:
+    """Once vLLM's own call is taken, the change can go."""
+    factory = pytest.importorskip("mistral_common.guidance.grammar_factory").GrammarFactory
+    tools = importlib.import_module("mistral_common.protocol.instruct.tool_calls")
+    alone = getattr(factory.get_lark_from_jinja, "__wrapped__", factory.get_lark_from_jinja)
+    asked = {"template": "{{ mode }} {{ fcall }}", "json_schema": None, "parallel_tool_calls": True, "json_only": False}
+    known = [tools.Tool(function=tools.Function(name=name, parameters={})) for name in ("left", "right")]
+    made = Mock(spec=factory)
+    made._render.side_effect = lambda **named: named
+    with pytest.raises(TypeError, match="force_tool_names"):
+        alone(made, mode="auto", tools=known, **asked)
+    render: Any = mends.as_asked(alone)
+    auto = render(made, mode="auto", tools=known, **asked)
+    assert (auto["mode"], auto["tools"], auto["force_tool_names"]) == ("auto", known, False)
+    one = tools.NamedToolChoice(function=tools.FunctionName(name="right"))
+    named = render(made, mode=one, tools=known, **asked)
+    assert (named["mode"], named["tools"], named["force_tool_names"]) == ("required", known[1:], True)
+    assert render(made, mode="auto", tools=known, force_tool_names=True, **asked)["force_tool_names"] is True
 
 
 @pytest.mark.parametrize("process", ["MainProcess", "EngineCore_DP0", "VllmWorker-0"])

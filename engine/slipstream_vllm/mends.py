@@ -1,18 +1,23 @@
-"""What vLLM computes wrongly on a CPU.
+"""What vLLM does wrongly.
 
-**A call to the base model gets an adapter's weights.** In a batch that mixes adapters, vLLM marks the base model's
-tokens with the index -1. Its GPU kernels skip them. Its CPU functions look up row -1, which is the last adapter slot,
-so that base calls are answered with that adapter (vllm-project/vllm#48421). The gate compares versions with the base
-model, so it would compare an adapter with itself. Here the tokens marked -1 go through these functions as zeros: the
-adapter adds nothing to them.
+**A call to the base model gets an adapter's weights**, on a CPU. In a batch that mixes adapters, vLLM marks the base
+model's tokens with the index -1. Its GPU kernels skip them. Its CPU functions look up row -1, which is the last adapter
+slot, so that base calls are answered with that adapter (vllm-project/vllm#48421). The gate compares versions with the
+base model, so it would compare an adapter with itself. Here the tokens marked -1 go through these functions as zeros:
+the adapter adds nothing to them.
 
-**Positions.** Models such as LFM2 give the rotary embedding a tensor with a dimension for the heads. The GPU kernel
-reads it so. The CPU kernel takes the heads for tokens, and turns them by the wrong angles: the engine then serves
-another model than the one that is trained. Here the kernel gets the same memory without that dimension.
+**Positions**, on a CPU. Models such as LFM2 give the rotary embedding a tensor with a dimension for the heads. The GPU
+kernel reads it so. The CPU kernel takes the heads for tokens, and turns them by the wrong angles: the engine then
+serves another model than the one that is trained. Here the kernel gets the same memory without that dimension.
+
+**Mistral's grammar.** With a tokenizer of Mistral's own, from its version 11 on, vLLM 0.32 asks mistral-common for the
+grammar of each chat completion. mistral-common 1.13 wants to be asked in another way, so that vLLM refuses every such
+call with status 400. Here it is asked as it wants.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
 FUNCTIONS = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
 """What all of vLLM's CPU paths for adapters end in."""
 Operation = Callable[..., None]
+Rendering = Callable[..., str]
 Rotation = Callable[..., "tuple[torch.Tensor, torch.Tensor | None]"]
 
 
@@ -100,3 +106,37 @@ def change(users: tuple[ModuleType, ...], source: ModuleType) -> None:
         for module in users:
             if hasattr(module, name):
                 setattr(module, name, known)
+
+
+def as_asked(render: Rendering) -> Rendering:
+    """``GrammarFactory.get_lark_from_jinja`` as vLLM calls it: a tool that has to be called may stand for the mode."""
+
+    @functools.wraps(render)
+    def rendered(*args: object, **named: object) -> str:
+        mode, tools = named.get("mode"), named.get("tools")
+        chosen = getattr(getattr(mode, "function", None), "name", None)
+        if chosen is not None and isinstance(tools, list):
+            named |= {"mode": "required", "tools": [t for t in tools if t.function.name == chosen]}
+        return render(*args, **{"force_tool_names": chosen is not None, **named})
+
+    rendered.takes_a_tool = True  # type: ignore[attr-defined]
+    return rendered
+
+
+def install_grammar() -> None:
+    """Once vLLM loads a tokenizer of Mistral's own: others need none of its packages."""
+    from vllm.tokenizers.registry import TokenizerRegistry
+
+    load = TokenizerRegistry.load_tokenizer_cls
+
+    def mended(tokenizer_mode: str) -> object:
+        if tokenizer_mode == "mistral":
+            with contextlib.suppress(ImportError, AttributeError):  # an older mistral-common has no grammar
+                from mistral_common.guidance.grammar_factory import GrammarFactory
+
+                known = GrammarFactory.get_lark_from_jinja
+                if "force_tool_names" in inspect.signature(known).parameters and not hasattr(known, "takes_a_tool"):
+                    GrammarFactory.get_lark_from_jinja = as_asked(known)  # type: ignore[method-assign]
+        return load(tokenizer_mode)
+
+    vars(TokenizerRegistry)["load_tokenizer_cls"] = mended
