@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
         if name.startswith("SLIPSTREAM_") or name in {"OPENAI_BASE_URL", "OPENAI_API_KEY"}:
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+    monkeypatch.setattr(sys, "path", sys.path[:])  # a command adds the folder for a user's own functions
     root = logging.getLogger()
     handlers, levels = root.handlers[:], {n: logging.getLogger(n).level for n in ("", *OURS, *NOISY)}
     yield

@@ -22,3 +22,15 @@ def test_a_day_made_by_one_opening_is_there_for_the_next(opened):
     second = opened()
     second.ingest([call("a", at=NOW + 1)], {})
     assert len(second.episodes.get("-", "a").call_list) == 2
+
+
+def test_a_reader_goes_by_the_days_of_its_own_moment(store):
+    """A day is dropped, and what is remembered of it goes a moment later."""
+    store.ingest([call("a", at=NOW), call("b", at=NOW + 2 * DAY)], {})
+    first, second = store.archive.days()
+    remembered = set(store.calls.days._days)
+    store.archive.drop(first)
+    store.calls.days._days |= remembered
+    store.snapshot()
+    assert [len(store.episodes.get("-", name).call_list) for name in ("a", "b")] == [0, 1]
+    assert store.archive.days() == [second]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import sys
 from pathlib import Path
 
@@ -41,6 +42,14 @@ def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "GiB free where the spool and the store live" in low.what
     assert "fdatasync takes" in slow.what
     assert "proxy.durability" in slow.fix
+
+
+def test_a_model_that_brings_its_own_code(tmp_path: Path) -> None:
+    described = {"model_type": "internlm3", "auto_map": {"AutoConfig": "configuration.Own"}}
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    (bad,) = [f for f in check_trainer(config(f"engine.model={tmp_path}")) if f.level == "fail"]
+    assert "the trainer can't load it: the model" in bad.what and "brings its own code" in bad.what
+    assert "trainer.enabled = false" in bad.fix
 
 
 def test_a_folder_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

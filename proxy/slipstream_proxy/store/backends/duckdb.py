@@ -165,7 +165,7 @@ class DuckDriver:
             cursor = self._cursor()
             cursor.begin()
             try:
-                yield DuckTx(cursor)
+                yield DuckTx(cursor, reads=True)
             finally:
                 cursor.rollback()
 

@@ -64,8 +64,9 @@ def spread(sql: str, params: Sequence[object]) -> tuple[str, Sequence[object]]:
 
 
 class DuckTx:
-    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, cursor: duckdb.DuckDBPyConnection, *, reads: bool = False) -> None:
         self._cursor = cursor
+        self.reads = reads
         self.changes = False
         """Something was written."""
 

@@ -295,6 +295,8 @@ def translate(statement: str) -> bytes:
 
 
 class PostgresTx:
+    reads = False
+
     def __init__(self, cursor: psycopg.Cursor[Row]) -> None:
         self._cursor = cursor
 

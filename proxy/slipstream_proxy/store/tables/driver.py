@@ -50,6 +50,9 @@ class QueryError(ValueError):
 class Tx(Protocol):
     """One transaction (or one reading connection)."""
 
+    reads: bool
+    """It changes nothing, and others write meanwhile: what is remembered of the tables may be of another moment."""
+
     def all(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
         """Every row of a query."""
 

@@ -229,7 +229,8 @@ def check_trainer(config: Config) -> Iterator[Finding]:
         try:
             check_own_code(config.trainer.model or config.engine.model)
         except StartError as e:
-            yield fail(str(e), NO_TRAINER, "set trainer.enabled = false, or choose another model")
+            what = f"the trainer can't load it: {e}"
+            yield fail(what, NO_TRAINER, "set trainer.enabled = false, or choose another model")
     yield _gpu(versions["torch"])
 
 
