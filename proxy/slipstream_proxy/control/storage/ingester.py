@@ -17,7 +17,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,11 +92,15 @@ def _without(op: str, data: JsonObject, wanted: Wanted) -> JsonObject | None:
     return _without_members(data, wanted) if op == "ack" else data
 
 
+def advantages_without(advantages: Mapping[str, float], marks: Collection[str]) -> dict[str, float]:
+    """An ack's, without those of forgotten episodes. They are named ``<key>/<episode>`` or by the episode alone."""
+    return {name: x for name, x in advantages.items() if mark_of(name.rpartition("/")[2]) not in marks}
+
+
 def _without_members(data: JsonObject, wanted: Wanted) -> JsonObject:
-    """An ack's data. Advantages are named ``<key>/<episode>`` or by the episode alone."""
-    episodes = {mark for _, mark in wanted}
+    """An ack's data."""
     advantages = data["ack"].get("advantages") or {}
-    kept = {name: x for name, x in advantages.items() if mark_of(name.rpartition("/")[2]) not in episodes}
+    kept = advantages_without(advantages, {mark for _, mark in wanted})
     members = (data.get("members") or {}).get("episodes") or []
     left = [m for m in members if not _is_wanted(m[0], m[1], wanted)]
     if len(kept) == len(advantages) and len(left) == len(members):

@@ -165,7 +165,7 @@ class DuckDriver:
             cursor = self._cursor()
             cursor.begin()
             try:
-                yield DuckTx(cursor, reads=True)
+                yield DuckTx(cursor, alone=False)
             finally:
                 cursor.rollback()
 

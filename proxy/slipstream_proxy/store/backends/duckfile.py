@@ -64,9 +64,9 @@ def spread(sql: str, params: Sequence[object]) -> tuple[str, Sequence[object]]:
 
 
 class DuckTx:
-    def __init__(self, cursor: duckdb.DuckDBPyConnection, *, reads: bool = False) -> None:
+    def __init__(self, cursor: duckdb.DuckDBPyConnection, *, alone: bool = True) -> None:
         self._cursor = cursor
-        self.reads = reads
+        self.alone = alone
         self.changes = False
         """Something was written."""
 

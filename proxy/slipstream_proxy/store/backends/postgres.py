@@ -295,7 +295,7 @@ def translate(statement: str) -> bytes:
 
 
 class PostgresTx:
-    reads = False
+    alone = False
 
     def __init__(self, cursor: psycopg.Cursor[Row]) -> None:
         self._cursor = cursor

@@ -50,8 +50,8 @@ class QueryError(ValueError):
 class Tx(Protocol):
     """One transaction (or one reading connection)."""
 
-    reads: bool
-    """It changes nothing, and others write meanwhile: what is remembered of the tables may be of another moment."""
+    alone: bool
+    """Nobody else writes meanwhile: what is remembered of the tables is what it sees."""
 
     def all(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
         """Every row of a query."""

@@ -270,7 +270,7 @@ class DayTables:
 
     def tables(self, tx: Tx, since: float | None = None, until: float | None = None) -> list[str]:
         """Tables of the days from ``since`` to ``until`` that there are, oldest first."""
-        days = {day for (day,) in tx.all("SELECT day FROM t_days")} if self.db.shared or tx.reads else self._days
+        days = self._days if tx.alone else {day for (day,) in tx.all("SELECT day FROM t_days")}
         first = "" if since is None else day_of(since)
         last = "~" if until is None else day_of(until)
         return [table_of(day) for day in sorted(days) if first <= day <= last]

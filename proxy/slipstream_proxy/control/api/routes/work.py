@@ -20,6 +20,7 @@ from slipstream_proxy.control.api.routes.episodes import (
 )
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
+from slipstream_proxy.control.storage.ingester import advantages_without
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.values import ArrowBatch
@@ -228,7 +229,7 @@ async def ack_batch(ctx: Ctx) -> web.StreamResponse:
             raise Problem(409, LOST, field="body.lease", fix="its groups come back with another batch")
         if members:
             gone = {mark for _, mark, *_ in members["episodes"] if mark == mark_of(mark)}
-            kept = {n: x for n, x in body.advantages.items() if mark_of(n.rpartition("/")[2]) not in gone}
+            kept = advantages_without(body.advantages, gone)
             told = body.model_copy(update={"advantages": kept}).model_dump(mode="json")
             await deps.mutate("ack", {"batch": batch, "ack": told, "members": members})
     if body.outcome == "trained":
