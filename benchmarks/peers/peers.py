@@ -50,6 +50,8 @@ from real_size import versions
 from real_stack import NAME, SHUTDOWN, Stack, engine_args, get, start
 from watching import groups_lost
 
+from slipstream.shared.machine import bytecode_env
+
 GROUP, WINDOW = 8, 64
 """Runs of a task; runs whose mean reward is a point of the curve, on both sides."""
 LAST = 0.2
@@ -402,9 +404,7 @@ def main() -> int:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     signal.signal(signal.SIGTERM, lambda *_: ENOUGH.set())
     said, empty = {}, False
-    # where a library's folder can't be written, each process would compile each of its modules again (20 s)
-    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(tempfile.gettempdir()) / "peers-bytecode"))
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ |= bytecode_env()  # both sides keep it where `slipstream up` does
     if not args.warm:
         subprocess.run([sys.executable, "-c", "import vllm, peft, datasets, trl.trainer.grpo_trainer"], check=False)
     if args.gpus:

@@ -36,6 +36,14 @@ SETTINGS = [
 """Random weights and random rewards: nothing is to be refused here for what it does to the policy."""
 
 
+def load_arguments(parser: argparse.ArgumentParser, *, tokens: int) -> None:
+    """What ``Load`` reads of a command line."""
+    parser.add_argument("--streams", type=int, default=32)
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=tokens, help="sampled tokens of a call")
+    parser.add_argument("--prompt", type=int, default=50, help="length of the prompt, in phrases of five words")
+
+
 class Load:
     def __init__(self, url: str, args: argparse.Namespace) -> None:
         self.url, self.args = url, args
@@ -162,10 +170,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--streams", type=int, default=32)
-    parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--tokens", type=int, default=200, help="sampled tokens of a call")
-    parser.add_argument("--prompt", type=int, default=50, help="length of the prompt, in phrases of five words")
+    load_arguments(parser, tokens=200)
     parser.add_argument("--timeout", type=float, default=480.0, help="seconds for the start, and for the steps")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")
     parser.add_argument("--log", help="where the output of `slipstream up` goes")
