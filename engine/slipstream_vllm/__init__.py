@@ -85,8 +85,12 @@ def _change_lora() -> None:
 
         if mends.install():
             log.info("slipstream plugin keeps adapters out of the base model's calls")
+        else:
+            mends.compile_for_any_number()
     except (ImportError, AttributeError, TypeError) as e:
-        log.warning("slipstream plugin cannot mend this vLLM on a CPU; base calls may get an adapter: %s", e)
+        log.warning(
+            "slipstream plugin leaves this vLLM's adapters as they are; on a CPU, base calls may get one: %s", e
+        )
     try:
         from slipstream_vllm import whole_adapters
 

@@ -13,6 +13,10 @@ serves another model than the one that is trained. Here the kernel gets the same
 **Mistral's grammar.** With a tokenizer of Mistral's own, from its version 11 on, vLLM 0.32 asks mistral-common for the
 grammar of each chat completion. mistral-common 1.13 wants to be asked in another way, so that vLLM refuses every such
 call with status 400. Here it is asked as it wants.
+
+**Kernels compiled for a number of tokens**, on a GPU. Triton compiles vLLM's adapter kernels anew for one token, for a
+multiple of 16, and for other numbers, of which they make nothing. A start with empty caches waits for each. Here one
+serves all numbers.
 """
 
 from __future__ import annotations
@@ -24,11 +28,18 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from slipstream_vllm.versions import resolve
+
 if TYPE_CHECKING:
     import torch
 
 FUNCTIONS = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
 """What all of vLLM's CPU paths for adapters end in."""
+KERNELS = (
+    "vllm.lora.ops.triton_ops.lora_shrink_op:_lora_shrink_kernel",
+    "vllm.lora.ops.triton_ops.lora_expand_op:_lora_expand_kernel",
+)
+"""A batch's adapters, on a GPU. ``M`` is its number of tokens."""
 Operation = Callable[..., None]
 Rendering = Callable[..., str]
 Rotation = Callable[..., "tuple[torch.Tensor, torch.Tensor | None]"]
@@ -72,6 +83,14 @@ def install() -> bool:
     if not getattr(RotaryEmbedding.forward_cpu, "flattens_heads", False):
         RotaryEmbedding.forward_cpu = without_heads(RotaryEmbedding.forward_cpu)
     return True
+
+
+def compile_for_any_number() -> None:
+    """Before the kernels' first use. Raises ``ImportError`` or ``AttributeError`` if this vLLM has others."""
+    for path in KERNELS:
+        for parameter in resolve(path).params:
+            if parameter.name == "M":
+                parameter.do_not_specialize = True
 
 
 def without_heads(forward: Rotation) -> Rotation:

@@ -37,9 +37,10 @@ def test_a_fork_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - began < 10
 
 
-def test_no_fork_where_cuda_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_where_cuda_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert run(os.getppid) == "as before"
+    assert run(os.getpid) == os.getpid()
+    assert run(lambda: 1 / 0) == "as before"
 
 
 @pytest.mark.slow
