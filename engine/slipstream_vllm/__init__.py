@@ -11,7 +11,7 @@ does this:
 - ``mends``: on a CPU, calls to the base model get no adapter's weights, and heads are turned by their own positions.
   Calls to a model with a tokenizer of Mistral's own are answered.
 - ``whole_adapters``: an adapter of which vLLM would ignore a part is refused.
-- ``inspection``: vLLM starts sooner, because it does not import itself once more to look at the model's class.
+- ``forks``: vLLM starts sooner, because it does not import itself anew for each of its processes.
 
 With a vLLM that it does not know it changes nothing and logs so once.
 """
@@ -45,9 +45,9 @@ def register() -> None:
 
 def _change_start() -> None:
     try:
-        from slipstream_vllm import inspection
+        from slipstream_vllm import forks
 
-        inspection.install()
+        forks.install()
     except (ImportError, AttributeError) as e:
         log.debug("slipstream plugin leaves the start as it is: %s", e)
 

@@ -19,11 +19,14 @@ CALLS = 32
 ASKED: dict[str, Any] = {"prompt": "when is the visa for dana", "max_tokens": 6, "temperature": 0}
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module", params=["spawn", "fork"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """How vLLM starts its processes: anew, or as on a GPU."""
     log = tmp_path_factory.mktemp("replicas") / "engine.log"
-    with vllm(log, "--data-parallel-size", "2", api_servers=2) as found:
-        yield found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_WORKER_MULTIPROC_METHOD", request.param)
+        with vllm(log, "--data-parallel-size", "2", api_servers=2) as found:
+            yield found
 
 
 def post(url: str, path: str, body: dict[str, Any]) -> httpx.Response:

@@ -1,9 +1,13 @@
-"""vLLM learns what a model's class can do in a fork of its own process.
+"""vLLM imports itself once for a start.
 
-vLLM imports the class in a process of its own, so that its own process does not use CUDA. It starts a new interpreter
-for that, which imports torch and vLLM once more: 16 s on an H100's host. A fork has them already. Where this process
-has used CUDA before (torchao asks for the GPU when it is imported), nothing is kept by another process, and the class
-is imported here. Where either fails or hangs, vLLM does as it did.
+**A model's class.** vLLM imports it in a process of its own, so that its own process does not use CUDA. It starts a new
+interpreter for that, which imports torch and vLLM once more: 16 s on an H100's host. A fork has them already. Where
+this process has used CUDA before (torchao asks for the GPU when it is imported), there is nothing to keep it from, and
+the class is imported here. Where either fails or hangs, vLLM does as it did.
+
+**API servers.** vLLM starts several as new interpreters, and its engine waits until all have imported vLLM: 10 s. They
+are forked where the engine's process is (``VLLM_WORKER_MULTIPROC_METHOD=fork``, which vLLM itself takes back once CUDA
+is in use).
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import multiprocessing
 import os
 import pickle
 import select
@@ -18,6 +23,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.context import BaseContext
 
 log = logging.getLogger("vllm.slipstream")
 PATIENCE = 60.0
@@ -82,9 +88,29 @@ def forked(original: Callable[[Callable[[], object]], object]) -> Callable[[Call
     return run
 
 
+class Starting:
+    """``multiprocessing`` as ``vllm.v1.utils`` sees it."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(multiprocessing, name)
+
+    def get_context(self, method: str | None = None) -> BaseContext:
+        """Of API servers: forks instead of new interpreters, where vLLM forks its engine."""
+        if method != "spawn" or os.environ.get("VLLM_WORKER_MULTIPROC_METHOD") != "fork":
+            return multiprocessing.get_context(method)
+        from prometheus_client import values
+
+        # vLLM names the folder in which they share their figures only after this process has imported the library
+        vars(values)["ValueClass"] = values.get_value_class()
+        return multiprocessing.get_context("fork")
+
+
 def install() -> None:
-    """Put this in vLLM's place."""
+    """Put both in vLLM's place. Raises ``ImportError`` or ``AttributeError`` if this vLLM has others."""
     from vllm.model_executor.models import registry
+    from vllm.v1 import utils
 
     if sys.platform == "linux":
         vars(registry)["_run_in_subprocess"] = forked(registry._run_in_subprocess)
+        if vars(utils)["multiprocessing"] is multiprocessing:
+            vars(utils)["multiprocessing"] = Starting()

@@ -1,4 +1,4 @@
-"""vLLM looks at a model's class in a fork of its own process, and as before where a fork cannot."""
+"""vLLM imports itself once for a start, and does as before where that cannot be."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from slipstream_vllm import inspection
+from slipstream_vllm import forks
 
 
 def vllms_own(fn: Callable[[], object]) -> object:
     return "as before"
 
 
-run = inspection.forked(vllms_own)
+run = forks.forked(vllms_own)
 
 
 def test_a_fork_does_it() -> None:
@@ -49,7 +49,7 @@ def test_vllm_gets_the_same_answer() -> None:
     look = registry.ModelRegistry.models["Qwen3ForCausalLM"]
     before = registry._run_in_subprocess
     try:
-        inspection.install()
+        forks.install()
         assert registry._run_in_subprocess is not before
         found = registry._run_in_subprocess(lambda: registry._ModelInfo.from_model_cls(look.load_model_cls()))
     finally:
