@@ -440,7 +440,8 @@ def run(
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     row.device = "cpu" if _no_gpu(env) else "gpu"
     row.dtype = args[args.index("--dtype") + 1] if "--dtype" in args else DTYPES[row.device]
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this process's own trainer computes in fp32, as the CPU does
+    if ready is None:  # this process's own trainer is the CPU's; a large model's, in fp32 as well, takes the GPU after
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         sweep = Sweep(row, Path(place), "", began + seconds, env, args, list(settings))
         make(sweep, ready, learn)

@@ -224,7 +224,8 @@ def trl(args: argparse.Namespace, name: str, task: str) -> dict[str, Any]:
     out.unlink(missing_ok=True)
     began = time.time()
     with (args.out / f"{name}-trl.log").open("wb") as log:
-        process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        env = os.environ | {"VLLM_PLUGINS": ""}  # who has no Slipstream has no engine plugin of its
+        process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=env)
         end = began + args.trl_seconds + GRACE
         while time.time() < end and process.poll() is None and not ENOUGH.wait(0.25):
             pass

@@ -101,7 +101,7 @@ class Starting:
         from prometheus_client import values
 
         # vLLM names the folder in which they share their figures only after this process has imported the library
-        vars(values)["ValueClass"] = values.get_value_class()
+        vars(values)["ValueClass"] = values.get_value_class()  # type: ignore[no-untyped-call]
         return multiprocessing.get_context("fork")
 
 
