@@ -265,6 +265,10 @@ GUARD_MARGIN, LEAST_MARGIN = 0.1, 0.01
 """Of the measure's range. Of a share that is rare with the control: that share, and no less than the second: one tool
 call of a hundred that fails may become two.
 """
+USUAL: Final = 0.5
+"""Where more of the control's calls than these end by their length, the agent's own limit is what ends them, and that
+more do is no loss of quality: the reward says what such replies are worth.
+"""
 WORSE, MAYBE = -1.5, -0.5
 """Standard errors by which a guard is worse than its margin where the control gets half of the runs, and where an
 acceptance waits. Neither freezes.
@@ -300,6 +304,13 @@ class Guard:
                 self.baseline.rescale(-high, -low, -self.scale.high, -self.scale.low)
             else:
                 self.baseline.rescale(low, high, self.scale.low, self.scale.high)
+
+    def is_usual(self) -> bool:
+        """Whether calls that are cut off are what the control's calls are."""
+        control = self.baseline.control
+        return (
+            self.name == "cut_off" and self.bad == "up" and control.n >= LEAST_EPISODES and 1.0 - control.value > USUAL
+        )
 
     def errors(self) -> float:
         """As ``GroupSlot.errors``. A share spreads as its own mean says."""
@@ -358,17 +369,20 @@ class GuardWatch:
             guard.baseline.accept()
             guard.reset(fresh=False)
 
+    def _heard(self) -> list[Guard]:
+        return [guard for guard in self.guards if not guard.is_usual()]
+
     def growth(self) -> float:
         """Of the guard with the most evidence, for each unit put in: 1 without evidence."""
-        return max((guard.detector.growth() for guard in self.guards), default=1.0)
+        return max((guard.detector.growth() for guard in self._heard()), default=1.0)
 
     def worst(self) -> Guard | None:
         """The guard with the most evidence; None: there is none."""
-        return max(self.guards, key=lambda guard: guard.detector.wealth, default=None)
+        return max(self._heard(), key=lambda guard: guard.detector.wealth, default=None)
 
     def doubted(self, errors: float = MAYBE) -> Guard | None:
         """The guard that seems worst, where it is worse by more than so many standard errors; None: there is none."""
-        found = min(self.guards, key=lambda guard: guard.errors(), default=None)
+        found = min(self._heard(), key=lambda guard: guard.errors(), default=None)
         return found if found is not None and found.errors() < errors and found.means() else None
 
     def suspect(self) -> Guard | None:

@@ -17,8 +17,8 @@ from slipstream_proxy.control.gate.trial import GateTrial
 NAMES = {0: "tiny", 1: "tiny@1"}
 
 
-def hacked(action: str, name: str = "cut_off", bad: str = "up", worse: float = 0.6, n: int = 2000):
-    """The reward rises from 0.5 to 0.55, and a side measure of 0.1 is another one on trial. → (trial, verdict)"""
+def hacked(action: str, name: str = "cut_off", bad: str = "up", worse: float = 0.6, n: int = 2000, usual: float = 0.1):
+    """The reward rises from 0.5 to 0.55, and a side measure of ``usual`` is another one on trial. → (trial, verdict)"""
     settings = TrialSettings(shifts=False, guards={name: bad}, guard_action=action)  # type: ignore[dict-item,arg-type]
     trial, coin = warm(settings, reward=0.5, n=0), random.Random(0)
     for i in range(60):
@@ -29,7 +29,7 @@ def hacked(action: str, name: str = "cut_off", bad: str = "up", worse: float = 0
         tested = got.adapter == "1"
         reward = float(coin.random() < (0.55 if tested else 0.5))
         run = outcome_of(int(got.adapter), got.arm, got.chances, "", reward, trial.tried)
-        run.measures = {name: float(coin.random() < (worse if tested else 0.1))}
+        run.measures = {name: float(coin.random() < (worse if tested else usual))}
         if (decision := trial.observe(run)) is not Decision.UNDECIDED:
             return trial, decision
     return trial, Decision.UNDECIDED
@@ -80,6 +80,17 @@ def test_a_guard_can_only_speak():
 def test_what_is_as_before_or_better_or_within_the_margin_freezes_nothing(name, bad, worse):
     trial, decision = hacked("freeze", name, bad, worse)
     assert decision is Decision.ACCEPT and trial.alarm is None
+
+
+@pytest.mark.parametrize(("usual", "freezes"), [(0.35, True), (0.62, False)])
+def test_replies_that_are_cut_off_anyway_freeze_nothing_when_more_are(usual, freezes):
+    trial, decision = hacked("freeze", worse=0.85, usual=usual)
+    assert trial.frozen == freezes and (decision is Decision.ACCEPT) != freezes
+
+
+def test_a_model_that_refuses_mostly_may_not_refuse_more():
+    trial, _ = hacked("freeze", "refusals", worse=0.9, usual=0.6)
+    assert trial.frozen
 
 
 def test_a_measure_of_any_range_is_watched_in_its_bad_direction():
