@@ -88,6 +88,19 @@ def forked(original: Callable[[Callable[[], object]], object]) -> Callable[[Call
     return run
 
 
+_parents: list[object] = []
+
+
+def _leave_metrics_to_parent() -> None:
+    """The folder of the figures is the parent's to remove: a new interpreter would not know it. It is kept alive here,
+    because it removes itself with its last name.
+    """
+    from vllm.v1.metrics import prometheus
+
+    _parents.append(vars(prometheus).get("_prometheus_multiproc_dir"))
+    vars(prometheus)["_prometheus_multiproc_dir"] = None
+
+
 class Starting:
     """``multiprocessing`` as ``vllm.v1.utils`` sees it."""
 
@@ -100,6 +113,7 @@ class Starting:
             return multiprocessing.get_context(method)
         from prometheus_client import values
 
+        os.register_at_fork(after_in_child=_leave_metrics_to_parent)
         # vLLM names the folder in which they share their figures only after this process has imported the library
         vars(values)["ValueClass"] = values.get_value_class()  # type: ignore[no-untyped-call]
         return multiprocessing.get_context("fork")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections.abc import Callable
@@ -56,3 +57,16 @@ def test_vllm_gets_the_same_answer() -> None:
         registry._run_in_subprocess = before
     assert found.architecture == "Qwen3ForCausalLM"
     assert found.is_text_generation_model
+
+
+@pytest.mark.parametrize(
+    ("said", "asked", "given"),
+    [("fork", "spawn", "fork"), ("spawn", "spawn", "spawn"), ("fork", "forkserver", "forkserver")],
+)
+def test_api_servers_are_started_as_the_engine_is(
+    said: str, asked: str, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", said)
+    monkeypatch.setattr(os, "register_at_fork", lambda **_: None)
+    assert forks.Starting().get_context(asked).get_start_method() == given
+    assert forks.Starting().Pipe == multiprocessing.Pipe

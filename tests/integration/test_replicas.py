@@ -27,6 +27,7 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         patch.setenv("VLLM_WORKER_MULTIPROC_METHOD", request.param)
         with vllm(log, "--data-parallel-size", "2", api_servers=2) as found:
             yield found
+    assert "metrics cleanup" not in log.read_text(), "a process removed, or tried to, what another one holds"
 
 
 def post(url: str, path: str, body: dict[str, Any]) -> httpx.Response:
