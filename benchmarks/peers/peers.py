@@ -50,7 +50,7 @@ from real_size import versions
 from real_stack import NAME, SHUTDOWN, Stack, engine_args, get, start
 from watching import groups_lost
 
-from slipstream.shared.machine import bytecode_env
+from slipstream.shared.machine import bytecode_env, free_port
 
 GROUP, WINDOW = 8, 64
 """Runs of a task; runs whose mean reward is a point of the curve, on both sides."""
@@ -224,7 +224,8 @@ def trl(args: argparse.Namespace, name: str, task: str) -> dict[str, Any]:
     out.unlink(missing_ok=True)
     began = time.time()
     with (args.out / f"{name}-trl.log").open("wb") as log:
-        env = os.environ | {"VLLM_PLUGINS": ""}  # who has no Slipstream has no engine plugin of its
+        # who has no Slipstream has no engine plugin of its; and beside another one, TRL's process takes the same port
+        env = os.environ | {"VLLM_PLUGINS": "", "MASTER_PORT": str(free_port())}
         process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=env)
         end = began + args.trl_seconds + GRACE
         while time.time() < end and process.poll() is None and not ENOUGH.wait(0.25):
