@@ -185,6 +185,7 @@ def test_how_many_api_servers(
         ({"hidden_size": 2048}, (), True),
         ({}, (), True),
         ({"hidden_size": 576}, ('engine.args=["-O2"]',), True),
+        ({"hidden_size": 576}, ('engine.args=["--max-cudagraph-capture-size", "8"]',), True),
     ],
 )
 def test_a_small_model_starts_without_vllms_compiler(
