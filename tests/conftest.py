@@ -37,6 +37,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # so that Python ends as it does without
+
+
 @dataclass(frozen=True)
 class Engine:
     url: str
