@@ -29,17 +29,21 @@ export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 # where it is set, each process compiles torch and vLLM again, which is half of a start of vLLM
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-slow test-deploy chaos fuzz fuzz-bulk lint setup services bench bench-proxy bench-control bench-soak bench-judge bench-ruler bench-trainer bench-real bench-peers bench-store bench-growth bench-gate bench-replay bench-traffic bench-spoiled bench-operate figures lighthouse curves curves-ci imports models first-hour first-hour-ci clean
+.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-slow test-deploy chaos fuzz fuzz-bulk lint setup warm services bench bench-proxy bench-control bench-soak bench-judge bench-ruler bench-trainer bench-real bench-peers bench-store bench-growth bench-gate bench-replay bench-traffic bench-spoiled bench-operate figures lighthouse curves curves-ci imports models first-hour first-hour-ci clean
 
-# --no-compile: most of 31,000 files are never imported, and compiling all takes longer than the rest of the setup
+PIP = $(BIN)/python -m pip install -q --disable-pip-version-check
+# --no-compile: most of 31,000 files are never imported, and compiling all takes longer than the rest of the setup.
+# Two of pip at once, because one unpacks on one core; without dependencies they write different files.
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: requirements/lock.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check torch==2.13.0
-	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check --no-deps -r requirements/lock.txt
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(PIP) --no-compile torch==2.13.0
+	awk 'NR % 2' requirements/lock.txt >$(VENV)/odd.txt
+	awk 'NR % 2 == 0' requirements/lock.txt >$(VENV)/even.txt
+	$(PIP) --no-compile --no-deps -r $(VENV)/odd.txt & odd=$$!; $(PIP) --no-compile --no-deps -r $(VENV)/even.txt && wait $$odd
+	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
 demo: setup
@@ -54,11 +58,17 @@ $(NODE_AGENT): examples/words/package-lock.json
 
 test: test-fast test-engine
 
+# Import what the tests import, beside the linters: else each of their processes compiles it, 75 seconds of a slow core
+warm: setup
+	@$(BIN)/python -m pytest -qqq --collect-only >$(VENV)/collected.txt || { cat $(VENV)/collected.txt; exit 1; }
+
 test-fast: setup services | $(NODE_AGENT)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile -m "not engine and not slow and not learning and not chaos" $(ARGS)
 
+# the files that have such tests: each process would else import what all others need, for 30 seconds
+ENGINE_TESTS = $(shell grep -rl --include='test_*.py' mark.engine tests)
 test-engine: setup services
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "engine and not slow and not learning and not chaos" $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "engine and not slow and not learning and not chaos" $(or $(ARGS),$(ENGINE_TESTS))
 
 # What is seldom needed: before a release, and by whoever changes it
 test-slow: setup services

@@ -17,11 +17,17 @@ from slipstream_proxy.control.gate.rules import Decision
 from slipstream_proxy.store.learning import rewards as outcomes
 
 
-async def pin(plane, episode: str, task: str = "t1", tags: dict[str, str] | None = None) -> dict[str, str]:
-    asked = {"key": "-", "episode": episode, "model": "tiny", "task": task, "split": "train", "tags": tags or {}}
-    reply = await plane.client.post("/internal/pins", json=[asked])
+async def pins(
+    plane, episodes: list[str], task: str = "t1", tags: dict[str, str] | None = None
+) -> list[dict[str, str]]:
+    shared = {"key": "-", "model": "tiny", "task": task, "split": "train", "tags": tags or {}}
+    reply = await plane.client.post("/internal/pins", json=[{**shared, "episode": e} for e in episodes])
     assert reply.status == 200
-    return (await reply.json())[0]
+    return await reply.json()
+
+
+async def pin(plane, episode: str, task: str = "t1", tags: dict[str, str] | None = None) -> dict[str, str]:
+    return (await pins(plane, [episode], task, tags))[0]
 
 
 async def metrics(plane) -> str:
@@ -104,12 +110,13 @@ async def play(plane, name: str, tasks: int, reward: Callable[[str], float], siz
     """Tasks of ``size`` episodes each, pinned as the data plane would, rewarded by the adapter they got. → Live episodes."""
     live = 0
     for t in range(tasks):
-        for i in range(size):
-            episode, task = f"{name}{t}-{i}", f"task{t}"
-            got = await pin(plane, episode, task, head.get("tags"))
+        episodes, task = [f"{name}{t}-{i}" for i in range(size)], f"task{t}"
+        all_got = await pins(plane, episodes, task, head.get("tags"))
+        for episode, got in zip(episodes, all_got, strict=True):
             live += got["arm"] == "live" and got["adapter"] != "tiny"
             pinned = {"adapter": got["adapter"], "arm": got["arm"], "chances": got["chances"]}
             await plane.call(episode, task=task, done=True, **pinned, **head)
+        for episode, got in zip(episodes, all_got, strict=True):
             await plane.ask("POST", f"/episodes/{episode}/rewards", {"value": reward(got["adapter"])})
         await read_all(plane, name, t + 1, size)
     return live

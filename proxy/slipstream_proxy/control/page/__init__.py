@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Awaitable, Callable
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -39,9 +40,14 @@ def add(app: web.Application) -> None:
         app.router.add_route("GET", path, _sender(HERE / name, kind))
 
 
+@cache
+def _packed(body: bytes) -> bytes:
+    return gzip.compress(body, mtime=0)
+
+
 def _sender(path: Path, kind: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     body = path.read_bytes()
-    packed = gzip.compress(body, mtime=0)
+    packed = _packed(body)
     headers = {**HEADERS, "content-type": f"{kind}; charset=utf-8", "etag": f'W/"{sha256(body).hexdigest()[:20]}"'}
 
     async def send(request: web.Request) -> web.StreamResponse:
