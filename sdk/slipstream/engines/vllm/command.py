@@ -160,9 +160,21 @@ def _text_argv(parsers: Parsers) -> list[str]:
         argv += ["--reasoning-parser", parsers.reasoning]
     if parsers.quiet:  # what the template does by itself; without it the parser would take each answer for a thought
         argv += ["--default-chat-template-kwargs", '{"enable_thinking": false}']
-    if parsers.tekken:  # vLLM finds out by itself only beside weights in Mistral's own form
+    if parsers.tekken:  # by itself vLLM finds it only beside weights in Mistral's own form
         argv += ["--tokenizer-mode", "mistral"]
     return argv
+
+
+FREE_REPLIES = "SLIPSTREAM_ENGINE_FREE_REPLIES"
+"""Read by the engine plugin (``slipstream_vllm.mends``)."""
+NO_GRAMMAR = (
+    "vLLM puts no grammar on a reply of which the call asks no form, so that the trainer gives each token the same "
+    f"log-probability ({FREE_REPLIES}=0 brings the grammar back)"
+)
+GRAMMAR = (
+    "vLLM puts a grammar on each chat completion, and now and then the trainer gives a token another log-probability "
+    f"({FREE_REPLIES}=1 ends that)"
+)
 
 
 def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
@@ -190,6 +202,9 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
         argv += ["--api-server-count", str(servers)]
         env["SLIPSTREAM_ENGINE_ADAPTERS"] = "1"
     says = parsers.says
+    if parsers.grammar:
+        env[FREE_REPLIES] = os.environ.get(FREE_REPLIES, "1")
+        says.append(NO_GRAMMAR if env[FREE_REPLIES] == "1" else GRAMMAR)
     if own := generation_config(engine.model):
         says.append(
             f"the model's generation_config.json ({EngineSampling(own).said()}) is not used: what a call leaves out is "
