@@ -51,7 +51,9 @@ HEADS: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1, "he
 LINEAR: dict[str, Any] = {
     name: FAMILIES["qwen3_next"][name] for name in FAMILIES["qwen3_next"] if "linear" in name or "layer" in name
 }
-LINEAR |= {"linear_key_head_dim": 32, "linear_value_head_dim": 32}
+LINEAR |= {"linear_key_head_dim": 128, "linear_value_head_dim": 128}
+LINEAR |= {"linear_num_key_heads": 1, "linear_num_value_heads": 2}
+"""The size of head that published ones have: vLLM's CPU build takes no smaller one."""
 
 DENSE: dict[str, Any] = {"num_local_experts": 0, "num_experts_per_tok": 0, "layer_types": ["attention", "attention"]}
 """Granite 4 without experts."""

@@ -8,7 +8,9 @@ runtime updating.
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,6 +45,12 @@ def check_model(model: str) -> None:
             f"--model {model}: {why}, and on a CPU vLLM ends at the first call to such a model with LoRA; use a "
             "machine with a GPU, or a dense model (Llama, Qwen3, Gemma 3, …)"
         )
+    if needs_torchvision(described) and importlib.util.find_spec("torchvision") is None:
+        raise StartError(
+            f"--model {model}: vLLM needs torchvision for it, also to read text alone, and it is not installed: "
+            "install the build for your torch, on a CPU "
+            "`pip install torchvision --index-url https://download.pytorch.org/whl/cpu`"
+        )
     text = _text_part(described)
     vocabulary, hidden = text.get("vocab_size"), text.get("hidden_size")
     if isinstance(vocabulary, int) and isinstance(hidden, int) and vocabulary < hidden:
@@ -51,6 +59,19 @@ def check_model(model: str) -> None:
             "vLLM fails with LoRA on such a model. This is vLLM's limit: pad the vocabulary (tokenizer and "
             "embeddings) to the hidden size, or use another model"
         )
+
+
+SEEING = re.compile(
+    r"Qwen(2VL|2_5_VL|2_5Omni|3VL|3Omni|3_5)|(Gemma3|Mistral3|Llama4)ForConditional|Gemma4Unified|Pixtral|Llava"
+    "|Intern(S1|VL)|Glm4v|Lfm2Vl|MuseGlimmer|Cohere2Vision|Exaone4_5_|Granite4Vision"
+)
+"""How the names of classes begin whose module in vLLM 0.32 imports torchvision."""
+
+
+def needs_torchvision(described: Mapping[str, object]) -> bool:
+    """VLLM's CPU build does not bring it, and the one for GPUs does."""
+    classes = described.get("architectures")
+    return isinstance(classes, list) and any(SEEING.match(str(name)) for name in classes)
 
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -120,24 +141,35 @@ def compiled(config: Config, described: Mapping[str, object]) -> bool:
     return said or not isinstance(hidden, int) or hidden > SMALL
 
 
-def dtype_for(config: Config, *, gpu: bool) -> str:
+def delta_net(described: Mapping[str, object]) -> bool:
+    """Whether the model of this ``config.json`` has the gated linear attention of Qwen3-Next and Qwen3.5."""
+    return "linear_num_value_heads" in _text_part(described)
+
+
+def dtype_for(config: Config, described: Mapping[str, object], *, gpu: bool) -> str:
     """The ``--dtype`` of vLLM. On a CPU the trainer computes in float32, and so does the engine: in bf16 it would have
-    another policy than the one that is trained.
+    another policy than the one that is trained. Where its kernels know bf16 alone, that is what it gets.
     """
     trainer = config.trainer.dtype
-    if config.engine.dtype != "auto" or gpu or not config.trainer.enabled:
+    if config.engine.dtype != "auto" or gpu:
         return config.engine.dtype
+    if delta_net(described):
+        return "bfloat16"
+    if not config.trainer.enabled:
+        return "auto"
     return "float32" if trainer == "auto" else trainer
 
 
-def _base_argv(config: Config, model: str, *, port: int, servers: int, gpu: bool) -> list[str]:
+def _base_argv(
+    config: Config, model: str, described: Mapping[str, object], *, port: int, servers: int, gpu: bool
+) -> list[str]:
     """The arguments that every engine gets."""
     engine = config.engine
     options = {
         "--served-model-name": config.model_name,
         "--host": engine.host,
         "--port": port,
-        "--dtype": dtype_for(config, gpu=gpu),
+        "--dtype": dtype_for(config, described, gpu=gpu),
         "--max-loras": engine.max_loras,
         "--max-lora-rank": engine.max_lora_rank,
         "--max-cpu-loras": 4 * engine.max_loras,
@@ -189,7 +221,7 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
     port = engine.port or free_port(engine.host)
     parsers = choose_parsers(config, described)
     servers = api_servers(config, gpu=gpu)
-    argv = _base_argv(config, model, port=port, servers=servers, gpu=gpu)
+    argv = _base_argv(config, model, described, port=port, servers=servers, gpu=gpu)
     if is_own(config.judge.model) or is_own(config.judge.audit_model):
         argv += ["--scheduling-policy", "priority"]  # what the judge asks waits for the agents
     if engine.max_model_len:
@@ -228,6 +260,8 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
         argv += ["--enforce-eager", "--block-size", "32"]
         env |= _cpu_env()
         says.append("no GPU: vLLM on the CPU")
+        if engine.dtype == "auto" and delta_net(described):
+            says.append("its linear attention computes in bfloat16 alone on a CPU, and so does vLLM")
     if engine.share:
         env["VLLM_SERVER_DEV_MODE"] = "1"  # the sleep routes; the proxy lets nobody through to them
     if folder.is_dir():
