@@ -157,6 +157,25 @@ def test_only_a_call_that_asks_for_a_form_gets_mistral_s_grammar(
     assert asked.skip_special_tokens is False, "with another tokenizer it is as before"
 
 
+@pytest.mark.parametrize("free", ["1", "0", None])
+def test_mistral_s_grammar_stays_if_nobody_says_otherwise(monkeypatch: pytest.MonkeyPatch, free: str | None) -> None:
+    """A vLLM that was not started by `slipstream up` keeps its way."""
+    monkeypatch.delenv(mends.FREE_REPLIES, raising=False)
+    if free:
+        monkeypatch.setenv(mends.FREE_REPLIES, free)
+    registry = importlib.import_module("vllm.tokenizers.registry").TokenizerRegistry
+    parser = importlib.import_module("vllm.parser.mistral").MistralParser
+    factory = importlib.import_module("mistral_common.guidance.grammar_factory").GrammarFactory
+    monkeypatch.setitem(vars(registry), "load_tokenizer_cls", registry.load_tokenizer_cls)
+    monkeypatch.setattr(parser, "adjust_request", parser.adjust_request)
+    monkeypatch.setattr(factory, "get_lark_from_jinja", factory.get_lark_from_jinja)
+    mends.install_grammar()
+    registry.load_tokenizer_cls("hf")
+    assert not hasattr(parser.adjust_request, "for_forms")
+    registry.load_tokenizer_cls("mistral")
+    assert hasattr(parser.adjust_request, "for_forms") is (free == "1")
+
+
 @pytest.mark.parametrize("process", ["MainProcess", "EngineCore_DP0", "VllmWorker-0"])
 def test_every_process_that_computes_is_changed(process: str) -> None:
     assert "lora" in parts_of(process)
