@@ -159,11 +159,14 @@ def _template_in(text: str) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _tekken(folder: Path, template: str, args: Sequence[str]) -> str:
-    """VLLM takes Mistral's own tokenizer by itself beside weights in Mistral's own form, whatever the template is."""
-    said = re.search(r"--tokenizer-mode[= ](\S+)", " ".join(args))
-    own = said[1] == "mistral" if said else not template or any(folder.rglob("consolidated*.safetensors"))
-    return _text(folder / "tekken.json") if own else ""
+def _tekken(model: str, folder: Path, template: str, args: Sequence[str]) -> str:
+    """VLLM takes Mistral's own tokenizer by itself beside weights in Mistral's own form, whatever the template is. Of a
+    model on the hub only the small files are here.
+    """
+    said = re.search(r"--tokenizer[-_]mode[= ](\S+)", " ".join(args))
+    hub = folder != Path(model).expanduser() and (folder / "params.json").is_file()
+    own = not template or hub or any(folder.rglob("consolidated*.safetensors"))
+    return _text(folder / "tekken.json") if (said[1] == "mistral" if said else own) else ""
 
 
 def files_of(model: str, args: Sequence[str] = ()) -> ModelFiles:
@@ -174,7 +177,7 @@ def files_of(model: str, args: Sequence[str] = ()) -> ModelFiles:
     template = _text(folder / "chat_template.jinja")
     for text in (_text(folder / "chat_template.json"), described):
         template = template or _template_in(text)
-    if tekken := _tekken(folder, template, args):
+    if tekken := _tekken(model, folder, template, args):
         return ModelFiles(tekken=tekken)
     known = bool(template or described or vocabulary)
     return ModelFiles(
