@@ -91,6 +91,17 @@ def test_a_model_whose_class_needs_torchvision_is_refused_without_it(
     check_model(str(tmp_path))
 
 
+@pytest.mark.parametrize(("name", "taken"), [("StableLmForCausalLM", False), ("StarcoderForCausalLM", True)])
+def test_a_class_that_takes_no_adapters_is_refused(tmp_path: Path, name: str, taken: bool) -> None:
+    """VLLM would say so after a minute."""
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [name]}))
+    if taken:
+        check_model(str(tmp_path))
+    else:
+        with pytest.raises(StartError, match=f"vLLM takes no LoRA adapters for its class {name}"):
+            check_model(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "why"),
     [

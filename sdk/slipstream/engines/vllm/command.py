@@ -45,6 +45,11 @@ def check_model(model: str) -> None:
             f"--model {model}: {why}, and on a CPU vLLM ends at the first call to such a model with LoRA; use a "
             "machine with a GPU, or a dense model (Llama, Qwen3, Gemma 3, …)"
         )
+    if name := next((c for c in _classes(described) if c.removesuffix("ForCausalLM") in UNADAPTED), None):
+        raise StartError(
+            f"--model {model}: vLLM takes no LoRA adapters for its class {name}, so that it cannot be trained; choose "
+            "another model (Llama, Qwen3, Gemma 3, …)"
+        )
     if needs_torchvision(described) and importlib.util.find_spec("torchvision") is None:
         raise StartError(
             f"--model {model}: vLLM needs torchvision for it, also to read text alone, and it is not installed: "
@@ -68,10 +73,30 @@ SEEING = re.compile(
 """How the names of classes begin whose module in vLLM 0.32 imports torchvision."""
 
 
+UNADAPTED = (
+    "Bloom",
+    "Falcon",
+    "FalconMamba",
+    "GPTJ",
+    "KimiLinear",
+    "Mamba",
+    "Mamba2",
+    "Orion",
+    "StableLm",
+    "Step1",
+    "Zamba2",
+)
+"""Classes that vLLM 0.32 has without LoRA, and that its way over transformers does not take either."""
+
+
+def _classes(described: Mapping[str, object]) -> list[str]:
+    found = described.get("architectures")
+    return [str(name) for name in found] if isinstance(found, list) else []
+
+
 def needs_torchvision(described: Mapping[str, object]) -> bool:
     """VLLM's CPU build does not bring it, and the one for GPUs does."""
-    classes = described.get("architectures")
-    return isinstance(classes, list) and any(SEEING.match(str(name)) for name in classes)
+    return any(SEEING.match(name) for name in _classes(described))
 
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
