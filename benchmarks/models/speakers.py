@@ -51,7 +51,9 @@ HEADS: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1, "he
 LINEAR: dict[str, Any] = {
     name: FAMILIES["qwen3_next"][name] for name in FAMILIES["qwen3_next"] if "linear" in name or "layer" in name
 }
-LINEAR |= {"linear_key_head_dim": 32, "linear_value_head_dim": 32}
+LINEAR |= {"linear_key_head_dim": 128, "linear_value_head_dim": 128}
+LINEAR |= {"linear_num_key_heads": 1, "linear_num_value_heads": 2}
+"""The size of head that published ones have: vLLM's CPU build takes no smaller one."""
 
 DENSE: dict[str, Any] = {"num_local_experts": 0, "num_experts_per_tok": 0, "layer_types": ["attention", "attention"]}
 """Granite 4 without experts."""
@@ -88,6 +90,7 @@ QWEN_SEES: dict[str, Any] = {
     "intermediate_size": 32,
     "num_heads": 2,
     "out_hidden_size": 64,
+    "deepstack_visual_indexes": [0],
 }
 MROPE: dict[str, Any] = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 6, 6]}
@@ -99,6 +102,15 @@ PICTURE = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "imag
 """What Gemma's processor calls the tokens of a picture."""
 PLACES = 4
 """Tokens of a picture."""
+QWEN_PLACES = {
+    "image_token_id": "<|image_pad|>",
+    "video_token_id": "<|video_pad|>",
+    "vision_start_token_id": "<|vision_start|>",
+    "vision_end_token_id": "<|vision_end|>",
+}
+"""What Qwen's config calls the tokens of a picture and of a film."""
+QWEN_FILMS = {"qwen2_5_vl": "Qwen2VLVideoProcessor", "qwen3_vl": "Qwen3VLVideoProcessor"}
+"""What reads a film for these."""
 
 
 SPEAKERS: dict[str, Speaker] = {
@@ -321,10 +333,27 @@ def learn(model: Any, found: list[tuple[list[int], list[int]]], seconds: float) 
     return max(losses)
 
 
-def places(tokenizer: Any) -> dict[str, Any]:
-    """What Gemma's config says of the tokens of a picture."""
+def places(kind: str, tokenizer: Any) -> dict[str, Any]:
+    """What the config says of the tokens of a picture."""
+    if kind in QWEN_FILMS:
+        return {name: tokenizer.convert_tokens_to_ids(token) for name, token in QWEN_PLACES.items()}
     ids = {f"{part}_index": tokenizer.convert_tokens_to_ids(token) for part, token in PICTURE.items()}
     return {**ids, "mm_tokens_per_image": PLACES}
+
+
+def save_qwen_processor(kind: str, described: Any, folder: Path) -> None:
+    """As Qwen has it, for small pictures. Its classes themselves need torchvision."""
+    seeing = described.vision_config
+    one = {
+        "patch_size": seeing.patch_size,
+        "temporal_patch_size": seeing.temporal_patch_size,
+        "merge_size": seeing.spatial_merge_size,
+        "size": {"shortest_edge": 56 * 56, "longest_edge": 112 * 112},
+        "processor_class": described.architectures[0].replace("ForConditionalGeneration", "Processor"),
+    }
+    pictures, films = {"image_processor_type": "Qwen2VLImageProcessor"}, {"video_processor_type": QWEN_FILMS[kind]}
+    (folder / "preprocessor_config.json").write_text(json.dumps(one | pictures))
+    (folder / "video_preprocessor_config.json").write_text(json.dumps(one | films))
 
 
 def save_processor(tokenizer: Any, seeing: dict[str, Any], folder: Path) -> None:
@@ -363,7 +392,7 @@ def make_speaker(name: str, folder: Path, seconds: float = SECONDS) -> float:
     kind: Any = CONFIG_MAPPING[speaker.kind]
     shape = SHAPE | HEADS | speaker.changes | ids
     if speaker.seeing:
-        more = places(tokenizer) if speaker.kind == "gemma3" else {}
+        more = places(speaker.kind, tokenizer)
         described = kind(text_config=shape, vision_config=speaker.seeing, eos_token_id=tokenizer.eos_token_id, **more)
     else:
         described = kind(**shape)
@@ -378,6 +407,8 @@ def make_speaker(name: str, folder: Path, seconds: float = SECONDS) -> float:
         save_native(described, folder)
     if speaker.kind == "gemma3":
         save_processor(tokenizer, speaker.seeing or {}, folder)
+    if speaker.kind in QWEN_FILMS:
+        save_qwen_processor(speaker.kind, model.config, folder)
     if speaker.brings:
         save_own_code(speaker.brings, folder)
         return loss

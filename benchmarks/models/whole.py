@@ -22,6 +22,9 @@ import httpx
 from benchmarks.models.speakers import AGAIN, ASKED, CALLED, SECONDS, SPEAKERS, TOOL
 
 from slipstream.client import Client
+from slipstream.config import load_config
+from slipstream.engines.vllm.command import dtype_for
+from slipstream.shared.hub import model_config
 from slipstream.shared.machine import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -31,8 +34,6 @@ EPISODES = 8
 READY = "ready: OPENAI_BASE_URL="
 EXACT = 1e-4
 """Nats a token by which trainer and engine may differ in fp32."""
-DTYPES = {"cpu": "float32", "gpu": "bfloat16"}
-"""What the engine computes in at the defaults."""
 CELLS = (
     "starts", "chat", "stream", "tools", "responses", "messages", "captured", "agrees", "continues", "trains", "live", "changes",
     "agrees_adapted", "layouts",
@@ -422,6 +423,15 @@ def make(sweep: Sweep, ready: Path | None, learn: float) -> None:
     sweep.row.loss = round(loss, 2) if math.isfinite(loss) else None
 
 
+def computes_in(sweep: Sweep) -> str:
+    """The engine's dtype, as `slipstream up` chooses it for this model. On a GPU it is the model's own."""
+    if "--dtype" in sweep.args:
+        return sweep.args[sweep.args.index("--dtype") + 1]
+    config = load_config(env={}, flags=sweep.settings)
+    chosen = dtype_for(config, model_config(str(sweep.model)), gpu=sweep.row.device == "gpu")
+    return "bfloat16" if chosen == "auto" else chosen
+
+
 def run(
     family: str,
     seconds: float,
@@ -439,7 +449,6 @@ def run(
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     row.device = "cpu" if _no_gpu(env) else "gpu"
-    row.dtype = args[args.index("--dtype") + 1] if "--dtype" in args else DTYPES[row.device]
     if ready is None:  # this process's own trainer is the CPU's; a large model's, in fp32 as well, takes the GPU after
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
@@ -447,6 +456,7 @@ def run(
         make(sweep, ready, learn)
         if row.starts:
             return row
+        row.dtype = computes_in(sweep)
         after: list[Any] = []
         try:
             with running(sweep) as process:

@@ -14,9 +14,15 @@ serves another model than the one that is trained. Here the kernel gets the same
 grammar of each chat completion. mistral-common 1.13 wants to be asked in another way, so that vLLM refuses every such
 call with status 400. Here it is asked as it wants.
 
+<<<<<<< HEAD
 **Kernels compiled for a number of tokens**, on a GPU. Triton compiles vLLM's adapter kernels anew for one token, for a
 multiple of 16, and for other numbers, of which they make nothing. A start with empty caches waits for each. Here one
 serves all numbers.
+=======
+The grammar stands on each reply, whatever the call asks for. It forbids tokens, and so the log-probabilities that vLLM
+gives are others than the model's. With ``SLIPSTREAM_ENGINE_FREE_REPLIES=1`` only calls that ask for a form get it, such
+as JSON or a tool by its name: as with each other family.
+>>>>>>> wt-rows
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -32,7 +39,10 @@ from slipstream_vllm.versions import resolve
 
 if TYPE_CHECKING:
     import torch
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.parser.mistral import MistralParser
 
+FREE_REPLIES = "SLIPSTREAM_ENGINE_FREE_REPLIES"
 FUNCTIONS = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
 """What all of vLLM's CPU paths for adapters end in."""
 KERNELS = (
@@ -42,6 +52,7 @@ KERNELS = (
 """A batch's adapters, on a GPU. ``M`` is its number of tokens."""
 Operation = Callable[..., None]
 Rendering = Callable[..., str]
+Adjustment = Callable[..., "ChatCompletionRequest"]
 Rotation = Callable[..., "tuple[torch.Tensor, torch.Tensor | None]"]
 
 
@@ -142,6 +153,33 @@ def as_asked(render: Rendering) -> Rendering:
     return rendered
 
 
+def asks_a_form(request: ChatCompletionRequest) -> bool:
+    """Whether a chat completion asks for more than a reply as the model likes it."""
+    wanted = request.response_format
+    given = request.structured_outputs is not None or (wanted is not None and wanted.type != "text")
+    return given or request.tool_choice not in (None, "none", "auto")
+
+
+def for_forms(adjust: Adjustment) -> Adjustment:
+    """``MistralParser.adjust_request`` without a grammar for a call that asks for no form."""
+
+    @functools.wraps(adjust)
+    def adjusted(self: MistralParser, request: ChatCompletionRequest) -> ChatCompletionRequest:
+        grammar = getattr(self.model_tokenizer, "supports_grammar", False) and hasattr(request, "messages")
+        return request if grammar and not asks_a_form(request) else adjust(self, request)
+
+    adjusted.for_forms = True  # type: ignore[attr-defined]
+    return adjusted
+
+
+def install_free_replies() -> None:
+    """Raises ``ImportError`` or ``AttributeError`` if this vLLM has no such grammar."""
+    from vllm.parser.mistral import MistralParser
+
+    if not hasattr(MistralParser.adjust_request, "for_forms"):
+        MistralParser.adjust_request = for_forms(MistralParser.adjust_request)
+
+
 def install_grammar() -> None:
     """Once vLLM loads a tokenizer of Mistral's own: others need none of its packages."""
     from vllm.tokenizers.registry import TokenizerRegistry
@@ -156,6 +194,8 @@ def install_grammar() -> None:
                 known = GrammarFactory.get_lark_from_jinja
                 if "force_tool_names" in inspect.signature(known).parameters and not hasattr(known, "takes_a_tool"):
                     GrammarFactory.get_lark_from_jinja = as_asked(known)  # type: ignore[method-assign]
+                if os.environ.get(FREE_REPLIES) == "1":
+                    install_free_replies()
         return load(tokenizer_mode)
 
     vars(TokenizerRegistry)["load_tokenizer_cls"] = mended

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import httpx
 import pytest
+from benchmarks.models.speakers import tekken_of
 from tests.support.adapters import make_adapter
 
 torch = pytest.importorskip("torch")
@@ -113,6 +114,66 @@ def test_mistral_s_grammar_is_asked_for_as_mistral_common_wants() -> None:
     named = render(made, mode=one, tools=known, **asked)
     assert (named["mode"], named["tools"], named["force_tool_names"]) == ("required", known[1:], True)
     assert render(made, mode="auto", tools=known, force_tool_names=True, **asked)["force_tool_names"] is True
+
+
+@pytest.mark.parametrize(
+    ("more", "form"),
+    [
+        ({}, False),
+        ({"tool_choice": "auto"}, False),
+        ({"tool_choice": "none"}, False),
+        ({"response_format": {"type": "text"}}, False),
+        ({"tool_choice": "required"}, True),
+        ({"tool_choice": {"type": "function", "function": {"name": "right"}}}, True),
+        ({"response_format": {"type": "json_object"}}, True),
+        ({"structured_outputs": {"json": {"type": "object"}}}, True),
+    ],
+)
+def test_only_a_call_that_asks_for_a_form_gets_mistral_s_grammar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], form: bool
+) -> None:
+    """Else the engine's log-probabilities are not the model's."""
+    parser = importlib.import_module("vllm.parser.mistral").MistralParser
+    factory = importlib.import_module("mistral_common.guidance.grammar_factory").GrammarFactory
+    protocol = importlib.import_module("vllm.entrypoints.openai.chat_completion.protocol")
+    kind = importlib.import_module("vllm.tokenizers.mistral").MistralTokenizer
+    tekken_of(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "mistral"}')
+    known = kind.from_pretrained(str(tmp_path))
+    tools = [{"type": "function", "function": {"name": "right", "parameters": {"type": "object", "properties": {}}}}]
+    told = {"tools": tools} if "tool_choice" in more else {}
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "model": "m", **told, **more}
+    monkeypatch.setattr(factory, "get_lark_from_jinja", mends.as_asked(factory.get_lark_from_jinja))
+
+    def grammar() -> bool:
+        asked = parser(known).adjust_request(protocol.ChatCompletionRequest(**body))
+        return bool(asked.structured_outputs and asked.structured_outputs.grammar)
+
+    assert grammar(), "what vLLM does alone: once this fails, the change can go"
+    monkeypatch.setattr(parser, "adjust_request", mends.for_forms(parser.adjust_request))
+    assert grammar() is form
+    letters = parser(Mock(spec=["get_vocab"], get_vocab=lambda: {"[TOOL_CALLS]": 1, "[ARGS]": 2}))
+    asked = letters.adjust_request(protocol.ChatCompletionRequest(**body))
+    assert asked.skip_special_tokens is False, "with another tokenizer it is as before"
+
+
+@pytest.mark.parametrize("free", ["1", "0", None])
+def test_mistral_s_grammar_stays_if_nobody_says_otherwise(monkeypatch: pytest.MonkeyPatch, free: str | None) -> None:
+    """A vLLM that was not started by `slipstream up` keeps its way."""
+    monkeypatch.delenv(mends.FREE_REPLIES, raising=False)
+    if free:
+        monkeypatch.setenv(mends.FREE_REPLIES, free)
+    registry = importlib.import_module("vllm.tokenizers.registry").TokenizerRegistry
+    parser = importlib.import_module("vllm.parser.mistral").MistralParser
+    factory = importlib.import_module("mistral_common.guidance.grammar_factory").GrammarFactory
+    monkeypatch.setitem(vars(registry), "load_tokenizer_cls", registry.load_tokenizer_cls)
+    monkeypatch.setattr(parser, "adjust_request", parser.adjust_request)
+    monkeypatch.setattr(factory, "get_lark_from_jinja", factory.get_lark_from_jinja)
+    mends.install_grammar()
+    registry.load_tokenizer_cls("hf")
+    assert not hasattr(parser.adjust_request, "for_forms")
+    registry.load_tokenizer_cls("mistral")
+    assert hasattr(parser.adjust_request, "for_forms") is (free == "1")
 
 
 @pytest.mark.parametrize("process", ["MainProcess", "EngineCore_DP0", "VllmWorker-0"])

@@ -6,15 +6,18 @@ in the form that the model's publisher documents.
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("vllm")
 import trl
+from benchmarks.models.speakers import tekken_of
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -211,3 +214,22 @@ def test_a_documented_call_is_read(tmp_path: Path, model: str) -> None:
     found = chosen(tmp_path / name, model_type, template, tokens)
     assert found.tool == parser
     assert calls_in(call, parser, tokens) == CALLED
+
+
+@pytest.mark.parametrize("template", [None, "{{ tools }}[TOOL_CALLS]{{ m }}[THINK]{{ t }}[/THINK]"])
+def test_a_thought_in_mistral_s_own_tokens_is_read(tmp_path: Path, template: str | None) -> None:
+    """Both with Mistral's own tokenizer, which needs no template, and with one of transformers' form."""
+    folder = tmp_path / "m"
+    if template:
+        tokens: Any = byte_tokenizer(template)
+        found = chosen(folder, "mistral3", template, tokens)
+    else:
+        tekken_of(folder)
+        (folder / "config.json").write_text('{"model_type": "mistral"}')
+        tokens = importlib.import_module("vllm.tokenizers.mistral").MistralTokenizer.from_pretrained(str(folder))
+        found = choose_parsers(load_config(env={}, flags=[f"engine.model={folder}"]), {"model_type": "mistral"})
+    assert (found.tool, found.reasoning, found.quiet) == ("mistral", "mistral", False)
+    parser = ReasoningParserManager.get_reasoning_parser("mistral")(tokens)
+    asked = ChatCompletionRequest(messages=[{"role": "user", "content": "hi"}], model="m")
+    assert parser.extract_reasoning("[THINK]hm[/THINK]yes", asked) == ("hm", "yes")
+    assert parser.extract_reasoning("yes", asked) == (None, "yes")

@@ -76,6 +76,20 @@ def test_engine_and_trainer_have_one_number_format_on_a_cpu(flags: tuple[str, ..
     assert after(engine_command(config(f"engine.model={MODEL}", *flags), gpu=gpu).argv, "--dtype") == dtype
 
 
+def test_linear_attention_gets_bf16_on_a_cpu(tmp_path: Path) -> None:
+    """In fp32 vLLM's CPU build ends at the first call."""
+    for described in ({"linear_num_value_heads": 2}, {"text_config": {"linear_num_value_heads": 2}}):
+        (tmp_path / "config.json").write_text(json.dumps(described))
+        command = engine_command(config(f"engine.model={tmp_path}"), gpu=False)
+        assert after(command.argv, "--dtype") == "bfloat16"
+        assert command.says[-1].startswith("its linear attention computes in bfloat16 alone")
+        alone = engine_command(config(f"engine.model={tmp_path}", "trainer.enabled=false"), gpu=False)
+        assert after(alone.argv, "--dtype") == "bfloat16"
+        chosen = engine_command(config(f"engine.model={tmp_path}", "engine.dtype=float32"), gpu=False)
+        assert after(chosen.argv, "--dtype") == "float32" and "linear attention" not in chosen.says[-1]
+        assert after(engine_command(config(f"engine.model={tmp_path}"), gpu=True).argv, "--dtype") == "auto"
+
+
 def test_a_judge_on_the_same_engine_waits_for_the_agents() -> None:
     model = f"engine.model={MODEL}"
     assert after(engine_command(config(model, "judge.model=self"), gpu=False).argv, "--scheduling-policy") == "priority"

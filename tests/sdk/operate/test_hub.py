@@ -43,6 +43,17 @@ def test_the_parsers_of_a_hub_name_follow_its_own_template(cached: Path, templat
     assert (found.tool, found.reasoning) == ("qwen3_xml", reasoning)
 
 
+def test_a_hub_model_in_mistral_s_own_form_is_known_by_its_small_files(cached: Path) -> None:
+    """VLLM asks the hub for the names of its weights, which are not here yet."""
+    (cached / "chat_template.jinja").write_text("{{ tools }}")
+    (cached / "tekken.json").write_text('{"config": {"version": "v13"}}')
+    config = load_config(None, env={}, flags=["engine.model=org/some-qwen3"])
+    assert not choose_parsers(config, {}).tekken
+    (cached / "params.json").touch()
+    found = choose_parsers(config, {})
+    assert (found.tekken, found.grammar) == (True, True)
+
+
 def test_a_hub_model_s_small_files_are_fetched_before_its_parsers_are_chosen(
     cached: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,20 +112,73 @@ def test_tokens_that_json_escapes(tmp_path: Path) -> None:
     assert chosen(path)[0] == "deepseek_v3"
 
 
+def tekken(path: Path, version: str, *special: str) -> None:
+    listed = [{"rank": n, "token_str": token, "is_control": True} for n, token in enumerate(special)]
+    (path / "tekken.json").write_text(json.dumps({"config": {"version": version}, "special_tokens": listed}))
+
+
+def said(path: Path, *flags: str) -> tuple[dict[str, str], str]:
+    """(what vLLM is told of tokenizer and parsers, what `slipstream up` says)."""
+    command = engine_command(config(f"engine.model={path}", *flags), gpu=False)
+    told = zip(command.argv, command.argv[1:], strict=False)
+    wanted = ("--tokenizer-mode", "--tool-call-parser", "--reasoning-parser")
+    return {a: b for a, b in told if a in wanted} | {n: v for n, v in command.env.items() if "FREE" in n}, "\n".join(
+        command.says
+    )
+
+
 def test_messages_without_a_template_are_rendered_by_mistral_s_own_tokenizer(tmp_path: Path) -> None:
-    """vLLM looks for it only beside weights in Mistral's own form, and else refuses each call for want of a template."""
+    """By itself vLLM looks for it only beside weights in Mistral's own form, and else refuses each call for want of a
+    template.
+    """
     path = folder(tmp_path / "m", "ministral3", None)
-    assert "--tokenizer-mode" not in engine_command(config(f"engine.model={path}"), gpu=False).argv
-    (path / "tekken.json").write_text("{}")
-    command = engine_command(config(f"engine.model={path}"), gpu=False)
-    for flag in ("--tokenizer-mode", "--tool-call-parser"):
-        assert command.argv[command.argv.index(flag) + 1] == "mistral"
-    assert any("Mistral's own (tekken.json)" in line for line in command.says)
-    assert any("puts a grammar on each chat completion" in line for line in command.says)
-    quiet = engine_command(config(f"engine.model={path}", "engine.tool_parser=none"), gpu=False)
-    assert "--tokenizer-mode" in quiet.argv and not any("grammar" in line for line in quiet.says)
+    assert "--tokenizer-mode" not in said(path)[0]
+    tekken(path, "v13")
+    argv, says = said(path)
+    free = {"SLIPSTREAM_ENGINE_FREE_REPLIES": "1"}
+    assert argv == {"--tokenizer-mode": "mistral", "--tool-call-parser": "mistral", **free}
+    assert "Mistral's own (tekken.json)" in says and "puts no grammar on a reply of which the call asks no form" in says
+    argv, says = said(path, "engine.tool_parser=none")
+    assert argv == {"--tokenizer-mode": "mistral"} and "grammar" not in says
     (path / "chat_template.jinja").write_text("{{ tools }}")
-    assert "--tokenizer-mode" not in engine_command(config(f"engine.model={path}"), gpu=False).argv
+    assert "--tokenizer-mode" not in said(path)[0], "vLLM takes the template"
+
+
+def test_beside_weights_in_mistral_s_own_form_its_tokenizer_comes_before_the_template(tmp_path: Path) -> None:
+    """As vLLM does it by itself. From version 11 on that means a grammar."""
+    path = folder(tmp_path / "m", "mistral", NO_TOOLS, "[TOOL_CALLS]")
+    (path / "consolidated.safetensors").touch()
+    assert said(path)[0] == {}, "it has another tokenizer"
+    tekken(path, "v3")
+    argv, says = said(path)
+    assert argv == {"--tokenizer-mode": "mistral", "--tool-call-parser": "mistral"}
+    assert "a chat template is not used" in says and "grammar" not in says
+    tekken(path, "v11")
+    assert "puts no grammar" in said(path)[1]
+    assert said(path, 'engine.args=["--tokenizer-mode=hf"]')[0] == {}
+
+
+def test_who_wants_the_grammar_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder(tmp_path / "m", "mistral", None)
+    tekken(path, "v13")
+    monkeypatch.setenv("SLIPSTREAM_ENGINE_FREE_REPLIES", "0")
+    argv, says = said(path)
+    assert argv["SLIPSTREAM_ENGINE_FREE_REPLIES"] == "0"
+    assert "vLLM puts a grammar on each chat completion" in says
+
+
+def test_thoughts_in_tokens_of_mistral_s_own(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m", "mistral", None)
+    tekken(path, "v13", "[TOOL_CALLS]", "[THINK]", "[/THINK]")
+    assert said(path)[0]["--reasoning-parser"] == "mistral"
+    assert "reasoning parser: none" in said(path, "engine.reasoning_parser=none")[1]
+    old = folder(tmp_path / "Magistral-Small-2506", "mistral", None)  # it writes <think> in letters
+    tekken(old, "v11", "[TOOL_CALLS]")
+    assert said(old)[0]["--reasoning-parser"] == "mistral"
+    thinks = "{{ tools }}[TOOL_CALLS][THINK]"
+    tokens = ("[TOOL_CALLS]", "[THINK]", "[/THINK]")
+    assert chosen(folder(tmp_path / "template", "mistral3", thinks, *tokens)) == ("mistral", "mistral")
+    assert chosen(folder(tmp_path / "letters", "mistral3", thinks, "[TOOL_CALLS]")) == ("mistral", None)
 
 
 def test_reasoning_by_what_the_template_says(tmp_path: Path) -> None:

@@ -64,6 +64,45 @@ def test_what_vllm_s_cpu_build_cannot_serve_is_refused_there_only(
 
 
 @pytest.mark.parametrize(
+    ("name", "needs"),
+    [
+        ("Qwen3_5ForConditionalGeneration", True),
+        ("Qwen3_5ForCausalLM", True),
+        ("Qwen2_5_VLForConditionalGeneration", True),
+        ("Gemma3ForConditionalGeneration", True),
+        ("Mistral3ForConditionalGeneration", True),
+        ("Gemma3ForCausalLM", False),
+        ("Llama4ForCausalLM", False),
+        ("Qwen3ForCausalLM", False),
+    ],
+)
+def test_a_model_whose_class_needs_torchvision_is_refused_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, needs: bool
+) -> None:
+    """VLLM would say so after half a minute."""
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [name]}))
+    monkeypatch.setattr("importlib.util.find_spec", lambda package: None)
+    if needs:
+        with pytest.raises(StartError, match="vLLM needs torchvision for it, also to read text alone"):
+            check_model(str(tmp_path))
+    else:
+        check_model(str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda package: object())
+    check_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(("name", "taken"), [("StableLmForCausalLM", False), ("StarcoderForCausalLM", True)])
+def test_a_class_that_takes_no_adapters_is_refused(tmp_path: Path, name: str, taken: bool) -> None:
+    """VLLM would say so after a minute."""
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [name]}))
+    if taken:
+        check_model(str(tmp_path))
+    else:
+        with pytest.raises(StartError, match=f"vLLM takes no LoRA adapters for its class {name}"):
+            check_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(
     ("kind", "changes", "why"),
     [
         ("falcon_h1", {}, "it has Mamba layers"),

@@ -52,6 +52,7 @@ def test_the_cause_and_not_what_followed_from_it() -> None:
         ("ValueError: The checkpoint has model type `q` but Transformers does not recognize it", "upgrade"),
         ("ModuleNotFoundError: No module named 'torchvision'", "pytorch.org"),
         ("ModuleNotFoundError: No module named 'timm'", "`slipstream doctor`"),
+        ("ValueError: StablelmForCausalLM does not support LoRA yet.", "choose another model"),
         ("was ended by signal 9 (SIGKILL)", "if nobody killed it"),
         ("AssertionError", ""),
     ],

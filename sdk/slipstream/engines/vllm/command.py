@@ -8,8 +8,10 @@ runtime updating.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,6 +46,17 @@ def check_model(model: str) -> None:
             f"--model {model}: {why}, and on a CPU vLLM ends at the first call to such a model with LoRA; use a "
             "machine with a GPU, or a dense model (Llama, Qwen3, Gemma 3, …)"
         )
+    if name := next((c for c in _classes(described) if c.removesuffix("ForCausalLM") in UNADAPTED), None):
+        raise StartError(
+            f"--model {model}: vLLM takes no LoRA adapters for its class {name}, so that it cannot be trained; choose "
+            "another model (Llama, Qwen3, Gemma 3, …)"
+        )
+    if needs_torchvision(described) and importlib.util.find_spec("torchvision") is None:
+        raise StartError(
+            f"--model {model}: vLLM needs torchvision for it, also to read text alone, and it is not installed: "
+            "install the build for your torch, on a CPU "
+            "`pip install torchvision --index-url https://download.pytorch.org/whl/cpu`"
+        )
     text = _text_part(described)
     vocabulary, hidden = text.get("vocab_size"), text.get("hidden_size")
     if isinstance(vocabulary, int) and isinstance(hidden, int) and vocabulary < hidden:
@@ -52,6 +65,39 @@ def check_model(model: str) -> None:
             "vLLM fails with LoRA on such a model. This is vLLM's limit: pad the vocabulary (tokenizer and "
             "embeddings) to the hidden size, or use another model"
         )
+
+
+SEEING = re.compile(
+    r"Qwen(2VL|2_5_VL|2_5Omni|3VL|3Omni|3_5)|(Gemma3|Mistral3|Llama4)ForConditional|Gemma4Unified|Pixtral|Llava"
+    "|Intern(S1|VL)|Glm4v|Lfm2Vl|MuseGlimmer|Cohere2Vision|Exaone4_5_|Granite4Vision"
+)
+"""How the names of classes begin whose module in vLLM 0.32 imports torchvision."""
+
+
+UNADAPTED = (
+    "Bloom",
+    "Falcon",
+    "FalconMamba",
+    "GPTJ",
+    "KimiLinear",
+    "Mamba",
+    "Mamba2",
+    "Orion",
+    "StableLm",
+    "Step1",
+    "Zamba2",
+)
+"""Classes that vLLM 0.32 has without LoRA, and that its way over transformers does not take either."""
+
+
+def _classes(described: Mapping[str, object]) -> list[str]:
+    found = described.get("architectures")
+    return [str(name) for name in found] if isinstance(found, list) else []
+
+
+def needs_torchvision(described: Mapping[str, object]) -> bool:
+    """VLLM's CPU build does not bring it, and the one for GPUs does."""
+    return any(SEEING.match(name) for name in _classes(described))
 
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -124,24 +170,35 @@ def compiled(config: Config, described: Mapping[str, object]) -> bool:
     return said or not isinstance(hidden, int) or hidden > SMALL
 
 
-def dtype_for(config: Config, *, gpu: bool) -> str:
+def delta_net(described: Mapping[str, object]) -> bool:
+    """Whether the model of this ``config.json`` has the gated linear attention of Qwen3-Next and Qwen3.5."""
+    return "linear_num_value_heads" in _text_part(described)
+
+
+def dtype_for(config: Config, described: Mapping[str, object], *, gpu: bool) -> str:
     """The ``--dtype`` of vLLM. On a CPU the trainer computes in float32, and so does the engine: in bf16 it would have
-    another policy than the one that is trained.
+    another policy than the one that is trained. Where its kernels know bf16 alone, that is what it gets.
     """
     trainer = config.trainer.dtype
-    if config.engine.dtype != "auto" or gpu or not config.trainer.enabled:
+    if config.engine.dtype != "auto" or gpu:
         return config.engine.dtype
+    if delta_net(described):
+        return "bfloat16"
+    if not config.trainer.enabled:
+        return "auto"
     return "float32" if trainer == "auto" else trainer
 
 
-def _base_argv(config: Config, model: str, *, port: int, servers: int, gpu: bool) -> list[str]:
+def _base_argv(
+    config: Config, model: str, described: Mapping[str, object], *, port: int, servers: int, gpu: bool
+) -> list[str]:
     """The arguments that every engine gets."""
     engine = config.engine
     options = {
         "--served-model-name": config.model_name,
         "--host": engine.host,
         "--port": port,
-        "--dtype": dtype_for(config, gpu=gpu),
+        "--dtype": dtype_for(config, described, gpu=gpu),
         "--max-loras": engine.max_loras,
         "--max-lora-rank": engine.max_lora_rank,
         "--max-cpu-loras": 4 * engine.max_loras,
@@ -164,9 +221,21 @@ def _text_argv(parsers: Parsers) -> list[str]:
         argv += ["--reasoning-parser", parsers.reasoning]
     if parsers.quiet:  # what the template does by itself; without it the parser would take each answer for a thought
         argv += ["--default-chat-template-kwargs", '{"enable_thinking": false}']
-    if parsers.tekken:  # vLLM finds out by itself only beside weights in Mistral's own form
+    if parsers.tekken:  # by itself vLLM finds it only beside weights in Mistral's own form
         argv += ["--tokenizer-mode", "mistral"]
     return argv
+
+
+FREE_REPLIES = "SLIPSTREAM_ENGINE_FREE_REPLIES"
+"""Read by the engine plugin (``slipstream_vllm.mends``)."""
+NO_GRAMMAR = (
+    "vLLM puts no grammar on a reply of which the call asks no form, so that the trainer gives each token the same "
+    f"log-probability ({FREE_REPLIES}=0 brings the grammar back)"
+)
+GRAMMAR = (
+    "vLLM puts a grammar on each chat completion, and now and then the trainer gives a token another log-probability "
+    f"({FREE_REPLIES}=1 ends that)"
+)
 
 
 def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
@@ -181,7 +250,7 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
     port = engine.port or free_port(engine.host)
     parsers = choose_parsers(config, described)
     servers = api_servers(config, gpu=gpu)
-    argv = _base_argv(config, model, port=port, servers=servers, gpu=gpu)
+    argv = _base_argv(config, model, described, port=port, servers=servers, gpu=gpu)
     if is_own(config.judge.model) or is_own(config.judge.audit_model):
         argv += ["--scheduling-policy", "priority"]  # what the judge asks waits for the agents
     if engine.max_model_len:
@@ -194,6 +263,9 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
         argv += ["--api-server-count", str(servers)]
         env["SLIPSTREAM_ENGINE_ADAPTERS"] = "1"
     says = parsers.says
+    if parsers.grammar:
+        env[FREE_REPLIES] = os.environ.get(FREE_REPLIES, "1")
+        says.append(NO_GRAMMAR if env[FREE_REPLIES] == "1" else GRAMMAR)
     if own := generation_config(engine.model):
         says.append(
             f"the model's generation_config.json ({EngineSampling(own).said()}) is not used: what a call leaves out is "
@@ -217,6 +289,8 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
         argv += ["--enforce-eager", "--block-size", "32"]
         env |= _cpu_env()
         says.append("no GPU: vLLM on the CPU")
+        if engine.dtype == "auto" and delta_net(described):
+            says.append("its linear attention computes in bfloat16 alone on a CPU, and so does vLLM")
     if engine.share:
         env["VLLM_SERVER_DEV_MODE"] = "1"  # the sleep routes; the proxy lets nobody through to them
     if folder.is_dir():

@@ -7,6 +7,8 @@ A parser that does not fit is worse than none: vLLM refuses to start with it, or
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -97,11 +99,15 @@ TOOL_TOKENS = {
 REASONING_TOKENS = {
     **dict.fromkeys(("deepseek_r1", "ernie45"), ("<think>", "</think>")),
     "step3": ("</think>",),
+    "mistral": ("[TOOL_CALLS]",),
     "olmo3": ("Ġ</", "</", "think", ">"),
 }
 """Tokens without which vLLM refuses to start with the parser. The others read text, and need none."""
-THOUGHTS = ("<think>", "<seed:think>", "<|channel", "<|START_THINKING|>", "thought process")
+GRAMMAR_FROM = 11
+"""Version of Mistral's tokenizer from which vLLM asks it for a grammar."""
+THOUGHTS = ("<think>", "<seed:think>", "<|channel", "<|START_THINKING|>", "[THINK]", "thought process")
 """How thoughts begin."""
+MISTRAL_THOUGHT = ("[THINK]", "[/THINK]")
 
 
 @dataclass(slots=True)
@@ -112,8 +118,8 @@ class ModelFiles:
     """Chat template; None: there is none to read."""
     vocabulary: str | None = None
     """The tokenizer's files as text; None: they cannot be read without the tokenizer itself."""
-    tekken: bool = False
-    """Mistral's own tokenizer renders messages, without a template."""
+    tekken: str = ""
+    """The ``tekken.json`` of Mistral's own tokenizer, if vLLM renders messages with it, and not with the template."""
 
     def has(self, token: str) -> bool:
         """Whether the tokenizer has the token, as far as can be seen."""
@@ -130,7 +136,9 @@ class Parsers:
     quiet: bool = False
     """The model thinks only where a call asks for it, and the parser has to be told so."""
     tekken: bool = False
-    """VLLM has to be told to render messages with Mistral's own tokenizer."""
+    """VLLM is told to render messages with Mistral's own tokenizer."""
+    grammar: bool = False
+    """VLLM would put that tokenizer's grammar on each chat completion."""
     says: list[str] = field(default_factory=list)
     """What was chosen, and why there is none."""
 
@@ -151,20 +159,30 @@ def _template_in(text: str) -> str:
     return found if isinstance(found, str) else ""
 
 
-def files_of(model: str) -> ModelFiles:
-    """What can be read without a download."""
+def _tekken(model: str, folder: Path, template: str, args: Sequence[str]) -> str:
+    """VLLM takes Mistral's own tokenizer by itself beside weights in Mistral's own form, whatever the template is. Of a
+    model on the hub only the small files are here.
+    """
+    said = re.search(r"--tokenizer[-_]mode[= ](\S+)", " ".join(args))
+    hub = folder != Path(model).expanduser() and (folder / "params.json").is_file()
+    own = not template or hub or any(folder.rglob("consolidated*.safetensors"))
+    return _text(folder / "tekken.json") if (said[1] == "mistral" if said else own) else ""
+
+
+def files_of(model: str, args: Sequence[str] = ()) -> ModelFiles:
+    """What can be read without a download. ``args``: what vLLM is told beside what Slipstream chooses."""
     folder = model_folder(model) or Path(model)
     described = _text(folder / "tokenizer_config.json")
     vocabulary = _text(folder / "tokenizer.json")
     template = _text(folder / "chat_template.jinja")
     for text in (_text(folder / "chat_template.json"), described):
         template = template or _template_in(text)
-    tekken = not template and (folder / "tekken.json").is_file()
-    known = bool(template) or (bool(described or vocabulary) and not tekken)
+    if tekken := _tekken(model, folder, template, args):
+        return ModelFiles(tekken=tekken)
+    known = bool(template or described or vocabulary)
     return ModelFiles(
         template if known else None,
         vocabulary + described + _text(folder / "added_tokens.json") if vocabulary else None,
-        tekken,
     )
 
 
@@ -177,7 +195,7 @@ def choose_parsers(config: Config, described: dict[str, object]) -> Parsers:
     own = path.resolve().name if path.is_dir() else str(engine.model)
     name = f"{described.get('model_type', '')} {own}".lower()
     here = model_folder(engine.model) is not None
-    files = files_of(str(engine.model)) if here else ModelFiles()
+    files = files_of(str(engine.model), engine.args) if here else ModelFiles()
     facts = run(files.template) if files.template else None
     tool, why = _configured("tool_parser", engine.tool_parser, TOOL_TOKENS, files) or _tool(name, files, facts)
     asked = _configured("reasoning_parser", engine.reasoning_parser, REASONING_TOKENS, files)
@@ -187,17 +205,13 @@ def choose_parsers(config: Config, described: dict[str, object]) -> Parsers:
         f"reasoning parser: {reasoning or 'none'}",
     ]
     if files.tekken:
-        says.append("tokenizer: Mistral's own (tekken.json), as the model has no chat template")
-        if tool == "mistral":
-            says.append(
-                "from version 11 of that tokenizer on, vLLM puts a grammar on each chat completion, and now and then "
-                "the trainer gives a token another log-probability; --set engine.tool_parser=none ends that, and tool "
-                "calls"
-            )
+        says.append("tokenizer: Mistral's own (tekken.json); a chat template is not used")
     if not here:
         says.append(f"the parsers are guessed from the name: the files of {engine.model} are not here yet")
     quiet = bool(reasoning and facts and facts.closed and facts.hybrid)
-    return Parsers(tool, reasoning, quiet, files.tekken, says)
+    version = re.search(r'"version":\s*"v(\d+)', files.tekken)
+    grammar = bool(files.tekken) and tool == "mistral" and (version is None or int(version[1]) >= GRAMMAR_FROM)
+    return Parsers(tool, reasoning, quiet, bool(files.tekken), grammar, says)
 
 
 def _configured(
@@ -233,6 +247,8 @@ def _tool(name: str, files: ModelFiles, facts: TemplateFacts | None) -> tuple[st
 
 def _reasoning(name: str, files: ModelFiles, facts: TemplateFacts | None, *, known: bool) -> str | None:
     """A parser that does not fit hides answers, so that there is one only where thoughts are known to come."""
+    if files.tekken:  # where no thought comes, this parser takes all for the answer
+        return "mistral" if "magistral" in name or all(f'"{t}"' in files.tekken for t in MISTRAL_THOUGHT) else None
     family = next((p for key, p in REASONING_PARSERS if key in name), None)
     template = files.template or ""
     if template or known:  # a folder without a template has nothing for a parser to cut
@@ -240,6 +256,8 @@ def _reasoning(name: str, files: ModelFiles, facts: TemplateFacts | None, *, kno
             return None
         if family is None and facts and "<think>" in template:
             family = "qwen3" if facts.hybrid else "deepseek_r1" if facts.opened else None
+        if family is None and "[THINK]" in template and not files.missing(MISTRAL_THOUGHT):
+            family = "mistral"
         if family is None and facts and facts.closed and "deepseek_v3" in name:
             family = "deepseek_v3"
     elif any(part in name for part in ("instruct", "coder")):

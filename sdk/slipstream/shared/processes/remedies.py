@@ -50,6 +50,10 @@ REMEDIES = (
         r"No module named '?torchvision|operator torchvision::",
         "vLLM needs torchvision for models that see: install the build for your torch (see pytorch.org/get-started)",
     ),
+    (
+        r"does not support LoRA",
+        "vLLM takes no adapters for this model's class: choose another model (Llama, Qwen3, Gemma 3, …)",
+    ),
     (r"No module named '?([\w.]+)", "that package is missing: `slipstream doctor` names the line to install"),
     (
         "SIGKILL",
