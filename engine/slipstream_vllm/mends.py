@@ -13,16 +13,13 @@ serves another model than the one that is trained. Here the kernel gets the same
 **Mistral's grammar.** With a tokenizer of Mistral's own, from its version 11 on, vLLM 0.32 asks mistral-common for the
 grammar of each chat completion. mistral-common 1.13 wants to be asked in another way, so that vLLM refuses every such
 call with status 400. Here it is asked as it wants.
-
-<<<<<<< HEAD
-**Kernels compiled for a number of tokens**, on a GPU. Triton compiles vLLM's adapter kernels anew for one token, for a
-multiple of 16, and for other numbers, of which they make nothing. A start with empty caches waits for each. Here one
-serves all numbers.
-=======
 The grammar stands on each reply, whatever the call asks for. It forbids tokens, and so the log-probabilities that vLLM
 gives are others than the model's. With ``SLIPSTREAM_ENGINE_FREE_REPLIES=1`` only calls that ask for a form get it, such
 as JSON or a tool by its name: as with each other family.
->>>>>>> wt-rows
+
+**Kernels compiled for a number of tokens**, on a GPU. Triton compiles vLLM's adapter kernels anew for one token, for a
+multiple of 16, and for other numbers, of which they make nothing. A start with empty caches waits for each. Here one
+serves all numbers.
 """
 
 from __future__ import annotations
