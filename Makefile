@@ -66,9 +66,10 @@ test-fast: setup services | $(NODE_AGENT)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile -m "not engine and not slow and not learning and not chaos" $(ARGS)
 
 # the files that have such tests: each process would else import what all others need, for 30 seconds
-ENGINE_TESTS = $(shell grep -rl --include='test_*.py' mark.engine tests)
+ENGINE_TESTS = $(shell grep -rl --include='test_*.py' mark.engine tests | sort -r)
+# in this order, which has the files of one long test before those of many short ones: else a worker waits at the end
 test-engine: setup services
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "engine and not slow and not learning and not chaos" $(or $(ARGS),$(ENGINE_TESTS))
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "engine and not slow and not learning and not chaos" $(or $(ARGS),$(ENGINE_TESTS))
 
 # What is seldom needed: before a release, and by whoever changes it
 test-slow: setup services

@@ -14,7 +14,7 @@ from tests.support import ROOT, process, wait_for
 from slipstream.client import Client
 from slipstream.operate.demo.task import demo_config, load_task, open_agent
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 TASKS, RUNS = 12, 4
 REPLAY = {"mode": "replay", "holdout": 0.1, "replay": {"samples": 2, "cases": 40, "sets": ["auto-sample"]}}
 
