@@ -15,12 +15,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,7 +148,6 @@ def main() -> int:
     parser.add_argument("--layouts", default=",".join(LAYOUTS))
     parser.add_argument("--model", type=Path, help="a model of one's own, instead of a shape")
     parser.add_argument("--work", default="/tmp/slipstream-two-gpus", help="where the model is made")
-    parser.add_argument("--only-make", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--steps", type=int, default=1)
     share.load_arguments(parser, tokens=100)
     parser.add_argument("--timeout", type=float, default=420.0, help="seconds of a layout")
@@ -157,12 +158,9 @@ def main() -> int:
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what it started ends, too
     model = args.model or Path(args.work) / args.shape
-    if args.only_make:
-        make(model, args.shape)
-        return 0
     if not model.exists():  # in a process of its own, which gives the GPU back
-        made = [sys.executable, __file__, "--only-make", "--shape", args.shape, "--work", args.work]
-        subprocess.run(made, check=True)
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as maker:
+            maker.submit(make, model, args.shape).result()
     found: dict[str, Any] = {"shape": model.name, "layouts": {}, "versions": versions()}
     for name in args.layouts.split(","):
         found["layouts"][name] = run(name, model, args)

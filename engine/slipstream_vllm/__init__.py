@@ -80,17 +80,17 @@ def _change_worker() -> None:
 
 
 def _change_lora() -> None:
-    try:
-        from slipstream_vllm import mends
+    from slipstream_vllm import mends
 
+    try:
         if mends.install():
             log.info("slipstream plugin keeps adapters out of the base model's calls")
-        else:
-            mends.compile_for_any_number()
     except (ImportError, AttributeError, TypeError) as e:
-        log.warning(
-            "slipstream plugin leaves this vLLM's adapters as they are; on a CPU, base calls may get one: %s", e
-        )
+        log.warning("slipstream plugin cannot mend this vLLM on a CPU; base calls may get an adapter: %s", e)
+    try:
+        mends.compile_for_any_number()
+    except (ImportError, AttributeError) as e:
+        log.debug("slipstream plugin leaves the adapters' kernels as they are: %s", e)
     try:
         from slipstream_vllm import whole_adapters
 

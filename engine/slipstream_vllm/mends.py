@@ -94,8 +94,12 @@ def install() -> bool:
 
 
 def compile_for_any_number() -> None:
-    """Before the kernels' first use. Raises ``ImportError`` or ``AttributeError`` if this vLLM has others."""
-    for path in KERNELS:
+    """Before the kernels' first use. A CPU has none. Raises ``ImportError`` or ``AttributeError`` if this vLLM has
+    others.
+    """
+    from vllm.platforms import current_platform
+
+    for path in () if current_platform.is_cpu() else KERNELS:
         for parameter in resolve(path).params:
             if parameter.name == "M":
                 parameter.do_not_specialize = True

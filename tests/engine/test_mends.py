@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -174,6 +174,17 @@ def test_mistral_s_grammar_stays_if_nobody_says_otherwise(monkeypatch: pytest.Mo
     assert not hasattr(parser.adjust_request, "for_forms")
     registry.load_tokenizer_cls("mistral")
     assert hasattr(parser.adjust_request, "for_forms") is (free == "1")
+
+
+@pytest.mark.parametrize(("cpu", "kinds"), [(False, {"M": True, "N": False}), (True, {"M": False, "N": False})])
+def test_a_kernel_serves_any_number_of_tokens_on_a_gpu(
+    cpu: bool, kinds: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Mock(params=[SimpleNamespace(name=name, do_not_specialize=False) for name in kinds])
+    monkeypatch.setattr(mends, "resolve", lambda path: kernel)
+    monkeypatch.setattr("vllm.platforms.current_platform", Mock(is_cpu=lambda: cpu))
+    mends.compile_for_any_number()
+    assert {p.name: p.do_not_specialize for p in kernel.params} == kinds
 
 
 @pytest.mark.parametrize("process", ["MainProcess", "EngineCore_DP0", "VllmWorker-0"])

@@ -105,7 +105,7 @@ MODES = [
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 14), forgets=st.booleans())
 def test_the_tree_is_the_one_that_the_agent_made(store, mode, seed, size, forgets):
     agent = Agent(seed, **mode)
