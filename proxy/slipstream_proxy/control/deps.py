@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from slipstream_proxy.control.shared.token_text import TokenTexter
     from slipstream_proxy.control.storage.access import CaseKeeper
     from slipstream_proxy.control.storage.forgetter import Forgetter
-    from slipstream_proxy.control.storage.mutation_log import PinQueue
+    from slipstream_proxy.control.storage.mutation_log import Together
+    from slipstream_proxy.store.values import Pin, PinAsk, RewardAsk, Standing
 
 
 @dataclass(slots=True)
@@ -52,7 +53,8 @@ class Deps(StoreAccess):
     judges: JudgeBoard
     texter: TokenTexter
     forgetter: Forgetter
-    pins: PinQueue
+    pins: Together[PinAsk, Pin]
+    standings: Together[RewardAsk, Standing]
     cases: CaseKeeper
     replays: ReplayGate
     siblings: SiblingSampler

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
+from slipstream.contract import RewardAck
 from slipstream_proxy.log.records import CallHead, Parsed
 
 SAME = 1e-8
@@ -97,6 +98,19 @@ class Pin:
     arm: str
     chances: str = ""
     """The probability of each arm when the episode was assigned (``assignment.Assignment``)."""
+
+
+class RewardAsk(NamedTuple):
+    """Does a reward or an end mark of this episode count? ``begun``: a call of it has come."""
+
+    key: str
+    episode: str
+    idempotency: str | None = None
+    begun: bool = False
+
+
+Standing = RewardAck | Literal["forgotten", "late"]
+"""How an episode stands to a reward: known or not, or why it takes none."""
 
 
 class PinAsk(NamedTuple):

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 AUTH_HEADER = "x-slipstream-auth"
 """Set by the data plane after it has checked the key; the socket is readable by its owner only, so it is trusted."""
 WRITE_HEADER = "x-slipstream-write"
+BEGUN_HEADER = "x-slipstream-begun"
 """Names a reward or an end mark. The data plane makes the name once, and keeps it when it sends the request again."""
 F = TypeVar("F")
 JSON, OPENAPI = "application/json", "/slipstream/openapi.json"
@@ -107,6 +108,11 @@ class Ctx:
         """The identity of this write. None: it is sent once only."""
         return self.request.headers.get(WRITE_HEADER)
 
+    @property
+    def begun(self) -> bool:
+        """Whether the data plane knows a call of the episode in the path."""
+        return BEGUN_HEADER in self.request.headers
+
     def owner(self, named: str | None) -> str:
         """The key whose episode is meant: one's own; an admin may name another's."""
         if named is not None and named != self.caller.key and not self.caller.admin:
@@ -148,6 +154,8 @@ class Route:
     audit: str | None = None
     """What the audit log calls it, where it is a change by hand; its target is the path's parameter, or what
     the path names (``training``)."""
+    at_once: bool = False
+    """Does not wait for rewards that the store does not have yet: it reads none, or its sender asks again soon."""
     endless: bool = False
     """The reply goes on until the client leaves: said in the OpenAPI document as ``x-endless``."""
 
@@ -323,6 +331,8 @@ async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamR
         raise explain(e, "query", kind) from e
     body = await read_body(request, route)
     ctx = Ctx(deps, request, caller, query, body, tags)
+    if not route.at_once:
+        await deps.mutations.settled()
     response = await route.handler(ctx)
     if route.audit is not None:
         target = ctx.target or next(iter(request.match_info.values()), route.path.split("/")[3])

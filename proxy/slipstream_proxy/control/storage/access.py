@@ -90,12 +90,14 @@ class StoreAccess:
                 raise away() from e
             raise
 
-    async def mutate(self, op: str, data: JsonObject, *, wait: float = 10.0, id: str | None = None) -> bool:
+    async def mutate(
+        self, op: str, data: JsonObject, *, wait: float = 10.0, id: str | None = None, soon: bool = False
+    ) -> bool:
         """Accept a change durably. → Whether the store has it already. 503 if it cannot be kept (disk full).
 
-        ``id``: see ``Mutations.put``.
+        ``id``, ``soon``: see ``Mutations.put``.
         """
-        applied = await self.mutations.put(op, data, wait=wait, id=id)
+        applied = await self.mutations.put(op, data, wait=wait, id=id, soon=soon)
         if applied is None:
             if op != "audit":  # that is of a change that is made
                 self.mutations.refused += 1

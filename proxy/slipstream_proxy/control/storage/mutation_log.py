@@ -1,6 +1,6 @@
 """Changes that the control API accepts, on their way into the spool and the store.
 
-New runs' pins go many in one transaction: while one is committed, the next ones gather.
+What many ask for at once, such as new runs' pins, is one question or transaction: while one runs, the next ones gather.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.storage.store_handle import PATIENCE, StoreHandle
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import Kind, Mutation
 from slipstream_proxy.log.spool import SpoolWriter
-from slipstream_proxy.store.values import Pin, PinAsk
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +30,10 @@ def _storable(value: Any) -> Any:
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return float(value) if value.bit_length() < 1000 else str(value)
     return value
+
+
+MOST_BEHIND = 128
+"""Changes that the store may be behind before their senders wait for it."""
 
 
 class Mutations:
@@ -51,11 +54,16 @@ class Mutations:
         self.refused = 0
         """Changes that could not be made durable, whose senders were told so; the last one at ``refused_at``."""
         self.refused_at = 0.0
+        self._behind: set[asyncio.Future[None]] = set()
+        """Changes whose senders did not wait for the store."""
 
-    async def put(self, op: str, data: JsonObject, *, wait: float = 10.0, id: str | None = None) -> bool | None:
+    async def put(
+        self, op: str, data: JsonObject, *, wait: float = 10.0, id: str | None = None, soon: bool = False
+    ) -> bool | None:
         """None: it could not be made durable (disk full). True: it is in the store already; False: it will be.
 
         ``id``: the write's identity, if its sender gave one. Of several records with one identity the store takes one.
+        ``soon``: while the store keeps up, whoever reads waits for it (``settled``) in place of the sender.
         """
         mutation = Mutation(id or self.new_id(), op, time.time(), _storable(data))
         ingester = self.stores.ingester
@@ -69,18 +77,31 @@ class Mutations:
         ingester.wake()
         if applied is None:
             return False
-        await self._applied(applied, 0.2 if ingester.stats.broken else wait)
-        if not applied.done():
-            applied.cancel()
+        alone = not ingester.store.shared  # nobody reads it through another proxy
+        if soon and alone and not ingester.stats.broken and len(self._behind) < MOST_BEHIND:
+            self._behind.add(applied)
+            applied.add_done_callback(self._behind.discard)
+            return False
+        await self._applied({applied}, 0.2 if ingester.stats.broken else wait)
         return not applied.cancelled()
 
-    async def _applied(self, applied: asyncio.Future[None], wait: float) -> None:
-        """Until the store has it, or the database turns out to be away."""
+    async def settled(self) -> bool:
+        """Wait until the store has what nobody waited for. → Whether there was any."""
+        if not (behind := set(self._behind)):
+            return False
+        await self._applied(behind, 10.0)
+        return True
+
+    async def _applied(self, applied: set[asyncio.Future[None]], wait: float) -> None:
+        """Until the store has them, or the database turns out to be away. What it has not by then is given up."""
         until = time.monotonic() + wait
-        while (left := until - time.monotonic()) > 0:
-            done, _ = await asyncio.wait({applied}, timeout=min(left, PATIENCE))
-            if done or (self._answers is not None and not await self._answers()):
-                return
+        waiting = applied
+        while waiting and (left := until - time.monotonic()) > 0:
+            _, waiting = await asyncio.wait(waiting, timeout=min(left, PATIENCE))
+            if waiting and self._answers is not None and not await self._answers():
+                break
+        for late in waiting:
+            late.cancel()
 
     async def keep(self, op: str, data: JsonObject) -> None:
         """A change of our own that nobody waits for. If the spool cannot be written, it is in memory only."""
@@ -89,29 +110,35 @@ class Mutations:
 
 
 MOST = 512
-"""Pins of one transaction, unless one worker asks for more: so many are found by an index."""
+"""Questions that are asked together, unless one sender has more: so many are found by an index."""
+
+A = TypeVar("A")
+R = TypeVar("R")
 
 
-class _Waiting(NamedTuple):
-    asks: Sequence[PinAsk]
-    answer: asyncio.Future[list[Pin]]
+class _Waiting(NamedTuple, Generic[A, R]):
+    asks: Sequence[A]
+    answer: asyncio.Future[list[R]]
 
 
-class PinQueue:
-    def __init__(self, stores: StoreHandle) -> None:
-        self.stores = stores
-        self._waiting: list[_Waiting] = []
+class Together(Generic[A, R]):
+    """Many senders' questions to the store as one: while some are answered, the next ones gather."""
+
+    def __init__(self, answer: Callable[[Sequence[A]], list[R]]) -> None:
+        """``answer`` runs in a thread: an answer for each, in this order."""
+        self.answer = answer
+        self._waiting: list[_Waiting[A, R]] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def pin(self, asks: Sequence[PinAsk]) -> list[Pin]:
-        """The pins that count, in this order: the one stored, else the one asked for. Raises what the store raises."""
-        answer: asyncio.Future[list[Pin]] = asyncio.get_running_loop().create_future()
+    async def ask(self, asks: Sequence[A]) -> list[R]:
+        """The answers, in this order. Raises what the store raises."""
+        answer: asyncio.Future[list[R]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(asks, answer))
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name="pins")
+            self._task = asyncio.create_task(self._run(), name="questions")
         return await answer
 
-    def _next(self) -> list[_Waiting]:
+    def _next(self) -> list[_Waiting[A, R]]:
         count, size = 1, len(self._waiting[0].asks)
         while count < len(self._waiting) and size + len(self._waiting[count].asks) <= MOST:
             size += len(self._waiting[count].asks)
@@ -123,13 +150,13 @@ class PinQueue:
         while self._waiting:
             some = self._next()
             try:
-                pins = await in_thread(self.stores.require().pins.pin_many, [ask for w in some for ask in w.asks])
+                found = await in_thread(self.answer, [ask for w in some for ask in w.asks])
             except Exception as e:
                 for w in some:
                     if not w.answer.done():
                         w.answer.set_exception(e)
                 continue
             for w in some:
-                mine, pins = pins[: len(w.asks)], pins[len(w.asks) :]
+                mine, found = found[: len(w.asks)], found[len(w.asks) :]
                 if not w.answer.done():
                     w.answer.set_result(mine)

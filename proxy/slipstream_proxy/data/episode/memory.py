@@ -85,6 +85,8 @@ class EpisodeMemory:
             self._known[name] = episode
             if len(self._known) > self.limit:
                 self._known.popitem(last=False)
+            if self.shared is not None:
+                self.shared.only("begun", name[0], name[1].encode(), str(generation))
         elif now - episode.seen > 1.0:
             self._known.move_to_end(name)
         episode.seen = now
@@ -95,6 +97,15 @@ class EpisodeMemory:
         if tags.tags:
             episode.tags = {**episode.tags, **tags.tags}
         return episode
+
+    def has_begun(self, key: str, episode: str) -> bool:
+        """Whether a call of the episode (by its stored id) came to any worker. False where that is forgotten."""
+        name, _, generation = episode.partition("~")
+        known = self._known.get((key, name))
+        if known is not None and known.id == episode:
+            return True
+        found = self.shared.names("begun", key, name.encode()) if self.shared is not None else []
+        return (generation or "1") in found
 
     def finish(self, key: str, episode: str) -> None:
         """It was told that the episode (by its stored id) is done: its name's next call starts another one."""

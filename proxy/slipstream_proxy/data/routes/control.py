@@ -84,6 +84,11 @@ class ControlRoutes:
         posted = request.method == "POST"
         ending = _ENDING.match(path) if posted else None
         once = ending or (posted and _NOTED.match(path))
+        if ending:
+            key = request.query.get("key") or json.loads(auth)["key"]
+            episode = id_of(text_of(unquote_to_bytes(ending[1])))
+            if self._episodes.has_begun(key, episode):
+                headers["x-slipstream-begun"] = "1"
         try:
             reply = await (self._deliver if once else self._send)(request, url, headers)
         except RequestRefused as e:
@@ -95,9 +100,7 @@ class ControlRoutes:
             return _refused(RequestRefused(503, message, retry_after=1.0))
         async with reply:
             if ending and Headers.DONE in reply.headers:
-                self._episodes.finish(
-                    request.query.get("key") or json.loads(auth)["key"], id_of(text_of(unquote_to_bytes(ending[1])))
-                )
+                self._episodes.finish(key, episode)
             return await hand_on(request, reply)
 
     async def _send(self, request: web.BaseRequest, url: URL, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:

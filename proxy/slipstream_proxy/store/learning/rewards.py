@@ -37,7 +37,7 @@ from slipstream_proxy.store.tables.rows import (
 )
 from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import CountedReward, TallyTable, get_meta, newest_rewards, set_meta
-from slipstream_proxy.store.values import Name, Outcome, Rules
+from slipstream_proxy.store.values import Name, Outcome, RewardAsk, Rules, Standing
 
 
 class LatestReward(NamedTuple):
@@ -95,25 +95,42 @@ class RewardTable:
         self.tallies = tallies
         self._clock = StoreClock()
 
-    def acknowledge(
-        self, key: str, episode: str, idempotency: str | None, now: float
-    ) -> RewardAck | Literal["forgotten", "late"]:
-        """What a post answers. ``late`` (404): the episode is unknown, and its rewards have waited ``orphan_ttl``."""
-        eid = eid_of(key, episode)
-        ep = self.memory.episodes.get(eid)
-        if ep is not None and ep.state != "deleted" and not idempotency:
-            return RewardAck(stored=True, known=True)
+    def acknowledge(self, asks: Sequence[RewardAsk], now: float) -> list[Standing]:
+        """What posts answer. ``late`` (404): the episode is unknown, and its rewards have waited ``orphan_ttl``."""
+        rest = [ask for ask in asks if ask.idempotency or not self._remembers(ask)]
+        found = self._looked_up(rest, now) if rest else {}
+        return [found.get(ask, RewardAck(stored=True, known=True)) for ask in asks]
+
+    def _remembers(self, ask: RewardAsk) -> bool:
+        ep = self.memory.episodes.get(eid_of(ask.key, ask.episode))
+        return ep is not None and ep.state != "deleted"
+
+    def _looked_up(self, asks: Sequence[RewardAsk], now: float) -> dict[RewardAsk, Standing]:
+        eids = {ask: eid_of(ask.key, ask.episode) for ask in asks}
+        idems = {ask.idempotency for ask in asks if ask.idempotency}
         with self.db.read() as tx:
-            state = tx.all(f"SELECT state FROM t_episodes WHERE eid {IN}", (list(with_tombs([eid])),))
-            if state == [("deleted",)]:
-                return "forgotten"
-            sql = "SELECT count(*), min(ts), sum(CASE WHEN idem = ? THEN 1 ELSE 0 END) FROM t_rewards WHERE eid = ?"
-            ((count, first, same),) = tx.all(sql, (idempotency or "", eid))
-            if not state:
-                gone = tx.all("SELECT 1 FROM t_expired WHERE eid = ?", (eid,))
-                if gone or (count and first < now - self.rules.orphan_ttl):
-                    return "late"
-        return RewardAck(stored=not (idempotency and same), known=bool(state))
+            asked = with_tombs(eids.values())
+            rows = tx.all(f"SELECT eid, state FROM t_episodes WHERE eid {IN}", (list(asked),))
+            states: dict[str, str] = {asked[eid]: state for eid, state in rows}
+            new = [eid for ask, eid in eids.items() if eid not in states and not ask.begun]
+            gone: set[str] = set()
+            if new:
+                old = f"SELECT eid FROM t_rewards WHERE eid {IN} GROUP BY eid HAVING min(ts) < ?"
+                gone = {eid for (eid,) in tx.all(old, (new, now - self.rules.orphan_ttl))}
+                gone |= {eid for (eid,) in tx.all(f"SELECT eid FROM t_expired WHERE eid {IN}", (new,))}
+            said: set[tuple[str, str]] = set()
+            if idems:
+                same = f"SELECT eid, idem FROM t_rewards WHERE eid {IN} AND idem {IN}"
+                said = {(eid, idem) for eid, idem in tx.all(same, ([*eids.values()], list(idems)))}
+        found: dict[RewardAsk, Standing] = {}
+        for ask, eid in eids.items():
+            if states.get(eid) == "deleted":
+                found[ask] = "forgotten"
+            elif eid in gone:
+                found[ask] = "late"
+            else:
+                found[ask] = RewardAck(stored=(eid, ask.idempotency) not in said, known=eid in states)
+        return found
 
     def split_of(self, key: str, episode: str) -> str | None:
         """None: the episode is unknown."""

@@ -51,7 +51,7 @@ class WaitQuery(Query):
 ROUTES = Routes()
 
 
-@ROUTES.add("GET", "/adapters", result=c.AdapterList)
+@ROUTES.add("GET", "/adapters", result=c.AdapterList, at_once=True)
 async def list_adapters(ctx: Ctx) -> web.StreamResponse:
     """Versions and where they stand."""
     registry = ctx.deps.registry

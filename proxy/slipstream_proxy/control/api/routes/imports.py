@@ -35,6 +35,7 @@ from slipstream_proxy.log.ids import text_of
 from slipstream_proxy.log.records import IMPORTED, CallHead, Kind
 from slipstream_proxy.store.tables import schema
 from slipstream_proxy.store.tables.driver import StoreError
+from slipstream_proxy.store.values import RewardAsk
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -274,7 +275,7 @@ def _rewards(ctx: Ctx, body: ImportIn) -> list[c.RewardIn]:
 
 
 async def _is_new(ctx: Ctx, key: str, episode: str, idempotency: str | None) -> bool:
-    ack = await ctx.deps.ask(ctx.deps.store.rewards.acknowledge, key, episode, idempotency, ctx.deps.now())
+    (ack,) = await ctx.deps.wait_for(ctx.deps.standings.ask([RewardAsk(key, episode, idempotency)]))
     return isinstance(ack, str) or bool(ack.stored)
 
 

@@ -110,7 +110,7 @@ def _decide(deps: Deps, asked: PinIn, rule: _Rule) -> PinAsk:
 
 async def _keep(deps: Deps, asks: Sequence[PinAsk]) -> list[Pin] | None:
     """The pins that count. None: the store is away or slow, and the agents do not wait for it."""
-    keeping = asyncio.ensure_future(deps.wait_for(deps.pins.pin(asks)))
+    keeping = asyncio.ensure_future(deps.wait_for(deps.pins.ask(asks)))
     if not (await asyncio.wait({keeping}, timeout=ENOUGH))[0]:
         keeping.add_done_callback(ignore)
         return None

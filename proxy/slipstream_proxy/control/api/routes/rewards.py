@@ -44,11 +44,11 @@ from slipstream_proxy.control.api.routes.episodes import (
     episode_of,
     unknown,
 )
-from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.status.funnel import unweighted_fix
 from slipstream_proxy.store.tables.small import AuditFilter
+from slipstream_proxy.store.values import RewardAsk, Standing
 
 CALL_PATIENCE = 2.0
 """Seconds that a reward of a call waits for the call to come from the spool into the store."""
@@ -63,6 +63,7 @@ scored = partial(
     query=KeyQuery,
     result=c.RewardAck,
     errors=(404, 409),
+    at_once=True,
 )
 
 
@@ -93,12 +94,13 @@ def _redacted(spec: str, body: c.FeedbackIn) -> c.FeedbackIn:
     return body.model_copy(update={name: after[f"feedback.{name}"] for name in said})
 
 
-async def _acknowledged(deps: Deps, key: str, episode: str, idempotency: str | None) -> c.RewardAck | Literal["late"]:
+async def _acknowledged(ctx: Ctx, key: str, episode: str, idempotency: str | None) -> c.RewardAck | Literal["late"]:
     """How the episode stands, as far as the store answers. Raises ``Problem`` 404: it was forgotten."""
-    ack: c.RewardAck | Literal["forgotten", "late"] = c.RewardAck(stored=True, known=False)
-    if deps.store_answers:
+    ack: Standing = c.RewardAck(stored=True, known=False)
+    if ctx.deps.store_answers:
         with _away_is_fine():  # the spool keeps what is said until the store answers
-            ack = await deps.ask(deps.store.rewards.acknowledge, key, episode, idempotency, deps.now())
+            asked = RewardAsk(key, episode, idempotency, ctx.begun)
+            (ack,) = await ctx.deps.wait_for(ctx.deps.standings.ask([asked]))
     if ack == "forgotten":
         fix = "leave it out: nothing about it is kept; new runs need a new id"
         raise Problem(404, f"episode {episode} was forgotten", field="path.episode", fix=fix)
@@ -111,7 +113,7 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
     check_reward(ctx.caller, body.name, body.source, deps.judges.written)
     episode = episode_of(ctx)
     key = await _owner(ctx, episode)
-    ack = await _acknowledged(deps, key, episode, body.key)
+    ack = await _acknowledged(ctx, key, episode, body.key)
     if ack == "late":
         text = f"no call of episode {episode} has come, and its rewards have waited long enough"
         fix = "check the episode's id (x-slipstream-episode of its replies); a reward waits reward.orphan_ttl seconds"
@@ -124,12 +126,13 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
     if ack.stored:
         reward = body.model_copy(update={"done": ends}).model_dump(mode="json")
         change = {"key": key, "episode": episode, "reward": reward}
-        await deps.mutate("reward", change, wait=10.0 if deps.store_answers else 0, id=ctx.write)
+        wait = 10.0 if deps.store_answers else 0
+        await deps.mutate("reward", change, wait=wait, id=ctx.write, soon=ack.known or ctx.begun)
     if body.source == "human" and ack.stored:
         # its name and number; the text of notes and edits stays with the reward, which may be forgotten
         detail = {"name": body.name, "value": body.value, "key": key, "edited": "edited" in body.meta}
         await deps.audit.note(ctx.caller.key, "label", episode, detail, write=ctx.write)
-    known, why = (True, None) if ack.known else await _known(ctx, key, episode)
+    known, why = (True, None) if ack.known or ctx.begun else await _known(ctx, key, episode)
     ack = ack.model_copy(update={"known": known})
     fixes = [why] if why else []
     words = c.words_in(body.name, body.meta)
@@ -151,13 +154,15 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
     body_required=False,
     result=c.RewardAck,
     errors=(404,),
+    at_once=True,
 )
 async def post_done(ctx: Ctx) -> web.StreamResponse:
     """End an episode: no more calls will come."""
     deps, key, episode = ctx.deps, ctx.owner(ctx.query.key), episode_of(ctx)
-    ack = await _acknowledged(deps, key, episode, None)
-    await deps.mutate("done", {"key": key, "episode": episode}, id=ctx.write)
-    known, fix = (True, None) if ack != "late" and ack.known else await _known(ctx, key, episode)
+    ack = await _acknowledged(ctx, key, episode, None)
+    there = ctx.begun or (ack != "late" and ack.known)
+    await deps.mutate("done", {"key": key, "episode": episode}, id=ctx.write, soon=there)
+    known, fix = (True, None) if there else await _known(ctx, key, episode)
     return ended_reply(reply(c.RewardAck(stored=True, known=known, fix=fix, done=True)))
 
 

@@ -95,7 +95,7 @@ async def _write_events(ctx: Ctx, response: web.StreamResponse, events: Sequence
         events = await deps.ask(deps.store.events.page, after, PAGE)
 
 
-@ROUTES.add("POST", "/training/events", (TRAINER, JUDGE), body=c.Event, result=Stored)
+@ROUTES.add("POST", "/training/events", (TRAINER, JUDGE), body=c.Event, result=Stored, at_once=True)
 async def post_event(ctx: Ctx) -> web.StreamResponse:
     """Add an event.
 

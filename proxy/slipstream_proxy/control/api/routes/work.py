@@ -4,6 +4,8 @@ shares with the engine.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pyarrow as pa
 from aiohttp import web
 
@@ -149,7 +151,7 @@ def arrow_bytes(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-@ROUTES.add("POST", "/batches/lease", (TRAINER,), body=c.BatchLeaseIn, responses={200: ARROW, 204: None})
+@ROUTES.add("POST", "/batches/lease", (TRAINER,), body=c.BatchLeaseIn, responses={200: ARROW, 204: None}, at_once=True)
 async def lease_batch(ctx: Ctx) -> web.StreamResponse:
     """A batch to train on, as an Arrow IPC stream; 204: not enough groups, or it is paused or out of its hours."""
     deps = ctx.deps
@@ -163,7 +165,10 @@ async def lease_batch(ctx: Ctx) -> web.StreamResponse:
     asked = body.model_copy(update={"model": body.model or deps.config.model_name, "min_groups": least})
     versions, live = deps.registry.versions(str(asked.model))
     async with deps.leasing:
-        leased: ArrowBatch | None = await deps.ask(deps.store.batches.lease, asked, versions, live, deps.now())
+        lease = partial(deps.ask, deps.store.batches.lease, asked, versions, live)
+        leased: ArrowBatch | None = await lease(deps.now())
+        if leased is None and await deps.mutations.settled():
+            leased = await lease(deps.now())
     if leased is None:
         return web.Response(status=204)
     told = {"batch": leased.id, "lease": leased.lease, "until": repr(leased.until)}
@@ -218,7 +223,9 @@ async def stop_training_again(ctx: Ctx) -> web.StreamResponse:
     return reply(c.TrainAgainStopped(groups=left))
 
 
-@ROUTES.add("POST", "/batches/{batch:" + ID + "}/ack", (TRAINER,), body=c.BatchAck, result=Stored, errors=(409,))
+@ROUTES.add(
+    "POST", "/batches/{batch:" + ID + "}/ack", (TRAINER,), body=c.BatchAck, result=Stored, errors=(409,), at_once=True
+)
 async def ack_batch(ctx: Ctx) -> web.StreamResponse:
     """Acknowledge a batch: it was trained on, or it goes back."""
     deps, batch = ctx.deps, ctx.path("batch")
@@ -244,7 +251,9 @@ async def ack_batch(ctx: Ctx) -> web.StreamResponse:
     return reply(Stored())
 
 
-@ROUTES.add("POST", "/batches/{batch:" + ID + "}/gaps", (TRAINER,), body=c.BatchGaps, result=Kept, errors=(409,))
+@ROUTES.add(
+    "POST", "/batches/{batch:" + ID + "}/gaps", (TRAINER,), body=c.BatchGaps, result=Kept, errors=(409,), at_once=True
+)
 async def take_gaps(ctx: Ctx) -> web.StreamResponse:
     """Report the gap between trainer and engine at each token. Only the newest are kept."""
     deps = ctx.deps
