@@ -67,8 +67,12 @@ def _change_core() -> None:
 
 
 def _change_worker() -> None:
-    from slipstream_vllm import versions
+    from slipstream_vllm import forks, versions
 
+    try:
+        forks.say_when_settled()
+    except (ImportError, AttributeError) as e:
+        log.debug("slipstream plugin does not say when the engine has its memory: %s", e)
     if versions.unsupported("core") is not None:
         return
     try:

@@ -8,6 +8,10 @@ the class is imported here. Where either fails or hangs, vLLM does as it did.
 **API servers.** vLLM starts several as new interpreters, and its engine waits until all have imported vLLM: 10 s. They
 are forked where the engine's process is (``VLLM_WORKER_MULTIPROC_METHOD=fork``, which vLLM itself takes back once CUDA
 is in use).
+
+**The trainer beside it.** vLLM measures the free memory of the GPU, so nobody else may take any until it has its own.
+From then on it compiles kernels and records graphs, 10 s and more. ``SLIPSTREAM_ENGINE_SETTLED`` names a file that is
+written at that moment: the trainer loads its model meanwhile.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import sys
 import time
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
+from pathlib import Path
 
 log = logging.getLogger("vllm.slipstream")
 PATIENCE = 60.0
@@ -117,6 +122,24 @@ class Starting:
         # vLLM names the folder in which they share their figures only after this process has imported the library
         vars(values)["ValueClass"] = values.get_value_class()  # type: ignore[no-untyped-call]
         return multiprocessing.get_context("fork")
+
+
+def say_when_settled() -> None:
+    """Raises ``ImportError`` or ``AttributeError`` if this vLLM has another worker."""
+    path = os.environ.get("SLIPSTREAM_ENGINE_SETTLED")
+    if path is None:
+        return
+    from vllm.v1.worker.gpu_worker import Worker
+
+    original = Worker.compile_or_warm_up_model
+
+    @functools.wraps(original)
+    def warm_up(self: Worker) -> object:
+        with contextlib.suppress(OSError):
+            Path(path).touch()
+        return original(self)
+
+    Worker.compile_or_warm_up_model = warm_up
 
 
 def install() -> None:

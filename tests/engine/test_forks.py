@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -42,6 +45,20 @@ def test_no_process_where_cuda_is_in_use(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     assert run(os.getpid) == os.getpid()
     assert run(lambda: 1 / 0) == "as before"
+
+
+def test_it_says_when_it_has_its_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    there = tmp_path / "engine.settled"
+    worker = type("Worker", (), {"compile_or_warm_up_model": lambda self: there.exists()})
+    before = worker.compile_or_warm_up_model
+    monkeypatch.setitem(sys.modules, "vllm.v1.worker.gpu_worker", SimpleNamespace(Worker=worker))
+    monkeypatch.delenv("SLIPSTREAM_ENGINE_SETTLED", raising=False)
+    forks.say_when_settled()
+    assert worker.compile_or_warm_up_model is before, "nobody asks"
+    monkeypatch.setenv("SLIPSTREAM_ENGINE_SETTLED", str(there))
+    forks.say_when_settled()
+    assert not there.exists()
+    assert worker().compile_or_warm_up_model() is True, "before it warms up"
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ def test_the_process_ends_politely_and_gives_its_lease_back(tiny, tmp_path) -> N
         config = make_config(tiny, tmp_path, min_groups=1)
         (tmp_path / "run.py").write_text(
             "import sys\nfrom slipstream.config import Config\nfrom slipstream_trainer.run.process import main\n"
-            "sys.exit(main(Config.model_validate_json(open(sys.argv[1]).read()), sys.argv[2]))\n"
+            "sys.exit(main(Config.model_validate_json(open(sys.argv[1]).read()), lambda: sys.argv[2]))\n"
         )
         (tmp_path / "config.json").write_text(config.model_dump_json())
         argv = [sys.executable, str(tmp_path / "run.py"), str(tmp_path / "config.json"), control.url]

@@ -68,7 +68,32 @@ def test_nothing_is_computed_ahead_where_lengths_are_compiled_late_or_not_at_all
     assert warm_up(trainer) == {}
     trainer.compiler = None
     assert warm_up(trainer) == {}
-    compute(trainer, 7)
+    compute(trainer, filler(7, trainer.vocab))
+
+
+def test_a_gpus_kernels_are_used_once_and_nothing_is_changed(trainer, monkeypatch) -> None:
+    scored = []
+    forward = trainer.forward
+
+    def noted(micro, work):
+        found = forward(micro, work)
+        scored.append(len(found[0]))
+        return found
+
+    monkeypatch.setattr(trainer, "forward", noted)
+    monkeypatch.setattr(warmup, "DIRECT_LIMIT", 1000 * trainer.vocab)
+    before = adapter_state(trainer.model)
+    warmup._use_once(trainer)
+    assert sum(scored) // 2 > 1000, "as many as take the kernel for many"
+    assert all(torch.equal(w, before[n]) for n, w in adapter_state(trainer.model).items())
+    assert not trainer.optimizer.state and all(p.grad is None for p in trainer.trained)
+
+    def full(micro, work):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(trainer, "forward", full)
+    warmup._use_once(trainer)
+    assert all(p.grad is None for p in trainer.trained)
 
 
 def test_a_row_that_cannot_be_computed_costs_nothing(trainer, monkeypatch) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli import build_parser, main
-from slipstream.cli.start.trainer import torchrun, waited_for
-from slipstream.shared.processes.proxy_file import announce_proxy
+from slipstream.cli.start.trainer import torchrun, wait_for_room, waited_for
+from slipstream.shared.processes.proxy_file import SETTLED_FILE, announce_proxy
 
 
 def test_without_a_model_there_is_nothing_to_train(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,6 +32,19 @@ def test_it_waits_for_the_proxy_of_its_data_folder(tmp_path: Path) -> None:
     announced = threading.Timer(0.1, announce_proxy, (tmp_path, "http://h:1"))
     announced.start()
     assert waited_for(tmp_path) == "http://h:1"
+
+
+def test_it_loads_its_model_once_the_engine_has_its_memory_or_a_proxy_runs(tmp_path: Path) -> None:
+    waiting = threading.Thread(target=wait_for_room, args=(tmp_path,), daemon=True)
+    waiting.start()
+    waiting.join(0.3)
+    assert waiting.is_alive()
+    (tmp_path / SETTLED_FILE).touch()
+    waiting.join(5)
+    assert not waiting.is_alive()
+    (tmp_path / SETTLED_FILE).unlink()
+    announce_proxy(tmp_path, "http://h:1")
+    wait_for_room(tmp_path)
 
 
 def test_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,7 @@ def _online(config: Config, *, once: bool, url: str | None, key: str | None) -> 
     from slipstream_trainer.run.worker import Worker
 
     if not once:
-        return main(config, url, key)
+        return main(config, lambda: url, key)
     with only_one(config.checkpoints_dir), Client(url, key) as client:
         worker = Worker(config, client, *start_trainer(config, client))
         try:

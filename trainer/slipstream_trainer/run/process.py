@@ -12,8 +12,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import torch
 import torch.distributed as dist
 
 from slipstream.client import Client
@@ -85,8 +87,12 @@ def follow(trainer: CapturedGRPOTrainer, gpu_lease: GpuLease) -> int:
             train(trainer, samples, pace, step, traffic)
 
 
-def main(config: Config, url: str | None = None, key: str | None = None) -> int:
-    """Train until told to stop. Raises ``StartError`` and ``ConfigError``; otherwise returns the exit code."""
+def main(config: Config, find: Callable[[], str | None], key: str | None = None) -> int:
+    """Train until told to stop. ``find``: the proxy's URL, as soon as there is one. The model is loaded before, where
+    no turn on the GPU has to be asked for.
+
+    Raises ``StartError`` and ``ConfigError``; otherwise returns the exit code.
+    """
     check_lora(config)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -95,9 +101,11 @@ def main(config: Config, url: str | None = None, key: str | None = None) -> int:
     try:
         if not is_first():
             return follow(*start_trainer(config, None))
-        with only_one(config.checkpoints_dir), Client(url, key) as client:
-            worker = lead(config, client, *start_trainer(config, client))
-            worker.handle_signals()
-            return worker.run()
+        with only_one(config.checkpoints_dir):
+            loaded = start_trainer(config, None) if torch.cuda.is_available() and not config.engine.share else None
+            with Client(find(), key) as client:
+                worker = lead(config, client, *(loaded or start_trainer(config, client)))
+                worker.handle_signals()
+                return worker.run()
     finally:
         leave()

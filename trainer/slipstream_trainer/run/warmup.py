@@ -21,14 +21,18 @@ import torch
 from slipstream.config import Config, load_config
 from slipstream_trainer.batch.layout import forest_width
 from slipstream_trainer.batch.work import Work
+from slipstream_trainer.model.compute import DIRECT_LIMIT
 from slipstream_trainer.step.selfcheck import filler
 from slipstream_trainer.step.step import plan_batch
 from slipstream_trainer.versions.checkpoint import random_state, set_random_state
 
 if TYPE_CHECKING:
+    from slipstream_trainer.batch.rows import Sample
     from slipstream_trainer.step.trainer import CapturedGRPOTrainer
 
 log = logging.getLogger(__name__)
+PART, MOST_ROWS = 64, 64
+"""Sampled tokens of a made-up run, and such runs at most, of which one use of all kernels is made."""
 
 
 def widths(budget: int) -> list[int]:
@@ -42,16 +46,20 @@ def widths(budget: int) -> list[int]:
 def warm_up(trainer: CapturedGRPOTrainer) -> dict[int, float]:
     """Compile for every length, shortest first. → Length → seconds; nothing where layers are not compiled, or late.
 
+    What is not compiled has kernels that a GPU loads, and some that are made, at their first use: these are used once.
     Weights, optimiser and random numbers stay as they were.
     """
+    state = random_state()
     if trainer.compiler is None or trainer.compiler.late or not trainer.forests:
+        if trainer.device.type == "cuda":
+            _use_once(trainer)
+            set_random_state(state)
         return {}
     took = {}
-    state = random_state()
     for width in widths(trainer.config.trainer.token_budget):
         start = time.monotonic()
         try:
-            compute(trainer, width)
+            compute(trainer, filler(width, trainer.vocab))
         except Exception as e:  # a step can do more than this: it tries again with less memory
             log.warning("rows of %d tokens could not be computed ahead, going on without: %s", width, e)
             trainer.model.zero_grad(set_to_none=True)
@@ -65,9 +73,19 @@ def warm_up(trainer: CapturedGRPOTrainer) -> dict[int, float]:
     return took
 
 
-def compute(trainer: CapturedGRPOTrainer, tokens: int) -> None:
+def _use_once(trainer: CapturedGRPOTrainer) -> None:
+    """With as many sampled tokens as take the kernel for many."""
+    rows = 2 + DIRECT_LIMIT // trainer.vocab // PART
+    try:
+        compute(trainer, *(filler(2 * PART + i, trainer.vocab, PART) for i in range(min(rows, MOST_ROWS))))
+    except Exception as e:  # a step can do more than this: it tries again with less memory
+        log.warning("no step was tried ahead, going on without: %s", e)
+        trainer.model.zero_grad(set_to_none=True)
+
+
+def compute(trainer: CapturedGRPOTrainer, *samples: Sample) -> None:
     """Forward, backward and a forward without gradients, as a step has them. Leaves no gradients."""
-    plan = plan_batch(trainer, [filler(tokens, trainer.vocab)])
+    plan = plan_batch(trainer, list(samples))
     trainer.checkpointing.choose(plan)
     work = Work.of(plan, trainer.device)
     for micro in plan.micro:
@@ -100,7 +118,7 @@ def main() -> None:
         trainer = one_layer(load_config(None, env={}, base=chosen), Path(folder))
         if trainer.compiler is not None:
             trainer.compiler.late = False
-        compute(trainer, order["width"])
+        compute(trainer, filler(order["width"], trainer.vocab))
 
 
 if __name__ == "__main__":

@@ -57,10 +57,10 @@ def two_and_a_half(vocab: int) -> list[Sample]:
     ]
 
 
-def filler(tokens: int, vocab: int) -> Sample:
+def filler(tokens: int, vocab: int, sampled: int = SCORED) -> Sample:
     """A made-up sample that computes ``tokens`` tokens, of which a few are sampled."""
     ids = np.random.default_rng(tokens).integers(0, vocab, tokens + 1).astype(np.int32)
-    scored = min(SCORED, tokens)
+    scored = min(sampled, tokens)
     zeros = np.zeros(scored, np.float32)
     return Sample("check", "task", "filler", "filler", 0, 0, ids[:-scored], ids[-scored:], zeros, 0.0, advantage=1.0)
 

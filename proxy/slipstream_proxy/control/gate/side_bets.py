@@ -265,7 +265,7 @@ GUARD_MARGIN, LEAST_MARGIN = 0.1, 0.01
 """Of the measure's range. Of a share that is rare with the control: that share, and no less than the second: one tool
 call of a hundred that fails may become two.
 """
-USUAL: Final = 0.5
+USUAL: Final = 0.25
 """Where more of the control's calls than these end by their length, the agent's own limit is what ends them, and that
 more do is no loss of quality: the reward says what such replies are worth.
 """

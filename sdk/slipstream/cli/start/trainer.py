@@ -10,7 +10,7 @@ from slipstream.cli.common import add_config, add_url, child_env, proxy_url, rea
 from slipstream.errors import StartError
 from slipstream.shared.functions import need
 from slipstream.shared.log import setup_logging
-from slipstream.shared.processes.proxy_file import running_proxy
+from slipstream.shared.processes.proxy_file import SETTLED_FILE, running_proxy
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +39,12 @@ def waited_for(root: Path) -> str:
     return url
 
 
+def wait_for_room(root: Path) -> None:
+    """Until the engine has its memory, or there is a proxy: the model can be loaded."""
+    while not (root / SETTLED_FILE).exists() and running_proxy(root) is None:
+        time.sleep(PAUSE)
+
+
 def run(args: argparse.Namespace) -> int:
     setup_logging()
     config = read_config(args, [f"trainer.model={args.model}"] if args.model else [])
@@ -52,4 +58,6 @@ def run(args: argparse.Namespace) -> int:
     url = None if args.wait else proxy_url(args)  # a folder of another user is told at once
     process = need("slipstream_trainer.run.process", "trainer")
     need("slipstream_trainer.run.start", "trainer")  # torch and TRL, before the wait
-    return int(process.main(config, url or waited_for(config.root), args.key))
+    if url is None:
+        wait_for_room(config.root)
+    return int(process.main(config, lambda: url or waited_for(config.root), args.key))

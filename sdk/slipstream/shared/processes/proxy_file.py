@@ -10,6 +10,8 @@ from slipstream.errors import StartError
 from slipstream.shared.processes.process import is_alive
 
 FILE = "proxy.json"
+SETTLED_FILE = "engine.settled"
+"""There once the engine of a stack has its memory, and lets the trainer take some."""
 
 
 def announce_proxy(root: Path, url: str) -> None:

@@ -82,7 +82,7 @@ def test_what_is_as_before_or_better_or_within_the_margin_freezes_nothing(name, 
     assert decision is Decision.ACCEPT and trial.alarm is None
 
 
-@pytest.mark.parametrize(("usual", "freezes"), [(0.35, True), (0.62, False)])
+@pytest.mark.parametrize(("usual", "freezes"), [(0.15, True), (0.44, False)])
 def test_replies_that_are_cut_off_anyway_freeze_nothing_when_more_are(usual, freezes):
     trial, decision = hacked("freeze", worse=0.85, usual=usual)
     assert trial.frozen == freezes and (decision is Decision.ACCEPT) != freezes
