@@ -54,18 +54,22 @@ def test_where_it_begins() -> None:
 
 
 def test_few_episodes_make_a_small_step() -> None:
-    assert [evidence(scored(n)) for n in (0, 16, 64, 128)] == [0.0, 0.25, 1.0, 1.0]
+    assert [evidence(scored(n)) for n in (0, 16, 64, 128, 1000)] == [0.0, 0.25, 1.0, 2.0, 2.0]
     assert evidence(scored(16, silent=100)) == 0.25, "episodes without an advantage are no evidence"
     full, quarter = StepPace().reach(AUTO, 2000, FULL, 0), StepPace().reach(AUTO, 2000, scored(16), 0)
     assert quarter.rate == pytest.approx(full.rate / 2)
     assert quarter.target_kl == pytest.approx(full.target_kl / 4)
+    twice = StepPace().reach(AUTO, 2000, scored(2 * ENOUGH), 0)
+    assert twice.rate == pytest.approx(full.rate * math.sqrt(2))
+    assert twice.target_kl == pytest.approx(full.target_kl * 2)
     by_hand = TrainerConfig(learning_rate=1e-4)
     assert StepPace().reach(by_hand, 2000, scored(1), 0).rate == 1e-4
 
 
 def test_a_step_moves_a_long_episode_by_one_nat() -> None:
     assert StepPace().reach(AUTO, 2000, scored(ENOUGH, 10), 0).target_kl == AUTO.target_kl
-    assert StepPace().reach(AUTO, 2000, scored(ENOUGH, 2000), 0).target_kl == pytest.approx(1 / 2000)
+    for episodes in (ENOUGH, 2 * ENOUGH):
+        assert StepPace().reach(AUTO, 2000, scored(episodes, 2000), 0).target_kl == pytest.approx(1 / 2000)
 
 
 def test_warm_up() -> None:

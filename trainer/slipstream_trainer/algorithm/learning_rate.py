@@ -33,7 +33,11 @@ EPISODE_NATS = 1.0
 ENOUGH = 64
 """Episodes with an advantage (eight groups of eight) that make a full step. From fewer the gradient is noisier: the
 rate falls with the square root of their share, as Adam's rate scales with the batch
-(https://arxiv.org/abs/2205.10287), and the target with the share.
+(https://arxiv.org/abs/2205.10287), and the target with the share. From more, both rise.
+"""
+MOST_STEPS = 2.0
+"""Full steps that one step is at most. A fast agent's batches are larger than 64 episodes: without this they move the
+policy less for each run than those of a slow one.
 """
 UP, DOWN = 1.25, 0.5
 """Largest changes of the rate in a step; a step that is undone divides it by up to four."""
@@ -76,11 +80,11 @@ class Reach:
 
 
 def evidence(scored: Scored) -> float:
-    """Share, up to 1, of the episodes that make a full step."""
+    """Episodes that teach, over those that make a full step: at most ``MOST_STEPS``."""
     teaches_T = scored.advantage_T != 0
     if scored.hinted_T is not None:
         teaches_T = teaches_T | scored.hinted_T
-    return min(1.0, len({*scored.unit_T[teaches_T].tolist()}) / ENOUGH)
+    return min(MOST_STEPS, len({*scored.unit_T[teaches_T].tolist()}) / ENOUGH)
 
 
 @dataclass(slots=True)
@@ -97,12 +101,12 @@ class StepPace:
     def reach(self, t: TrainerConfig, hidden: int, scored: Scored, applied: int) -> Reach:
         """For a batch, after ``applied`` steps. A rate that was set by hand does not depend on the batch."""
         share = evidence(scored)
-        per_token = min(t.target_kl, EPISODE_NATS * scored.units / max(1, scored.tokens))
+        episode = EPISODE_NATS * scored.units / max(1, scored.tokens)
         warm = min(1.0, (applied + 1) / t.warmup_steps) if t.warmup_steps else 1.0
         rate = start_rate(t, hidden) * self.scale * warm
         if steers(t):
             rate *= math.sqrt(share)
-        return Reach(rate, per_token * share)
+        return Reach(rate, min(t.target_kl * share, episode * min(1.0, share)))
 
     def resize(self, t: TrainerConfig, reach: Reach, kl: float, share: float = 1.0, full: float = math.inf) -> float:
         """What to multiply a step's length by; 1: it stays, as with a rate set by hand.
