@@ -66,7 +66,8 @@ def _end(work: Callable[[], int], patience: float) -> None:
     status = FAILED
     try:
         gc.disable()  # a collection would copy the parent's memory
-        for number in (signal.SIGALRM, signal.SIGINT, signal.SIGTERM):
+        signal.set_wakeup_fd(-1)  # an event loop's handlers would write to files that are closed here
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
         signal.alarm(max(1, round(patience)))
         for fd in range(3):

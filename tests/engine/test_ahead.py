@@ -88,6 +88,22 @@ def test_a_fork_keeps_no_socket_and_no_pipe(caplog: pytest.LogCaptureFixture) ->
     os.close(outward)
 
 
+def test_a_fork_has_no_handlers_of_an_event_loop(caplog: pytest.LogCaptureFixture) -> None:
+    def kept() -> int:
+        return (signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL) + (signal.set_wakeup_fd(-1) != -1)
+
+    inward, outward = os.pipe()
+    os.set_blocking(outward, False)
+    before, known = signal.signal(signal.SIGCHLD, lambda *_: None), signal.set_wakeup_fd(outward)
+    try:
+        assert "compiled 0 kernels ahead" in finish(kept, caplog)
+    finally:
+        signal.set_wakeup_fd(known)
+        signal.signal(signal.SIGCHLD, before)
+        os.close(inward)
+        os.close(outward)
+
+
 def test_each_kernel_has_a_fork_of_its_own_and_they_wait_for_a_core(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
