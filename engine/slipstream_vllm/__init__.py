@@ -12,6 +12,7 @@ does this:
   Calls to a model with a tokenizer of Mistral's own are answered.
 - ``whole_adapters``: an adapter of which vLLM would ignore a part is refused.
 - ``forks``: vLLM starts sooner, because it does not import itself anew for each of its processes.
+- ``ahead``: on a GPU, because the kernels that a start needs are compiled while it loads the model.
 
 With a vLLM that it does not know it changes nothing and logs so once.
 """
@@ -50,6 +51,12 @@ def _change_start() -> None:
         forks.install()
     except (ImportError, AttributeError) as e:
         log.debug("slipstream plugin leaves the start as it is: %s", e)
+    try:
+        from slipstream_vllm import ahead
+
+        ahead.install()
+    except (ImportError, AttributeError) as e:
+        log.debug("slipstream plugin compiles no kernels ahead: %s", e)
 
 
 def _change_core() -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -49,7 +50,7 @@ def test_no_process_where_cuda_is_in_use(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_it_says_when_it_has_its_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     there = tmp_path / "engine.settled"
-    worker = type("Worker", (), {"compile_or_warm_up_model": lambda self: there.exists()})
+    worker: Any = type("Worker", (), {"compile_or_warm_up_model": lambda self: there.exists()})
     before = worker.compile_or_warm_up_model
     monkeypatch.setitem(sys.modules, "vllm.v1.worker.gpu_worker", SimpleNamespace(Worker=worker))
     monkeypatch.delenv("SLIPSTREAM_ENGINE_SETTLED", raising=False)
