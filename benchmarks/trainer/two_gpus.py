@@ -78,11 +78,11 @@ def make(folder: Path, shape: str) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def used() -> list[int]:
-    """MiB in use on each GPU."""
+def used(gpus: str) -> list[int]:
+    """MiB in use on each of these GPUs."""
     try:
         out = subprocess.run(
-            ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+            ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id", gpus],
             capture_output=True, text=True, check=True,
         ).stdout  # fmt: skip
     except (OSError, subprocess.CalledProcessError):
@@ -100,7 +100,7 @@ async def watch(stack: Stack, trainer: subprocess.Popen[bytes], args: argparse.N
         await asyncio.sleep(0.5)
         events = await asyncio.to_thread(stack.events)
         steps = [e["data"] for e in events if e["kind"] == "step"]
-        most = [max(pair) for pair in zip(most, await asyncio.to_thread(used) or most, strict=False)]
+        most = [max(pair) for pair in zip(most, await asyncio.to_thread(used, args.gpus) or most, strict=False)]
     seconds = time.monotonic() - began
     load.stop.set()
     await running
@@ -116,7 +116,10 @@ async def watch(stack: Stack, trainer: subprocess.Popen[bytes], args: argparse.N
 
 
 def run(name: str, model: Path, args: argparse.Namespace) -> dict[str, Any]:
-    layout = LAYOUTS[name]
+    layout, gpus = LAYOUTS[name], args.gpus.split(",")
+    of_engine, of_trainer = (
+        ",".join(gpus[int(n)] for n in chosen.split(",")) for chosen in (layout.engine_gpus, layout.trainer_gpus)
+    )
     own = [f"engine.args={json.dumps([*args.engine_arg, *layout.engine_args])}"]
     settings = [*(s for s in share.SETTINGS if s != "engine.share=true"), *layout.settings, *args.set]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -124,14 +127,14 @@ def run(name: str, model: Path, args: argparse.Namespace) -> dict[str, Any]:
         settings += [f"data_dir={folder}", f"engine.model={model}"]
         end, began = time.monotonic() + args.timeout, time.monotonic()
         chosen = [*settings, *own, "trainer.enabled=false"]
-        stack = Stack(launch(["up"], chosen, logs[0], CUDA_VISIBLE_DEVICES=layout.engine_gpus), logs[0], "")
+        stack = Stack(launch(["up"], chosen, logs[0], CUDA_VISIBLE_DEVICES=of_engine), logs[0], "")
         running = [stack.process]
         try:
             if not stack.ready(end):
                 return {"problem": "`slipstream up` was not ready", "said": logs[0].read_text(errors="replace")[-600:]}
             ready = time.monotonic() - began
             argv = ["trainer", "--url", stack.url, "--processes", str(layout.processes)]
-            trainer = launch(argv, settings, logs[1], CUDA_VISIBLE_DEVICES=layout.trainer_gpus)
+            trainer = launch(argv, settings, logs[1], CUDA_VISIBLE_DEVICES=of_trainer)
             running.append(trainer)
             found = {"ready_s": ready} | asyncio.run(watch(stack, trainer, args, end))
             if not found["steps"]:
@@ -145,6 +148,7 @@ def run(name: str, model: Path, args: argparse.Namespace) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=h200.SHAPES, default="14b")
+    parser.add_argument("--gpus", default="0,1", help="the two of them")
     parser.add_argument("--layouts", default=",".join(LAYOUTS))
     parser.add_argument("--model", type=Path, help="a model of one's own, instead of a shape")
     parser.add_argument("--work", default="/tmp/slipstream-two-gpus", help="where the model is made")
