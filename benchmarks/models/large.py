@@ -34,9 +34,12 @@ def make(folder: Path, store: str | None = None, shape: dict[str, Any] | None = 
     template = template_of("qwen2_5")
     tokenizer = tokenizer_of(template, run(template))
     tokenizer.eos_token = end_of(tokenizer)
+    shape = shape or SHAPE
+    # vLLM's LoRA takes no vocabulary that is smaller than the hidden size
+    tokenizer.add_tokens([f"<{n}>" for n in range(len(tokenizer), shape["hidden_size"])])
     described = Qwen2Config(
         vocab_size=len(tokenizer), tie_word_embeddings=False, bos_token_id=None, pad_token_id=0, eos_token_id=tokenizer.eos_token_id,
-        **(shape or SHAPE),
+        **shape,
     )  # fmt: skip
     torch.manual_seed(7)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):

@@ -51,7 +51,7 @@ class Layout:
 LAYOUTS = {
     "apart": Layout("0", "1", ["engine.gpu_memory=0.9"]),
     "turns": Layout("0,1", "0,1", ["engine.share=true", "trainer.sharding=fsdp2"], ["--tensor-parallel-size", "2"], 2),
-    "replicas": Layout("0,1", "0,1", [], ["--data-parallel-size", "2"], 2),
+    "replicas": Layout("0,1", "0,1", ["engine.gpu_memory=0.45"], ["--data-parallel-size", "2"], 2),
 }
 
 CHAT = (

@@ -28,9 +28,11 @@ _installed: set[str] = set()
 
 
 def parts_of(process: str) -> list[str]:
-    """What is changed in a process of vLLM, by its name. The main process can be an API server and an engine core."""
+    """What is changed in a process of vLLM, by its name. The main process can be an API server and an engine core, and
+    a fork of it has what it has: vLLM loads no plugin twice.
+    """
     if process == "MainProcess":
-        return ["start", "core", "lora", "api"]
+        return ["start", "core", "lora", "worker", "api"]
     if process.startswith("ApiServer"):
         return ["api"]
     return ["core", "lora", "worker"] if process.startswith("EngineCore") else ["lora", "worker"]

@@ -12,6 +12,7 @@ from slipstream_proxy.control.observe.audit import AuditTrail
 from slipstream_proxy.control.observe.boards import SidecarActivity, TrainingSchedule, TrainingSwitch
 from slipstream_proxy.control.storage.access import StoreAccess
 from slipstream_proxy.control.storage.feed import EndlessReplies, Feed
+from slipstream_proxy.control.storage.mutation_log import Together
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.adapters.fleet import AdapterRegistrar, Fleet
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from slipstream_proxy.control.shared.token_text import TokenTexter
     from slipstream_proxy.control.storage.access import CaseKeeper
     from slipstream_proxy.control.storage.forgetter import Forgetter
-    from slipstream_proxy.control.storage.mutation_log import Together
     from slipstream_proxy.store.values import Pin, PinAsk, RewardAsk, Standing
 
 
@@ -53,13 +53,13 @@ class Deps(StoreAccess):
     judges: JudgeBoard
     texter: TokenTexter
     forgetter: Forgetter
-    pins: Together[PinAsk, Pin]
-    standings: Together[RewardAsk, Standing]
     cases: CaseKeeper
     replays: ReplayGate
     siblings: SiblingSampler
     audit: AuditTrail = field(init=False)
     schedule: TrainingSchedule = field(init=False)
+    pins: Together[PinAsk, Pin] = field(init=False)
+    standings: Together[RewardAsk, Standing] = field(init=False)
     switch: TrainingSwitch = field(default_factory=TrainingSwitch)
     feed: Feed = field(default_factory=Feed)
     endless: EndlessReplies = field(default_factory=EndlessReplies)
@@ -77,6 +77,8 @@ class Deps(StoreAccess):
     def __post_init__(self) -> None:
         self.audit = AuditTrail(self, self.endless)
         self.schedule = TrainingSchedule(self.config.trainer.schedule, self.engines.busy)
+        self.pins = Together(lambda asks: self.store.pins.pin_many(asks))
+        self.standings = Together(lambda asks: self.store.rewards.acknowledge(asks, self.now()))
 
     def notify(self) -> None:
         """Wake whoever waits for ``changed``."""

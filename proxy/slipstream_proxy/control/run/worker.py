@@ -45,7 +45,7 @@ from slipstream_proxy.control.shared.token_text import TokenTexter
 from slipstream_proxy.control.storage.access import CaseKeeper, StoreAccess
 from slipstream_proxy.control.storage.forgetter import Forgetter
 from slipstream_proxy.control.storage.ingester import CONTROL
-from slipstream_proxy.control.storage.mutation_log import Mutations, Together
+from slipstream_proxy.control.storage.mutation_log import Mutations
 from slipstream_proxy.control.storage.spool_reader import Item
 from slipstream_proxy.control.storage.store_handle import StoreHandle, StoreHealth, probe_of
 from slipstream_proxy.log.ids import new_id
@@ -117,8 +117,6 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         judges=JudgeBoard(config.judge.name, config.judge.names),
         texter=TokenTexter(config),
         forgetter=Forgetter(stores, config.store.archive),
-        pins=Together(lambda asks: stores.require().pins.pin_many(asks)),  # noqa: PLW0108 - the store is opened later
-        standings=Together(lambda asks: stores.require().rewards.acknowledge(asks, access.now())),
         cases=cases,
         replays=replays,
         siblings=SiblingSampler(access, writer, registry, engines, replays, metrics),

@@ -61,6 +61,7 @@ def add(app: web.Application, deps: Deps) -> None:
         return web.json_response(await pins_of(deps, asked))
 
     async def metrics(_: web.Request) -> web.StreamResponse:
+        await deps.mutations.settled()
         return web.Response(
             body=await scrape.text(), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"}
         )
