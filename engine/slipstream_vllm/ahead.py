@@ -90,7 +90,7 @@ def start(work: Callable[[], int]) -> threading.Thread:
     def wait() -> None:
         with contextlib.suppress(ChildProcessError):
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            count, took = status if 0 <= status < FAILED else "no", time.monotonic() - began
+            count, took = status if 0 <= status < FAILED else "not all", time.monotonic() - began
             log.debug("slipstream plugin compiled %s kernels ahead in %.1f s", count, took)
 
     thread = threading.Thread(target=wait, name="kernels-ahead", daemon=True)
