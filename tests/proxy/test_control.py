@@ -84,6 +84,18 @@ async def test_who_asks_goes_along(start, control, tmp_path):
     assert secret not in str(seen)
 
 
+async def test_the_control_plane_learns_which_episodes_have_begun(start, control):
+    proxy = await start()
+    seen = await control(proxy.config.socket)
+    call = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    await ask(proxy, "POST", "/v1/chat/completions", json=call, headers={"x-slipstream-episode": "here"})
+    for name in ("here", "nowhere"):
+        mine = {"x-slipstream-begun": "1"}  # a client's own says nothing
+        await ask(proxy, "POST", f"/slipstream/v1/episodes/{name}/rewards", json={"value": 1}, headers=mine)
+    begun = {path.split("/")[4]: "x-slipstream-begun" in fields for _, path, fields, _ in seen if "/rewards" in path}
+    assert begun == {"here": True, "nowhere": False}
+
+
 async def test_a_body_that_does_not_come_is_not_waited_for(start, control):
     proxy = await start(proxy={"header_timeout": 0.2})
     await control(proxy.config.socket)

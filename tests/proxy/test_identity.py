@@ -455,6 +455,20 @@ async def test_a_session_is_an_episode_unless_a_tag_names_one(start, fake):
     assert [h["x-slipstream-episode"] for _, h, _ in plain] == ["x", "y", "x"]
 
 
+def test_each_worker_knows_which_episodes_have_begun(tmp_path):
+    mine, other = (EpisodeMemory(shared=SharedTable(tmp_path / "table", 60.0)) for _ in range(2))
+    alone = EpisodeMemory()
+    for memory in (mine, alone):
+        assert not memory.has_begun("-", "e")
+        memory.of("-", Tags(episode="e"), None)
+        assert memory.has_begun("-", "e")
+    assert other.has_begun("-", "e")
+    assert not other.has_begun("k", "e") and not other.has_begun("-", "e~2")
+    mine.finish("-", "e")
+    assert mine.of("-", Tags(episode="e"), None).id == "e~2"
+    assert other.has_begun("-", "e~2") and mine.has_begun("-", "e~2")
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_run_whose_history_was_rewritten_goes_on_by_its_last_reply(shared, tmp_path):
     episodes = EpisodeMemory(shared=SharedTable(tmp_path / "table", 60.0) if shared else None)

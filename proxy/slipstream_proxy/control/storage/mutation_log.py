@@ -87,7 +87,7 @@ class Mutations:
 
     async def settled(self) -> bool:
         """Wait until the store has what nobody waited for. → Whether there was any."""
-        if not (behind := set(self._behind)):
+        if not (behind := {one for one in self._behind if not one.done()}):
             return False
         await self._applied(behind, 10.0)
         return True

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.support.plane import until
 
@@ -34,6 +36,30 @@ async def test_a_reward_right_after_the_reply_knows_its_episode(plane):
         await plane.call(f"e{n}")
         status, ack = await plane.ask("POST", f"/episodes/e{n}/rewards", {"value": 1.0})
         assert (status, ack["known"], ack["fix"]) == (200, True, None)
+
+
+async def test_a_reward_is_answered_before_the_store_has_it_and_read_after(plane):
+    await plane.call("e1")
+    headers = {**plane.as_(), "x-slipstream-begun": "1"}
+    for value in (0.0, 1.0):
+        async with plane.deps.ingester._lock:  # the store takes nothing meanwhile
+            asked = plane.client.post("/slipstream/v1/episodes/e1/rewards", json={"value": value}, headers=headers)
+            reply = await asyncio.wait_for(asked, 5)
+            assert (reply.status, (await reply.json())["known"]) == (200, True)
+        _, body = await plane.ask("GET", "/episodes/e1")
+        assert body["reward"] == value
+
+
+async def test_the_same_reward_twice_in_a_row_counts_once(plane):
+    await plane.call("e1")
+    headers = {**plane.as_(), "x-slipstream-begun": "1"}
+    said = []
+    for value in (0.5, 0.9):
+        body = {"value": value, "key": "once"}
+        reply = await plane.client.post("/slipstream/v1/episodes/e1/rewards", json=body, headers=headers)
+        said.append((await reply.json())["stored"])
+    assert said == [True, False]
+    assert (await plane.ask("GET", "/episodes/e1"))[1]["reward"] == 0.5
 
 
 async def test_a_reward_before_its_episode_says_whether_one_is_on_the_way(plane):

@@ -97,6 +97,8 @@ def _redacted(spec: str, body: c.FeedbackIn) -> c.FeedbackIn:
 async def _acknowledged(ctx: Ctx, key: str, episode: str, idempotency: str | None) -> c.RewardAck | Literal["late"]:
     """How the episode stands, as far as the store answers. Raises ``Problem`` 404: it was forgotten."""
     ack: Standing = c.RewardAck(stored=True, known=False)
+    if idempotency:  # the same reward may have been sent a moment ago
+        await ctx.deps.mutations.settled()
     if ctx.deps.store_answers:
         with _away_is_fine():  # the spool keeps what is said until the store answers
             asked = RewardAsk(key, episode, idempotency, ctx.begun)
