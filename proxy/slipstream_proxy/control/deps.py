@@ -77,7 +77,7 @@ class Deps(StoreAccess):
     def __post_init__(self) -> None:
         self.audit = AuditTrail(self, self.endless)
         self.schedule = TrainingSchedule(self.config.trainer.schedule, self.engines.busy)
-        self.pins = Together(lambda asks: self.store.pins.pin_many(asks))  # noqa: PLW0108 - the store may be opened later
+        self.pins = Together(lambda asks: self.store.pins.pin_many(asks))  # noqa: PLW0108 - opened later
         self.standings = Together(lambda asks: self.store.rewards.acknowledge(asks, self.now()))
 
     def notify(self) -> None:
