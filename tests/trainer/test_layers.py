@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.support.tiny import make_config, make_trainer
 
-from slipstream_trainer.model.compute import LIST, PAYS, UNCOMPILED, VARIANTS, LayerCompiler, compile_layers
+from slipstream_trainer.model.compute import LIST, PAYS, PAYS_HERE, UNCOMPILED, VARIANTS, LayerCompiler, compile_layers
 from slipstream_trainer.model.memory import decoder_layers
 
 
@@ -113,7 +113,18 @@ def test_a_process_that_does_not_end_is_ended(make, monkeypatch) -> None:
     assert (compiler.failed, compiler.process) == ({1024}, None)
 
 
-def test_several_processes_compile_every_length_that_comes_up(make) -> None:
+def test_several_processes_compile_what_pays_themselves(make) -> None:
+    compiler = make()
+    compiler.beside = False
+    compiler.note(batch(1024, 3072), PAYS_HERE)
+    assert compiler.switch(1, 3072) == UNCOMPILED, "three quarters of it"
+    compiler.note(batch(1024, 3072), PAYS_HERE)
+    assert compiler.switch(1, 3072) == "eager" == compiler.base.config._attn_implementation
+    assert compiler.switch(1, 1024) == UNCOMPILED
+    assert compiler.process is None
+
+
+def test_where_one_attention_is_taken_every_length_that_comes_up_is_compiled(make) -> None:
     compiler = make()
     compiler.late = False
     assert compiler.switch(3, 77) == "eager"

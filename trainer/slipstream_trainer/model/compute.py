@@ -47,6 +47,8 @@ PAYS = 10.0
 """Seconds that rows of one length have taken uncompiled before it is compiled: about half of what compiling takes. A
 length that comes up rarely is never compiled.
 """
+PAYS_HERE = 60.0
+"""The same where no other process compiles, and several that train together wait meanwhile."""
 LIMIT = 600.0
 """Seconds after which a process that compiles is ended."""
 UNCOMPILED = "sdpa"
@@ -71,17 +73,26 @@ def capped(model: type[PreTrainedModel] | PreTrainedModel) -> bool:
 class LayerCompiler:
     """Computes a micro-batch by compiled layers or by the layers as they are.
 
-    ``late``: lengths are compiled when that pays. Else every length is, when it first comes up.
+    ``late``: lengths are compiled when that pays. Else every length is, when it first comes up. ``beside``: another
+    process compiles. Else this one does, at the length's next pass.
     """
 
     def __init__(
-        self, base: PreTrainedModel, layers: Sequence[torch.nn.Module], config: Config, folder: Path, *, late: bool
+        self,
+        base: PreTrainedModel,
+        layers: Sequence[torch.nn.Module],
+        config: Config,
+        folder: Path,
+        *,
+        late: bool,
+        beside: bool = True,
     ) -> None:
         self.base, self.layers, self.config, self.folder = base, layers, config, folder
         self.attention = str(base.config._attn_implementation)
         """Of compiled layers."""
         self.uncompiled = "eager" if capped(base) else UNCOMPILED
         self.late = late and self._takes(self.uncompiled)
+        self.beside = beside
         self.ready: set[int] = set()
         self.spent: dict[int, float] = defaultdict(float)
         """Length → seconds that its rows have taken uncompiled."""
@@ -95,7 +106,7 @@ class LayerCompiler:
         compile_layers(layers)
         self._calls = [layer._compiled_call_impl for layer in layers]
         self._on = True
-        self._due = self._known() if self.late else []
+        self._due = self._known() if self.late and beside else []
 
     def _takes(self, attention: str) -> bool:
         """Does the model's class let its attention change?"""
@@ -144,6 +155,9 @@ class LayerCompiler:
 
     def look(self) -> None:
         """Take over what is compiled, and begin with what is due. Returns at once."""
+        if not self.beside:
+            self.ready |= {width for width, spent in self.spent.items() if spent >= PAYS_HERE}
+            return
         if self.process is not None:
             code = self.process.poll()
             if code is None:

@@ -1,5 +1,5 @@
 """The compiler's work apart from the steps, on made-up tokens: rows of one length in a process of its own
-(``layers.py``), or of every length at the start where several processes train together.
+(``compute.py``), or of every length at the start where the model's class has one attention alone.
 
 The process has one layer of the model: equal layers share their code, so what it leaves in the compiler's cache serves
 all. It needs the memory of that layer and of the embeddings.
@@ -51,7 +51,7 @@ def warm_up(trainer: CapturedGRPOTrainer) -> dict[int, float]:
     """
     state = random_state()
     if trainer.compiler is None or trainer.compiler.late or not trainer.forests:
-        if trainer.device.type == "cuda":
+        if trainer.device.type == "cuda" and trainer.world == 1:
             _use_once(trainer)
             set_random_state(state)
         return {}
