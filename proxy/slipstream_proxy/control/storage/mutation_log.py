@@ -34,6 +34,8 @@ def _storable(value: Any) -> Any:
 
 MOST_BEHIND = 128
 """Changes that the store may be behind before their senders wait for it."""
+LONGEST_READ = 5.0
+"""Seconds that who reads waits for them."""
 
 
 class Mutations:
@@ -89,7 +91,7 @@ class Mutations:
         """Wait until the store has what nobody waited for. → Whether there was any."""
         if not (behind := {one for one in self._behind if not one.done()}):
             return False
-        await self._applied(behind, 10.0)
+        await self._applied(behind, LONGEST_READ)
         return True
 
     async def _applied(self, applied: set[asyncio.Future[None]], wait: float) -> None:

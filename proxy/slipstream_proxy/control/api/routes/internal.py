@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import TypedDict
@@ -61,7 +62,8 @@ def add(app: web.Application, deps: Deps) -> None:
         return web.json_response(await pins_of(deps, asked))
 
     async def metrics(_: web.Request) -> web.StreamResponse:
-        await deps.mutations.settled()
+        with contextlib.suppress(TimeoutError):  # whoever scrapes has seconds only, and comes again
+            await asyncio.wait_for(asyncio.shield(deps.mutations.settled()), 1.0)
         return web.Response(
             body=await scrape.text(), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"}
         )
