@@ -8,6 +8,7 @@ async def test_metrics_are_there_and_bounded(plane):
     await plane.call("e1")
     await plane.seen("e1")
     await plane.ask("POST", "/episodes/e1/rewards", {"value": 0.5})
+    assert (await plane.seen("e1"))["reward"] == 0.5
     write_adapter(plane.config.adapters_dir / "tiny@1")
     await plane.ask("POST", "/adapters?wait=30", {"path": "tiny@1"})
     await plane.ask(

@@ -132,7 +132,7 @@ class CallSearch:
     def page(self, tx: Tx, wanted: EpisodeFilter, where_of: Where) -> Found:
         """Up to ``wanted.limit`` episodes. It looks back for about ``wanted.patience`` seconds."""
         if wanted.q is not None and _CALL_ID.fullmatch(wanted.q.strip().upper()):
-            wanted = self._of_call(tx, wanted, wanted.q.strip().upper())
+            wanted = self._of_call(tx, wanted, wanted.q.strip())
         until = time.monotonic() + wanted.patience
         found: list[Candidate] = []
         size, cursor = FIRST, wanted.cursor
@@ -169,9 +169,12 @@ class CallSearch:
             wanted = replace(wanted, cursor=page.next)
 
     def _of_call(self, tx: Tx, wanted: EpisodeFilter, call: str) -> EpisodeFilter:
-        """An id of a call (``x-slipstream-call``) finds its episode at once."""
+        """An id of a call (``x-slipstream-call``) finds its episode at once, in whatever case it was copied."""
+        ids = [call.lower(), call.upper()]
         eids = [
-            eid for table in self.days.tables(tx) for (eid,) in tx.all(f"SELECT eid FROM {table} WHERE id = ?", (call,))
+            eid
+            for table in self.days.tables(tx)
+            for (eid,) in tx.all(f"SELECT DISTINCT eid FROM {table} WHERE id {IN}", (ids,))
         ]
         return replace(wanted, q=None, among=eids) if eids else wanted
 

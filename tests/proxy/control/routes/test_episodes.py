@@ -77,6 +77,16 @@ async def test_a_reward_may_come_before_its_episode(plane):
     await until(lambda: _reward(plane, "early", 1.0))
 
 
+@pytest.mark.parametrize("what", ["rewards", "done"])
+async def test_what_has_not_begun_is_not_over(plane, what):
+    body = {"value": 1.0} if what == "rewards" else {}
+    url = f"/slipstream/v1/episodes/early/{what}"
+    reply = await plane.client.post(url, json=body, headers=plane.as_())
+    said = await reply.json()
+    assert (said["known"], said["done"]) == (False, True)
+    assert "x-slipstream-done" not in reply.headers, "its first call would be another run's"
+
+
 async def _reward(plane, episode, value):
     return (await plane.seen(episode))["reward"] == value
 

@@ -61,8 +61,6 @@ def add(app: web.Application, deps: Deps) -> None:
         return web.json_response(await pins_of(deps, asked))
 
     async def metrics(_: web.Request) -> web.StreamResponse:
-        with contextlib.suppress(TimeoutError):  # whoever scrapes has seconds only, and comes again
-            await asyncio.wait_for(asyncio.shield(deps.mutations.settled()), 1.0)
         return web.Response(
             body=await scrape.text(), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"}
         )

@@ -144,7 +144,8 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
         mine = "the words train; of the thumb: " if words else ""
         fixes.append(mine + unweighted_fix(body.name, deps.config.reward.weights))
     ack = ack.model_copy(update={"fix": "; ".join(fixes) or None})
-    return ended_reply(reply(ack.model_copy(update={"done": True}))) if ends else reply(ack)
+    answer = reply(ack.model_copy(update={"done": ends}))
+    return ended_reply(answer) if ends and known else answer  # what has not begun is not over: its first call joins
 
 
 @ROUTES.add(
@@ -165,7 +166,8 @@ async def post_done(ctx: Ctx) -> web.StreamResponse:
     there = ctx.begun or (ack != "late" and ack.known)
     await deps.mutate("done", {"key": key, "episode": episode}, id=ctx.write, soon=there)
     known, fix = (True, None) if there else await _known(ctx, key, episode)
-    return ended_reply(reply(c.RewardAck(stored=True, known=known, fix=fix, done=True)))
+    answer = reply(c.RewardAck(stored=True, known=known, fix=fix, done=True))
+    return ended_reply(answer) if known else answer
 
 
 async def _of_eval(ctx: Ctx, key: str, episode: str) -> bool:

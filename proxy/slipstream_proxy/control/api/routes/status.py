@@ -113,9 +113,11 @@ async def post_event(ctx: Ctx) -> web.StreamResponse:
     return reply(Stored())
 
 
-@ROUTES.add("GET", "/status", result=c.Status)
+@ROUTES.add("GET", "/status", result=c.Status, at_once=True)
 async def get_status(ctx: Ctx) -> web.StreamResponse:
     """The state of everything, and why there is no training step yet."""
+    with contextlib.suppress(TimeoutError):  # it is what people look at while the store takes nothing
+        await asyncio.wait_for(asyncio.shield(ctx.deps.mutations.settled()), 0.5)
     status = await status_of(ctx.deps)
     return reply(status.model_copy(update={"scopes": sorted(ctx.caller.scopes)}))
 
