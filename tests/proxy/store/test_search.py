@@ -57,10 +57,10 @@ def test_words_phrases_and_what_is_no_text(filled):
 
 def test_a_calls_id_finds_its_run_however_it_is_written(store):
     ids = {"a": "06614a61804798403b60000002", "b": "01J9ZQ0F5Y3T8W6V2K7M4N1PQR"}  # a worker's, and an import's
-    for name, id in ids.items():
-        store.ingest([call(name, id=id, **said("words"))], {})
-    for name, id in ids.items():
-        assert found(store, id) == found(store, id.upper()) == found(store, f" {id.lower()} ") == name
+    for name, call_id in ids.items():
+        store.ingest([call(name, id=call_id, **said("words"))], {})
+    for name, call_id in ids.items():
+        assert found(store, call_id) == found(store, call_id.upper()) == found(store, f" {call_id.lower()} ") == name
 
 
 def test_with_other_filters(filled):
