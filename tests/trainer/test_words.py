@@ -252,6 +252,10 @@ def test_words_go_a_share_of_the_way_to_the_teacher() -> None:
     assert goes(1e-4) == goes(0.08, 0 * half_T) == goes(0.08, own=TrainerConfig(learning_rate=1e-4)) == t.target_kl
     assert goes(0.69) == pytest.approx(t.max_kl / TOO_FAR)
     assert goes(0.69, own=TrainerConfig(max_kl=9.0)) == pytest.approx(WAY * 0.69)
+    many = make_plan([sample(f"e{n}", [3], [4] * 4) for n in range(2 * ENOUGH)]).scored
+    many.advantage_T[:] = 1.0
+    every_T = torch.ones(len(many.advantage_T))
+    assert goes(0.69, every_T, scored=many) == pytest.approx(t.max_kl / TOO_FAR), "from however many runs"
 
 
 def test_the_same_words_are_gone_over_until_the_step_is_full(tmp_path) -> None:

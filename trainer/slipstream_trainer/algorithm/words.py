@@ -64,7 +64,7 @@ def further(t: TrainerConfig, reach: Reach, scored: Scored, weight_T: torch.Tens
     share = evidence(replace(scored, hinted_T=heard_T)) / evidence(scored)
     near = share * reach.target_kl
     most = min(WAY * apart, EPISODE_NATS * scored.units / max(1, scored.tokens), t.max_kl / TOO_FAR)
-    enough = evidence(replace(scored, hinted_T=heard_T, advantage_T=0 * scored.advantage_T))
+    enough = min(1.0, evidence(replace(scored, hinted_T=heard_T, advantage_T=0 * scored.advantage_T)))
     more = max(0.0, most * enough - near) * float(heard_T.mean())
     return Reach(reach.rate * share**0.5, near + more)
 
