@@ -40,7 +40,7 @@ def make(tiny, tmp_path):
     base.set_attn_implementation("eager")
 
     def made() -> Compiler:
-        return Compiler(base, decoder_layers(base), config, tmp_path / "trainer", late=True)
+        return Compiler(base, decoder_layers(base), config, tmp_path / "trainer", beside=True)
 
     return made
 

@@ -21,10 +21,11 @@ from slipstream_trainer.step.selfcheck import filler
 
 @pytest.fixture
 def trainer(tiny, tmp_path, monkeypatch):
-    """As one of several processes on a GPU has it; the layers stay as they are."""
+    """As a GPU has it for a class that takes one attention alone; the layers stay as they are."""
     monkeypatch.setattr("slipstream_trainer.model.compute.compile_layers", lambda _: None)
     made = make_trainer(make_config(tiny, tmp_path, token_budget=3000))
-    made.compiler = LayerCompiler(made.base, decoder_layers(made.base), made.config, tmp_path, late=False)
+    made.compiler = LayerCompiler(made.base, decoder_layers(made.base), made.config, tmp_path, beside=True)
+    made.compiler.late = False
     made.forests = True
     return made
 

@@ -73,25 +73,18 @@ def capped(model: type[PreTrainedModel] | PreTrainedModel) -> bool:
 class LayerCompiler:
     """Computes a micro-batch by compiled layers or by the layers as they are.
 
-    ``late``: lengths are compiled when that pays. Else every length is, when it first comes up. ``beside``: another
-    process compiles. Else this one does, at the length's next pass.
+    ``late``: lengths are compiled when that pays. Where the model's class lets its attention not change, every length
+    is, when it first comes up. ``beside``: another process compiles. Else this one does, at the length's next pass.
     """
 
     def __init__(
-        self,
-        base: PreTrainedModel,
-        layers: Sequence[torch.nn.Module],
-        config: Config,
-        folder: Path,
-        *,
-        late: bool,
-        beside: bool = True,
+        self, base: PreTrainedModel, layers: Sequence[torch.nn.Module], config: Config, folder: Path, *, beside: bool
     ) -> None:
         self.base, self.layers, self.config, self.folder = base, layers, config, folder
         self.attention = str(base.config._attn_implementation)
         """Of compiled layers."""
         self.uncompiled = "eager" if capped(base) else UNCOMPILED
-        self.late = late and self._takes(self.uncompiled)
+        self.late = self._takes(self.uncompiled)
         self.beside = beside
         self.ready: set[int] = set()
         self.spent: dict[int, float] = defaultdict(float)
@@ -106,7 +99,7 @@ class LayerCompiler:
         compile_layers(layers)
         self._calls = [layer._compiled_call_impl for layer in layers]
         self._on = True
-        self._due = self._known() if self.late and beside else []
+        self._due = self._known() if self.late else []
 
     def _takes(self, attention: str) -> bool:
         """Does the model's class let its attention change?"""

@@ -90,7 +90,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
         self.checkpointing = Checkpointing(base, layers, self.device, config.trainer.checkpointing)
         self.compiler: LayerCompiler | None = None
         if self.attention == "flex_attention" and config.trainer.compile:
-            self.compiler = LayerCompiler(base, layers, config, output, late=True, beside=self.world == 1)
+            self.compiler = LayerCompiler(base, layers, config, output, beside=self.world == 1)
             self.compiler.check = self._check_compiled
         self.remove_callback(PrinterCallback)  # steps are logged
         self.create_optimizer()
