@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.access.hosts import AllowedHosts
     from slipstream_proxy.data.engines.control_link import ControlLink
     from slipstream_proxy.data.episode.memory import EpisodeMemory
+    from slipstream_proxy.json_types import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -56,16 +57,16 @@ class ControlRoutes:
         self._timeout = timeout
         self._sending: set[asyncio.Task[aiohttp.ClientResponse]] = set()
 
-    def _auth(self, request: web.BaseRequest, path: str) -> str:
+    def _auth(self, request: web.BaseRequest, path: str) -> JsonObject:
         """Who asks, for the control plane. The page itself needs no key: it asks for one."""
         headers = first_fields(request)
         if self._admission.open:
             key = ANYONE
         elif credential(headers)[0] is None and (path in _PAGE or path.startswith("/static/")):
-            return json.dumps({"key": "-", "scopes": []})
+            return {"key": "-", "scopes": []}
         else:
             key, _ = self._admission.who(headers)
-        return json.dumps({"key": key.id, "scopes": list(key.scopes), "made": key.created})
+        return {"key": key.id, "scopes": list(key.scopes), "made": key.created}
 
     async def forward(self, request: web.BaseRequest) -> web.StreamResponse:
         """Bodies are streamed both ways: adapter uploads, and NDJSON that never ends."""
@@ -79,13 +80,13 @@ class ControlRoutes:
         for name in {n for n in headers if n.lower() in _CREDENTIALS or n.lower().startswith("x-slipstream-")}:
             headers.popall(name, None)
         headers.popall("content-encoding", None)  # what is read of the body is unpacked
-        headers["x-slipstream-auth"] = auth
+        headers["x-slipstream-auth"] = json.dumps(auth)
         url = URL(f"http://control{request.rel_url.raw_path_qs}", encoded=True)
         posted = request.method == "POST"
         ending = _ENDING.match(path) if posted else None
         once = ending or (posted and _NOTED.match(path))
         if ending:
-            key = request.query.get("key") or json.loads(auth)["key"]
+            key = request.query.get("key") or auth["key"]
             episode = id_of(text_of(unquote_to_bytes(ending[1])))
             if self._episodes.has_begun(key, episode):
                 headers["x-slipstream-begun"] = "1"

@@ -1,4 +1,6 @@
-"""Which proxy runs on a data folder: the proxy's parent writes ``proxy.json``, everybody else reads it."""
+"""Which proxy runs on a data folder: the proxy's parent writes ``proxy.json``, everybody else reads it. Beside it, an
+engine says that it has its memory.
+"""
 
 from __future__ import annotations
 

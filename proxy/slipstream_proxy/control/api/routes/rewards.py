@@ -125,16 +125,17 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
         raise Problem(404, f"episode {episode} has no call {body.call}", field="body.call", fix=fix)
     # the spool keeps the decision itself: a replay under other weights ends the same episodes
     ends = body.ends({name for name, weight in deps.config.reward.weights.items() if weight})
+    there = ack.known or ctx.begun
     if ack.stored:
         reward = body.model_copy(update={"done": ends}).model_dump(mode="json")
         change = {"key": key, "episode": episode, "reward": reward}
         wait = 10.0 if deps.store_answers else 0
-        await deps.mutate("reward", change, wait=wait, id=ctx.write, soon=ack.known or ctx.begun)
+        await deps.mutate("reward", change, wait=wait, id=ctx.write, soon=there)
     if body.source == "human" and ack.stored:
         # its name and number; the text of notes and edits stays with the reward, which may be forgotten
         detail = {"name": body.name, "value": body.value, "key": key, "edited": "edited" in body.meta}
         await deps.audit.note(ctx.caller.key, "label", episode, detail, write=ctx.write)
-    known, why = (True, None) if ack.known or ctx.begun else await _known(ctx, key, episode)
+    known, why = (True, None) if there else await _known(ctx, key, episode)
     ack = ack.model_copy(update={"known": known})
     fixes = [why] if why else []
     words = c.words_in(body.name, body.meta)
