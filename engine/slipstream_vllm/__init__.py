@@ -79,9 +79,9 @@ def _change_worker() -> None:
     from slipstream_vllm import forks, versions
 
     try:
-        forks.say_when_settled()
+        forks.warm_up_sooner()
     except (ImportError, AttributeError) as e:
-        log.debug("slipstream plugin does not say when the engine has its memory: %s", e)
+        log.debug("slipstream plugin leaves the engine's warm-up as it is: %s", e)
     if versions.unsupported("core") is not None:
         return
     try:

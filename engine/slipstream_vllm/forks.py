@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import logging
 import multiprocessing
 import os
@@ -124,19 +125,21 @@ class Starting:
         return multiprocessing.get_context("fork")
 
 
-def say_when_settled() -> None:
-    """Raises ``ImportError`` or ``AttributeError`` if this vLLM has another worker."""
-    path = os.environ.get("SLIPSTREAM_ENGINE_SETTLED")
-    if path is None:
-        return
+def warm_up_sooner() -> None:
+    """What is there is left out when garbage is collected: vLLM collects for each graph that it records, and looks
+    through all its libraries' objects each time. Raises ``ImportError`` or ``AttributeError`` if this vLLM has another
+    worker.
+    """
     from vllm.v1.worker.gpu_worker import Worker
 
     original = Worker.compile_or_warm_up_model
 
     @functools.wraps(original)
     def warm_up(self: Worker) -> object:
-        with contextlib.suppress(OSError):
-            Path(path).touch()
+        if path := os.environ.get("SLIPSTREAM_ENGINE_SETTLED"):
+            with contextlib.suppress(OSError):
+                Path(path).touch()
+        gc.freeze()  # vLLM does, too, when it has warmed up
         return original(self)
 
     Worker.compile_or_warm_up_model = warm_up

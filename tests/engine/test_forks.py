@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -49,17 +50,18 @@ def test_no_process_where_cuda_is_in_use(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_it_says_when_it_has_its_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    there = tmp_path / "engine.settled"
-    worker: Any = type("Worker", (), {"compile_or_warm_up_model": lambda self: there.exists()})
-    before = worker.compile_or_warm_up_model
+    there, frozen = tmp_path / "engine.settled", gc.get_freeze_count()
+    worker: Any = type("Worker", (), {"compile_or_warm_up_model": lambda self: (there.exists(), gc.get_freeze_count())})
     monkeypatch.setitem(sys.modules, "vllm.v1.worker.gpu_worker", SimpleNamespace(Worker=worker))
-    monkeypatch.delenv("SLIPSTREAM_ENGINE_SETTLED", raising=False)
-    forks.say_when_settled()
-    assert worker.compile_or_warm_up_model is before, "nobody asks"
-    monkeypatch.setenv("SLIPSTREAM_ENGINE_SETTLED", str(there))
-    forks.say_when_settled()
-    assert not there.exists()
-    assert worker().compile_or_warm_up_model() is True, "before it warms up"
+    forks.warm_up_sooner()
+    try:
+        monkeypatch.delenv("SLIPSTREAM_ENGINE_SETTLED", raising=False)
+        told, cold = worker().compile_or_warm_up_model()
+        assert not told and cold > frozen, "nobody asks"
+        monkeypatch.setenv("SLIPSTREAM_ENGINE_SETTLED", str(there))
+        assert worker().compile_or_warm_up_model()[0], "before it warms up"
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.slow

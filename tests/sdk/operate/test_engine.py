@@ -191,20 +191,31 @@ def test_how_many_api_servers(
     assert (after(command.argv, "--api-server-count") if several else "1") == str(expected)
 
 
+SMALL = {"hidden_size": 576, "architectures": ["LlamaForCausalLM"]}
+HYBRID = {"hidden_size": 1024, "architectures": ["FalconH1ForCausalLM"]}
+WHOLE, PARTS = "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"
+
+
 @pytest.mark.parametrize(
-    ("described", "flags", "compiles"),
+    ("described", "flags", "graphs"),
     [
-        ({"hidden_size": 576}, (), False),
-        ({"text_config": {"hidden_size": 1024}}, (), False),
-        ({"hidden_size": 2048}, (), True),
-        ({}, (), True),
-        ({"hidden_size": 576}, ('engine.args=["-O2"]',), True),
-        ({"hidden_size": 576}, ('engine.args=["--max-cudagraph-capture-size", "8"]',), True),
+        (SMALL, (), PARTS),
+        ({"text_config": {"hidden_size": 1024}, "architectures": ["LlavaForConditionalGeneration"]}, (), WHOLE),
+        (HYBRID, (), WHOLE),
+        ({"hidden_size": 576}, (), WHOLE),
+        (SMALL | {"hidden_size": 2048}, (), None),
+        ({}, (), None),
+        (SMALL, ('engine.args=["-O2"]',), None),
+        (SMALL, ('engine.args=["--max-cudagraph-capture-size", "8"]',), None),
     ],
 )
 def test_a_small_model_starts_without_vllms_compiler(
-    tmp_path: Path, described: dict[str, object], flags: tuple[str, ...], compiles: bool
+    tmp_path: Path, described: dict[str, object], flags: tuple[str, ...], graphs: str | None
 ) -> None:
+    """Its steps are recorded whole where they only decode, and in parts where it has attention layers alone."""
     model = folder(tmp_path, "m", described | {"model_type": "llama"})
-    argv = engine_command(config(f"engine.model={model}", *flags), gpu=True).argv
-    assert ("--compilation-config" not in argv) == compiles
+    command = engine_command(config(f"engine.model={model}", *flags), gpu=True)
+    assert ("--compilation-config" in command.argv) == (graphs is not None)
+    assert (command.env.get("VLLM_USE_BREAKABLE_CUDAGRAPH") == "1") == (graphs == PARTS)
+    if graphs:
+        assert json.loads(after(command.argv, "--compilation-config"))["cudagraph_mode"] == graphs

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slipstream.config import Config
@@ -153,21 +153,36 @@ def api_servers(config: Config, *, gpu: bool) -> int:
 
 SMALL = 1024
 """Hidden size of models that vLLM's compiler does not make faster: a core that launches their kernels is what they wait
-for, and graphs of whole decode steps launch them at once.
+for, and graphs launch them at once. Without it vLLM starts half a minute sooner on an H100. A model of 7B answers 4 to
+10 % fewer tokens a second.
 """
 GRAPHS = [1, 2, 4, 8, *range(16, 64, 16), *range(64, 256, 32), *range(256, 513, 64)]
 """Numbers of streams for which such a model's steps are recorded as graphs; a step between two of them is filled up to
 the next. vLLM's own 51 take longer to record, and a small model's step takes as long for 40 streams as for 48."""
-UNCOMPILED = json.dumps({"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": GRAPHS})
-"""Starts half a minute sooner on an H100. A model of 7B answers 4 to 10 % fewer tokens a second with it."""
+RECORDED = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Gemma3ForCausalLM")
+"""Classes of small models whose steps with a prompt in them are recorded, too: all but attention, which a graph would
+take for that of the prompt that it was recorded with. vLLM leaves out attention alone, so that a layer of another kind,
+which keeps a state, would compute with another call's. Each of these was tried on a GPU.
+"""
+BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"
+"""vLLM's own way to record them without its compiler."""
 COMPILES = ("--compilation-config", "-cc", "-O", "--enforce-eager", "--cudagraph", "--max-cudagraph")
 
 
-def compiled(config: Config, described: Mapping[str, object]) -> bool:
-    """Whether vLLM compiles the model of this ``config.json``, or as ``engine.args`` say."""
-    hidden = _text_part(described).get("hidden_size")
+def graphs_for(config: Config, described: Mapping[str, object]) -> dict[str, object] | None:
+    """How the steps of the model of this ``config.json`` are recorded. None: vLLM compiles it, or as ``engine.args``
+    say.
+    """
+    hidden, classes = _text_part(described).get("hidden_size"), _classes(described)
     said = any(arg.startswith(COMPILES) for arg in config.engine.args)
-    return said or not isinstance(hidden, int) or hidden > SMALL
+    if said or not isinstance(hidden, int) or hidden > SMALL:
+        return None
+    parts = classes and all(name in RECORDED for name in classes) and os.environ.get(BREAKABLE, "1") == "1"
+    return {
+        "mode": 0,
+        "cudagraph_mode": "FULL_AND_PIECEWISE" if parts else "FULL_DECODE_ONLY",
+        "cudagraph_capture_sizes": GRAPHS,
+    }
 
 
 def delta_net(described: Mapping[str, object]) -> bool:
@@ -238,6 +253,31 @@ GRAMMAR = (
 )
 
 
+Part = tuple[list[str], dict[str, str], list[str]]
+"""Arguments, variables, and what is said of them."""
+
+
+def _on_gpu(config: Config, described: Mapping[str, object]) -> Iterator[Part]:
+    engine = config.engine
+    memory = engine.gpu_memory or (0.45 if config.trainer.enabled and not engine.share else 0.9)
+    said = f"GPU memory for vLLM: {memory:.0%}" + ("" if memory > 0.5 else ", the rest for the trainer")
+    # vLLM starts its engine's process anew by default, which imports it a second time: 20 s on an H100's host
+    method = {"VLLM_WORKER_MULTIPROC_METHOD": os.environ.get("VLLM_WORKER_MULTIPROC_METHOD", "fork")}
+    yield ["--gpu-memory-utilization", str(memory)], method, [said]
+    if graphs := graphs_for(config, described):
+        own = {} if graphs["cudagraph_mode"] == "FULL_DECODE_ONLY" else {BREAKABLE: "1"}
+        said = "small model: vLLM does not compile it, so that it starts sooner"
+        yield ["--compilation-config", json.dumps(graphs)], own, [said]
+    if engine.share:
+        yield ["--enable-sleep-mode"], {}, ["one GPU for both: vLLM sleeps while the trainer steps"]
+
+
+def _on_cpu(config: Config, described: Mapping[str, object]) -> Iterator[Part]:
+    yield ["--enforce-eager", "--block-size", "32"], _cpu_env(), ["no GPU: vLLM on the CPU"]
+    if config.engine.dtype == "auto" and delta_net(described):
+        yield [], {}, ["its linear attention computes in bfloat16 alone on a CPU, and so does vLLM"]
+
+
 def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
     """How vLLM is started for this configuration. Raises ``StartError`` for a model that cannot be."""
     engine = config.engine
@@ -273,24 +313,10 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
         )
     if servers > 1:
         says.append(f"API servers: {servers}")
-    if gpu:
-        memory = engine.gpu_memory or (0.45 if config.trainer.enabled and not engine.share else 0.9)
-        argv += ["--gpu-memory-utilization", str(memory)]
-        says.append(f"GPU memory for vLLM: {memory:.0%}" + ("" if memory > 0.5 else ", the rest for the trainer"))
-        if not compiled(config, described):
-            argv += ["--compilation-config", UNCOMPILED]
-            says.append("small model: vLLM does not compile it, so that it starts sooner")
-        # vLLM starts its engine's process anew by default, which imports it a second time: 20 s on an H100's host
-        env["VLLM_WORKER_MULTIPROC_METHOD"] = os.environ.get("VLLM_WORKER_MULTIPROC_METHOD", "fork")
-        if engine.share:
-            argv.append("--enable-sleep-mode")
-            says.append("one GPU for both: vLLM sleeps while the trainer steps")
-    else:
-        argv += ["--enforce-eager", "--block-size", "32"]
-        env |= _cpu_env()
-        says.append("no GPU: vLLM on the CPU")
-        if engine.dtype == "auto" and delta_net(described):
-            says.append("its linear attention computes in bfloat16 alone on a CPU, and so does vLLM")
+    for more, own_env, why in (_on_gpu if gpu else _on_cpu)(config, described):
+        argv += more
+        env |= own_env
+        says += why
     if engine.share:
         env["VLLM_SERVER_DEV_MODE"] = "1"  # the sleep routes; the proxy lets nobody through to them
     if folder.is_dir():
