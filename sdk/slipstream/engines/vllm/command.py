@@ -156,9 +156,9 @@ SMALL = 1024
 for, and graphs launch them at once. Without it vLLM starts half a minute sooner on an H100. A model of 7B answers 4 to
 10 % fewer tokens a second.
 """
-GRAPHS = [1, 2, 4, 8, *range(16, 64, 16), *range(64, 256, 32), *range(256, 513, 64)]
-"""Numbers of streams for which such a model's steps are recorded as graphs; a step between two of them is filled up to
-the next. vLLM's own 51 take longer to record, and a small model's step takes as long for 40 streams as for 48."""
+GRAPHS = [1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048]
+"""Numbers of tokens for which such a model's steps are recorded as graphs; a step between two of them is filled up to
+the next. vLLM's own 51 take longer to record, and a small model's step takes as long for 40 tokens as for 64."""
 RECORDED = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Gemma3ForCausalLM")
 """Classes of small models whose steps with a prompt in them are recorded, too: all but attention, which a graph would
 take for that of the prompt that it was recorded with. vLLM leaves out attention alone, so that a layer of another kind,
