@@ -253,13 +253,18 @@ GRAMMAR = (
 )
 
 
+ALONE, BY_TURNS, BESIDE = 0.9, 0.85, 0.45
+"""Shares of the GPU's memory for vLLM. What it takes for graphs and for other GPUs comes on top: 4 GiB of 79 for a model
+of 32B. Between its turns the trainer keeps its adapter, its optimiser and CUDA's context there: 3 to 5 GiB for that
+model."""
 Part = tuple[list[str], dict[str, str], list[str]]
 """Arguments, variables, and what is said of them."""
 
 
 def _on_gpu(config: Config, described: Mapping[str, object]) -> Iterator[Part]:
     engine = config.engine
-    memory = engine.gpu_memory or (0.45 if config.trainer.enabled and not engine.share else 0.9)
+    beside = ALONE if not config.trainer.enabled else BY_TURNS if engine.share else BESIDE
+    memory = engine.gpu_memory or beside
     said = f"GPU memory for vLLM: {memory:.0%}" + ("" if memory > 0.5 else ", the rest for the trainer")
     # vLLM starts its engine's process anew by default, which imports it a second time: 20 s on an H100's host
     method = {"VLLM_WORKER_MULTIPROC_METHOD": os.environ.get("VLLM_WORKER_MULTIPROC_METHOD", "fork")}
