@@ -117,17 +117,25 @@ def fields(reply: httpx.Response) -> dict[str, str]:
     return {k: v for k, v in reply.headers.items() if k not in _HOP and not k.startswith("x-slipstream-")}
 
 
+def apart(ours: Any, theirs: Any) -> str:
+    """Where the two first differ, for who reads it without pytest."""
+    mine, other = (x if isinstance(x, str) else json.dumps(x) for x in (ours, theirs))
+    at = next((i for i, (a, b) in enumerate(zip(mine, other, strict=False)) if a != b), min(len(mine), len(other)))
+    begin = max(0, at - 40)
+    return f"through the proxy …{mine[begin : at + 40]}…, bare …{other[begin : at + 40]}…"
+
+
 def same(engine: Any, proxy: Any, path: str, body: dict[str, Any]) -> httpx.Response:
     """A few tries: floating-point sums, and with them a token, may come out otherwise when the engine's batch or prefix cache differ."""
     for last in (False, False, False, True):
         direct, through = ask(engine.url, path, body), ask(proxy.url, path, body)
         assert through.status_code == direct.status_code
-        assert fields(through) == fields(direct)
+        assert fields(through) == fields(direct), apart(fields(through), fields(direct))
         if said(through) == said(direct):
             break
         if last and isinstance(said(direct), dict):
             gist = joined if path.endswith("completions") else merged
             assert gist(through.text) == gist(direct.text)
         elif last:
-            assert said(through) == said(direct)
+            assert said(through) == said(direct), apart(said(through), said(direct))
     return through
