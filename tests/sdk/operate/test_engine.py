@@ -111,10 +111,12 @@ def test_on_a_gpu_the_memory_is_split_with_the_trainer() -> None:
 
 
 def test_one_gpu_for_both_takes_turns() -> None:
-    command = engine_command(config("engine.model=Qwen/Qwen3-4B", "engine.share=true"), gpu=True)
-    assert "--enable-sleep-mode" in command.argv
-    assert command.env["VLLM_SERVER_DEV_MODE"] == "1"
-    assert after(command.argv, "--gpu-memory-utilization") == "0.85"
+    shared = ("engine.model=Qwen/Qwen3-4B", "engine.share=true")
+    for more in ((), ("trainer.enabled=false",)):  # the trainer is started beside it, as several processes are
+        command = engine_command(config(*shared, *more), gpu=True)
+        assert "--enable-sleep-mode" in command.argv
+        assert command.env["VLLM_SERVER_DEV_MODE"] == "1"
+        assert after(command.argv, "--gpu-memory-utilization") == "0.85"
 
 
 def test_the_key_is_not_on_the_command_line() -> None:

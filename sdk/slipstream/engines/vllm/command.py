@@ -263,8 +263,7 @@ Part = tuple[list[str], dict[str, str], list[str]]
 
 def _on_gpu(config: Config, described: Mapping[str, object]) -> Iterator[Part]:
     engine = config.engine
-    beside = ALONE if not config.trainer.enabled else BY_TURNS if engine.share else BESIDE
-    memory = engine.gpu_memory or beside
+    memory = engine.gpu_memory or (BY_TURNS if engine.share else BESIDE if config.trainer.enabled else ALONE)
     said = f"GPU memory for vLLM: {memory:.0%}" + ("" if memory > 0.5 else ", the rest for the trainer")
     # vLLM starts its engine's process anew by default, which imports it a second time: 20 s on an H100's host
     method = {"VLLM_WORKER_MULTIPROC_METHOD": os.environ.get("VLLM_WORKER_MULTIPROC_METHOD", "fork")}
