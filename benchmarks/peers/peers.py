@@ -52,13 +52,14 @@ from watching import groups_lost
 
 from slipstream.shared.machine import bytecode_env, free_port
 
-GROUP, WINDOW = 8, 64
-"""Runs of a task; runs whose mean reward is a point of the curve, on both sides."""
+GROUP, WINDOW, SHOWN = 8, 64, 192
+"""Runs of a task; runs whose mean reward is a point of the curve, on both sides; and of a picture's line."""
 LAST = 0.2
 """The share of TRL's runs, the last ones, whose mean is its final reward."""
 SHARE = 0.9
 
 SIDES = ("trl", "slipstream")
+COLORS = {"slipstream": "C0", "trl": "C1"}
 GRACE = 10.0
 """Seconds that running runs, and TRL's step in hand, have at the limit."""
 ENOUGH = threading.Event()
@@ -246,12 +247,12 @@ def their_curve(text: str, began: float, end: float) -> dict[str, Any]:
     return {"curve": curve, "steps": len(log), "first_step_s": log[0][0] - began}
 
 
-def smooth(curve: Curve) -> list[tuple[float, int, int, float]]:
-    """(Seconds, runs so far, sampled tokens so far, mean reward of the last ``WINDOW`` runs)."""
+def smooth(curve: Curve, window: int = WINDOW) -> list[tuple[float, int, int, float]]:
+    """(Seconds, runs so far, sampled tokens so far, mean reward of the last ``window`` runs)."""
     rewards, sampled = [r for _, r, _ in curve], list(itertools.accumulate(n for _, _, n in curve))
     return [
-        (curve[i - 1][0], i, sampled[i - 1], statistics.fmean(rewards[i - WINDOW : i]))
-        for i in range(WINDOW, len(curve) + 1, WINDOW // 4)
+        (curve[i - 1][0], i, sampled[i - 1], statistics.fmean(rewards[i - window : i]))
+        for i in range(window, len(curve) + 1, window // 4)
     ]
 
 
@@ -289,8 +290,8 @@ def figures(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def plot(mine: dict[str, Any], theirs: dict[str, Any], path: Path) -> None:
-    """Reward against seconds, runs and sampled tokens."""
+def plot(parts: list[dict[str, Any]], path: Path) -> None:
+    """Reward against seconds, runs and sampled tokens: a row for each task, a line for each seed and side."""
     try:
         import matplotlib as mpl
     except ImportError:
@@ -298,30 +299,37 @@ def plot(mine: dict[str, Any], theirs: dict[str, Any], path: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, grid = plt.subplots(1, 3, figsize=(14, 4), sharey=True)
-    for column, (axes, label) in enumerate(
-        zip(grid, ("seconds since the process began", "runs", "sampled tokens"), strict=True)
-    ):
-        for name, side in (("Slipstream", mine), ("TRL", theirs)):
-            points = smooth(side["curve"])
-            axes.plot([p[column] for p in points], [p[3] for p in points], label=name)
-        axes.set(xlabel=label, xscale="log" if column else "linear")
-    grid[0].set(ylabel=f"mean reward of {WINDOW} runs")
-    grid[0].legend()
+    tasks = list(dict.fromkeys(part["task"] for part in parts))
+    figure, grid = plt.subplots(
+        len(tasks), 3, figsize=(14, 1 + 3 * len(tasks)), sharey="row", sharex="col", squeeze=False
+    )
+    for row, task in zip(grid, tasks, strict=True):
+        for part in (part for part in parts if part["task"] == task):
+            for side, color in COLORS.items():
+                points = smooth(part[side]["curve"], SHOWN)
+                for column, axes in enumerate(row):
+                    axes.plot([p[column] for p in points], [p[3] for p in points], color, lw=1)
+        row[0].set(ylabel=f"{task}: mean reward of {SHOWN} runs")
+    grid[0][0].legend(handles=[mpl.lines.Line2D([], [], color=c, label=side) for side, c in COLORS.items()])
+    for column, label in enumerate(("seconds since the process began", "runs", "sampled tokens")):
+        grid[-1][column].set(xlabel=label, xscale="log" if column else "linear")
     figure.tight_layout()
     figure.savefig(path, dpi=80)
     plt.close(figure)
 
 
-def merged(files: list[Path]) -> dict[str, Any]:
-    """Results of several tasks and seeds, and the worst of each figure."""
+def merged(files: list[Path], out: Path) -> dict[str, Any]:
+    """Results of several tasks and seeds, and the worst of each figure. A picture of all curves lies beside ``out``."""
     parts = [json.loads(file.read_text()) for file in files]
     worst = {}
     most = ("first_step_s", "to_90_vs_trl", "runs_vs_trl", "moved_episodes", "groups_lost", "engine_gap")
     for name, pick in (*((name, max) for name in most), ("final_vs_trl", min)):
         values = [p["figures"].get(name) for p in parts]
         worst[name] = None if None in values else pick(values)
-    return {"worst": worst, "parts": [{k: p[k] for k in ("task", "seed", "figures", "versions")} for p in parts]}
+    found = {"worst": worst, "parts": [{k: p[k] for k in ("task", "seed", "figures", "versions")} for p in parts]}
+    out.write_text(json.dumps(found, indent=1) + "\n")
+    plot(parts, out.with_suffix(".png"))
+    return found
 
 
 def one_gpu(
@@ -366,8 +374,7 @@ def side_by_side(args: argparse.Namespace) -> int:
         thread.join()
     files = [args.out / f"peers-{task}-{seed}.json" for task, seed in pairs]
     there = [file for file in files if file.is_file()]
-    found = merged(there)
-    (args.out / "peers.json").write_text(json.dumps(found, indent=1) + "\n")
+    found = merged(there, args.out / "peers.json")
     print(json.dumps(found["worst"] | {"pairs": len(there), "of": len(files)}))
     return int(len(there) < len(files))
 
@@ -398,9 +405,7 @@ def main() -> int:
     """Returns the exit code: 1 where a side has no runs."""
     args = arguments()
     if args.merge:
-        found = merged(args.merge)
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
-        print(json.dumps(found["worst"]))
+        print(json.dumps(merged(args.merge, args.out)["worst"]))
         return 0
     args.out.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -426,7 +431,7 @@ def main() -> int:
             said[task] = figures(mine, theirs)
             whole = {"task": task, "seed": args.seed, "figures": said[task], "versions": mine["versions"]}
             (args.out / f"{name}.json").write_text(json.dumps(whole | {"slipstream": mine, "trl": theirs}) + "\n")
-            plot(mine, theirs, args.out / f"{name}.png")
+            plot([whole | {"slipstream": mine, "trl": theirs}], args.out / f"{name}.png")
     print(json.dumps(said))
     return int(empty or any("problem" in x for x in said.values()))
 

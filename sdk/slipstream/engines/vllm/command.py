@@ -159,10 +159,10 @@ for, and graphs launch them at once. Without it vLLM starts half a minute sooner
 GRAPHS = [1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048]
 """Numbers of tokens for which such a model's steps are recorded as graphs; a step between two of them is filled up to
 the next. vLLM's own 51 take longer to record, and a small model's step takes as long for 40 tokens as for 64."""
-RECORDED = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Gemma3ForCausalLM")
+RECORDED = ("LlamaForCausalLM",)
 """Classes of small models whose steps with a prompt in them are recorded, too: all but attention, which a graph would
 take for that of the prompt that it was recorded with. vLLM leaves out attention alone, so that a layer of another kind,
-which keeps a state, would compute with another call's. Each of these was tried on a GPU.
+which keeps a state, would compute with another call's. These were tried on a GPU.
 """
 BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"
 """vLLM's own way to record them without its compiler."""
