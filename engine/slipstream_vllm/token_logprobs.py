@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,9 @@ from slipstream_vllm.versions import resolve
 
 if TYPE_CHECKING:
     from vllm.v1.outputs import LogprobsTensors
+    from vllm.v1.worker.gpu_worker import Worker
 
+log = logging.getLogger("vllm.slipstream")
 PART = 8192
 """Logits that one program reads."""
 SAMPLER = "vllm.v1.worker.gpu.sample.sampler"
@@ -113,9 +116,31 @@ def in_parts(original: Callable[..., LogprobsTensors]) -> Callable[..., Logprobs
     return compute_topk_logprobs
 
 
+def used_once(original: Callable[[Worker], object]) -> Callable[[Worker], object]:
+    """``Worker.compile_or_warm_up_model``. vLLM warms up with more than the sampled tokens, and the first call would
+    wait for these kernels.
+    """
+
+    @functools.wraps(original)
+    def warm_up(worker: Worker) -> object:
+        try:
+            model, device = worker.model_config, worker.device
+            dtype = torch.float32 if "processed" in model.logprobs_mode else model.dtype
+            if device.type == "cuda":
+                logits_BV = torch.zeros((2, model.get_vocab_size()), dtype=dtype, device=device)
+                sampled_logprobs(logits_BV, torch.zeros(2, dtype=torch.int64, device=device))
+        except Exception as e:  # whatever it is, the first call meets it, too
+            log.debug("slipstream plugin does not use its kernels ahead: %r", e)
+        return original(worker)
+
+    return warm_up
+
+
 def install() -> None:
     """In a worker's process, or the engine core's where that is the worker. Raises ``ImportError`` or
-    ``AttributeError`` where vLLM has no such sampler.
+    ``AttributeError`` where vLLM has no such sampler or worker.
     """
     sampler: Any = importlib.import_module(SAMPLER)
     sampler.compute_topk_logprobs = in_parts(sampler.compute_topk_logprobs)
+    worker = resolve("vllm.v1.worker.gpu_worker:Worker")
+    worker.compile_or_warm_up_model = used_once(worker.compile_or_warm_up_model)

@@ -48,7 +48,7 @@ class EngineConfig(Section):
     dtype: str = Field("auto", description="vLLM's dtype; auto: the model's own on a GPU, the trainer's on a CPU.")
     gpu_memory: Share | None = Field(
         None,
-        description="Share of the GPU's memory for vLLM; None: 0.9, or 0.45 beside a trainer, or 0.85 by turns with it.",
+        description="Share of the GPU's memory for vLLM; None: 0.9; beside a trainer 0.45, by turns with it 0.85.",
     )
     tool_parser: str | None = Field(
         None, description='vLLM tool-call parser, or "none"; None: by its tokenizer, chat template and family.'

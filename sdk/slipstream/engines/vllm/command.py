@@ -254,9 +254,8 @@ GRAMMAR = (
 
 
 ALONE, BY_TURNS, BESIDE = 0.9, 0.85, 0.45
-"""Shares of the GPU's memory for vLLM. What it takes for graphs and for other GPUs comes on top: 4 GiB of 79 for a model
-of 32B. Between its turns the trainer keeps its adapter, its optimiser and CUDA's context there: 3 to 5 GiB for that
-model."""
+"""Shares of the GPU's memory for vLLM. What it takes for graphs and for other GPUs comes on top: 4 GiB of 79 for a
+model of 32B. Between turns the trainer keeps its adapter, its optimiser and CUDA's context there: 3 to 5 GiB for it."""
 Part = tuple[list[str], dict[str, str], list[str]]
 """Arguments, variables, and what is said of them."""
 
