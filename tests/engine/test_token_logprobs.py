@@ -48,14 +48,15 @@ def test_all_other_cases_are_left_to_vllm() -> None:
 
 @pytest.mark.parametrize(("mode", "dtype"), [("processed_logprobs", "float32"), ("raw_logprobs", "bfloat16")])
 def test_the_kernels_are_used_before_the_first_call(monkeypatch: pytest.MonkeyPatch, mode: str, dtype: str) -> None:
-    used: list[tuple[torch.Tensor, ...]] = []
+    used: list[tuple[tuple[int, ...], str, str]] = []
     zeros = torch.zeros
-    monkeypatch.setattr(token_logprobs.torch, "zeros", lambda *a, **k: zeros(*a, **k | {"device": "cpu"}))
-    monkeypatch.setattr(token_logprobs, "sampled_logprobs", lambda *given: used.append(given))
+    monkeypatch.setattr("torch.zeros", lambda *a, **k: zeros(*a, **k | {"device": "cpu"}))
+    monkeypatch.setattr(
+        token_logprobs, "sampled_logprobs", lambda a, b: used.append((tuple(a.shape), str(a.dtype), str(b.dtype)))
+    )
     described = SimpleNamespace(logprobs_mode=mode, dtype=torch.bfloat16, get_vocab_size=lambda: 77)
     warm_up = token_logprobs.used_once(lambda _: len(used))
     assert warm_up(SimpleNamespace(model_config=described, device=torch.device("cuda"))) == 1, "before vLLM warms up"
-    logits, ids = used.pop()
-    assert (logits.shape, logits.dtype, ids.dtype) == ((2, 77), getattr(torch, dtype), torch.int64)
+    assert used.pop() == ((2, 77), f"torch.{dtype}", "torch.int64")
     assert warm_up(SimpleNamespace(model_config=described, device=torch.device("cpu"))) == 0
     assert warm_up(SimpleNamespace()) == 0, "a worker of another vLLM warms up as before"
