@@ -2,7 +2,7 @@
 
 Groups of 8 episodes × 6 turns behind a 1.5k prompt, 300 sampled tokens a turn, without and with 300 tokens of tool results, by: stock TRL with a sample
 for every call, stock TRL with merged rows (both as TRL is by default: gradient checkpointing), ours as chosen by itself. And rows of 8,192 tokens by:
-plain PEFT with checkpointing, ours, Unsloth (mode frugal). Each in a process of its own, so that peaks are its own. Weights are random. The last
+plain PEFT with checkpointing, ours, Unsloth (mode frugal). And rows of 131,072 tokens by ours. Each in a process of its own, so that peaks are its own. Weights are random. The last
 line is one JSON object.
 """
 
@@ -35,7 +35,7 @@ SHAPES = {
     "tiny": {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512},
 }  # fmt: skip
 VOCAB = 152_064
-CONTEXT = 8192
+CONTEXT, LONG = 8192, 131_072
 PACKAGES = ("torch", "transformers", "peft", "trl", "unsloth", "triton")
 
 
@@ -45,7 +45,7 @@ def make_model(folder: Path, shape: str) -> None:
 
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=VOCAB, max_position_embeddings=32_768, rms_norm_eps=1e-6, tie_word_embeddings=False, bos_token_id=0, eos_token_id=1,
+        vocab_size=VOCAB, max_position_embeddings=LONG, rms_norm_eps=1e-6, tie_word_embeddings=False, bos_token_id=0, eos_token_id=1,
         use_sliding_window=False, dtype="bfloat16", **SHAPES[shape],
     )  # fmt: skip
     with torch.device("cuda"):
@@ -123,12 +123,12 @@ def part_stock(config: Config, args: argparse.Namespace, results: int, merged: b
     return {"seconds": took, "computed": sum(len(x) for x, _ in rows), "sampled": sampled, "peak_gib": peak()}
 
 
-def long_rows(count: int) -> list[Any]:
+def long_rows(count: int, length: int) -> list[Any]:
     """Unrelated episodes of one call that fill the context: half prompt, half sampled."""
     from slipstream_trainer.batch.rows import Sample
 
     random = np.random.default_rng(0)
-    half = CONTEXT // 2
+    half = length // 2
 
     def some() -> np.ndarray:
         return random.integers(3, VOCAB, half).astype(np.int32)
@@ -139,8 +139,8 @@ def long_rows(count: int) -> list[Any]:
     ]  # fmt: skip
 
 
-def part_context(config: Config, args: argparse.Namespace) -> dict[str, Any]:
-    """Ours over rows of 8,192 tokens; with mode frugal that is Unsloth."""
+def part_context(config: Config, count: int = 8, length: int = CONTEXT) -> dict[str, Any]:
+    """Ours over rows of 8,192 tokens, or of another length; with mode frugal that is Unsloth."""
     from slipstream_trainer.algorithm.advantage import assign
     from slipstream_trainer.model.policy import load_policy
     from slipstream_trainer.step.step import plan_batch
@@ -149,7 +149,7 @@ def part_context(config: Config, args: argparse.Namespace) -> dict[str, Any]:
     model, tokenizer = load_policy(config)
     trainer = CapturedGRPOTrainer(model, tokenizer, config, config.root / "ours")
     compiled(trainer)
-    samples = long_rows(8)
+    samples = long_rows(count, length)
     assign(samples, "std")
     plan = plan_batch(trainer, samples)
 
@@ -206,8 +206,9 @@ PARTS: dict[str, Any] = {
     "ours_no_beta": lambda a: part_ours(settings(a, beta=0.0), a, 0),
     "ours_tools_no_beta": lambda a: part_ours(settings(a, beta=0.0), a, 300),
     "peft": lambda a: part_peft(settings(a), a),
-    "context": lambda a: part_context(settings(a), a),
-    "frugal": lambda a: part_context(settings(a, mode="frugal", token_budget=CONTEXT), a),
+    "context": lambda a: part_context(settings(a)),
+    "frugal": lambda a: part_context(settings(a, mode="frugal", token_budget=CONTEXT)),
+    "long": lambda a: part_context(settings(a, token_budget=LONG), 2, LONG),
 }
 
 
