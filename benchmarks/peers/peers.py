@@ -296,6 +296,8 @@ def plot(parts: list[dict[str, Any]], path: Path) -> None:
         import matplotlib as mpl
     except ImportError:
         return
+    if not parts:
+        return
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
@@ -325,7 +327,7 @@ def merged(files: list[Path], out: Path) -> dict[str, Any]:
     most = ("first_step_s", "to_90_vs_trl", "runs_vs_trl", "moved_episodes", "groups_lost", "engine_gap")
     for name, pick in (*((name, max) for name in most), ("final_vs_trl", min)):
         values = [p["figures"].get(name) for p in parts]
-        worst[name] = None if None in values else pick(values)
+        worst[name] = pick(values) if values and None not in values else None
     found = {"worst": worst, "parts": [{k: p[k] for k in ("task", "seed", "figures", "versions")} for p in parts]}
     out.write_text(json.dumps(found, indent=1) + "\n")
     plot(parts, out.with_suffix(".png"))

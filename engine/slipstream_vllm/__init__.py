@@ -78,18 +78,17 @@ def _change_core() -> None:
 def _change_worker() -> None:
     from slipstream_vllm import forks, versions
 
+    if versions.unsupported("core") is None:
+        try:
+            from slipstream_vllm import token_logprobs
+
+            token_logprobs.install()
+        except (ImportError, AttributeError) as e:
+            log.debug("slipstream plugin leaves the sampler as it is: %s", e)
     try:
         forks.warm_up_sooner()
     except (ImportError, AttributeError) as e:
         log.debug("slipstream plugin leaves the engine's warm-up as it is: %s", e)
-    if versions.unsupported("core") is not None:
-        return
-    try:
-        from slipstream_vllm import token_logprobs
-
-        token_logprobs.install()
-    except (ImportError, AttributeError) as e:
-        log.debug("slipstream plugin leaves the sampler as it is: %s", e)
 
 
 def _change_lora() -> None:

@@ -139,7 +139,7 @@ def warm_up_sooner() -> None:
         if path := os.environ.get("SLIPSTREAM_ENGINE_SETTLED"):
             with contextlib.suppress(OSError):
                 Path(path).touch()
-        gc.freeze()  # vLLM does, too, when it has warmed up
+        gc.freeze()  # vLLM collected before it measured its memory, and freezes, too, when it has warmed up
         return original(self)
 
     Worker.compile_or_warm_up_model = warm_up

@@ -126,7 +126,7 @@ def used_once(original: Callable[[Worker], object]) -> Callable[[Worker], object
         try:
             model, device = worker.model_config, worker.device
             dtype = torch.float32 if "processed" in model.logprobs_mode else model.dtype
-            if device.type == "cuda":
+            if device.type == "cuda" and worker.use_v2_model_runner:
                 logits_BV = torch.zeros((2, model.get_vocab_size()), dtype=dtype, device=device)
                 sampled_logprobs(logits_BV, torch.zeros(2, dtype=torch.int64, device=device))
         except Exception as e:  # whatever it is, the first call meets it, too

@@ -55,8 +55,12 @@ def test_the_kernels_are_used_before_the_first_call(monkeypatch: pytest.MonkeyPa
         token_logprobs, "sampled_logprobs", lambda a, b: used.append((tuple(a.shape), str(a.dtype), str(b.dtype)))
     )
     described = SimpleNamespace(logprobs_mode=mode, dtype=torch.bfloat16, get_vocab_size=lambda: 77)
+
+    def worker(device: str, second: bool) -> SimpleNamespace:
+        return SimpleNamespace(model_config=described, device=torch.device(device), use_v2_model_runner=second)
+
     warm_up = token_logprobs.used_once(lambda _: len(used))
-    assert warm_up(SimpleNamespace(model_config=described, device=torch.device("cuda"))) == 1, "before vLLM warms up"
+    assert warm_up(worker("cuda", True)) == 1, "before vLLM warms up"
     assert used.pop() == ((2, 77), f"torch.{dtype}", "torch.int64")
-    assert warm_up(SimpleNamespace(model_config=described, device=torch.device("cpu"))) == 0
+    assert warm_up(worker("cpu", True)) == warm_up(worker("cuda", False)) == 0, "they are not launched there"
     assert warm_up(SimpleNamespace()) == 0, "a worker of another vLLM warms up as before"

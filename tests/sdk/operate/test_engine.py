@@ -208,6 +208,8 @@ WHOLE, PARTS = "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"
         (SMALL | {"hidden_size": 2048}, (), None),
         ({}, (), None),
         (SMALL, ('engine.args=["-O2"]',), None),
+        (SMALL, ('engine.args=["--optimization-level", "2"]',), None),
+        (SMALL, ('engine.args=["--compilation_config", "{}"]',), None),
         (SMALL, ('engine.args=["--max-cudagraph-capture-size", "8"]',), None),
     ],
 )

@@ -158,15 +158,24 @@ for, and graphs launch them at once. Without it vLLM starts half a minute sooner
 """
 GRAPHS = [1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048]
 """Numbers of tokens for which such a model's steps are recorded as graphs; a step between two of them is filled up to
-the next. vLLM's own 51 take longer to record, and a small model's step takes as long for 40 tokens as for 64."""
+the next. vLLM's own 51 take longer to record, and for some tokens more a small model's step takes no longer."""
 RECORDED = ("LlamaForCausalLM",)
 """Classes of small models whose steps with a prompt in them are recorded, too: all but attention, which a graph would
-take for that of the prompt that it was recorded with. vLLM leaves out attention alone, so that a layer of another kind,
-which keeps a state, would compute with another call's. These were tried on a GPU.
+take for that of the prompt that it was recorded with. vLLM 0.25 leaves out attention alone, so that a layer of another
+kind, which keeps a state, would compute with another call's. These were tried on a GPU.
 """
 BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"
 """vLLM's own way to record them without its compiler."""
-COMPILES = ("--compilation-config", "-cc", "-O", "--enforce-eager", "--cudagraph", "--max-cudagraph")
+COMPILES = (
+    "--compilation-config",
+    "-cc",
+    "-O",
+    "--optimization-level",
+    "--enforce-eager",
+    "--cudagraph",
+    "--max-cudagraph",
+)
+"""How arguments begin that say it; vLLM takes them with ``_`` in place of ``-``, too."""
 
 
 def graphs_for(config: Config, described: Mapping[str, object]) -> dict[str, object] | None:
@@ -174,7 +183,7 @@ def graphs_for(config: Config, described: Mapping[str, object]) -> dict[str, obj
     say.
     """
     hidden, classes = _text_part(described).get("hidden_size"), _classes(described)
-    said = any(arg.startswith(COMPILES) for arg in config.engine.args)
+    said = any(arg.replace("_", "-").startswith(COMPILES) for arg in config.engine.args)
     if said or not isinstance(hidden, int) or hidden > SMALL:
         return None
     parts = classes and all(name in RECORDED for name in classes) and os.environ.get(BREAKABLE, "1") == "1"
