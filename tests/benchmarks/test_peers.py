@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -188,8 +189,9 @@ task, seed, side = said["--task"], said["--seed"], said["--only"]
 with (out / "ran").open("a") as log:
     log.write(f"{{task}} {{seed}} {{side}} {{len(os.sched_getaffinity(0))}}\\n")
 figures = {{"first_step_s": int(seed), "final_vs_trl": 1.0}}
+curve = [[n, n % 2, 5] for n in range(300)]
 if (task, seed) != ("gcd", "1"):
-    (out / f"peers-{{task}}-{{seed}}.json").write_text(json.dumps(dict(task=task, seed=seed, figures=figures, versions={{}})))
+    (out / f"peers-{{task}}-{{seed}}.json").write_text(json.dumps(dict(task=task, seed=seed, figures=figures, versions={{}}, slipstream=dict(curve=curve), trl=dict(curve=[]))))
 """
     )
     script.chmod(0o755)
@@ -208,3 +210,11 @@ if (task, seed) != ("gcd", "1"):
     assert {int(r[3]) for r in ran} == {max(1, len(cores) // 2)}
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (said["pairs"], said["of"], said["first_step_s"], said["to_90_vs_trl"]) == (3, 4, 1, None)
+    assert set(json.loads((tmp_path / "peers.json").read_text())["parts"][0]) == {"task", "seed", "figures", "versions"}
+    if importlib.util.find_spec("matplotlib"):
+        assert (tmp_path / "peers.png").stat().st_size > 10_000
+
+
+def test_without_a_pair_there_are_no_figures(bench, tmp_path):
+    peers = bench("peers")
+    assert set(peers.merged([], tmp_path / "peers.json")["worst"].values()) == {None}
