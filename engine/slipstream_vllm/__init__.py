@@ -46,19 +46,19 @@ def register() -> None:
             _CHANGES[part]()
 
 
+def _put(change: str, without: str, level: int = logging.DEBUG) -> None:
+    """Make the change that ``module:function`` makes. ``without``: what is logged of a vLLM that it does not fit."""
+    from slipstream_vllm.versions import resolve
+
+    try:
+        resolve(f"slipstream_vllm.{change}")()
+    except (ImportError, AttributeError) as e:
+        log.log(level, "slipstream plugin %s: %s", without, e)
+
+
 def _change_start() -> None:
-    try:
-        from slipstream_vllm import forks
-
-        forks.install()
-    except (ImportError, AttributeError) as e:
-        log.debug("slipstream plugin leaves the start as it is: %s", e)
-    try:
-        from slipstream_vllm import ahead
-
-        ahead.install()
-    except (ImportError, AttributeError) as e:
-        log.debug("slipstream plugin compiles no kernels ahead: %s", e)
+    _put("forks:install", "leaves the start as it is")
+    _put("ahead:install", "compiles no kernels ahead")
 
 
 def _change_core() -> None:
@@ -76,19 +76,11 @@ def _change_core() -> None:
 
 
 def _change_worker() -> None:
-    from slipstream_vllm import forks, versions
+    from slipstream_vllm import versions
 
     if versions.unsupported("core") is None:
-        try:
-            from slipstream_vllm import token_logprobs
-
-            token_logprobs.install()
-        except (ImportError, AttributeError) as e:
-            log.debug("slipstream plugin leaves the sampler as it is: %s", e)
-    try:
-        forks.warm_up_sooner()
-    except (ImportError, AttributeError) as e:
-        log.debug("slipstream plugin leaves the engine's warm-up as it is: %s", e)
+        _put("token_logprobs:install", "leaves the sampler as it is")
+    _put("forks:warm_up_sooner", "leaves the engine's warm-up as it is")
 
 
 def _change_lora() -> None:
@@ -99,16 +91,8 @@ def _change_lora() -> None:
             log.info("slipstream plugin keeps adapters out of the base model's calls")
     except (ImportError, AttributeError, TypeError) as e:
         log.warning("slipstream plugin cannot mend this vLLM on a CPU; base calls may get an adapter: %s", e)
-    try:
-        mends.compile_for_any_number()
-    except (ImportError, AttributeError) as e:
-        log.debug("slipstream plugin leaves the adapters' kernels as they are: %s", e)
-    try:
-        from slipstream_vllm import whole_adapters
-
-        whole_adapters.install()
-    except (ImportError, AttributeError) as e:
-        log.warning("slipstream plugin cannot tell whether this vLLM ignores parts of an adapter: %s", e)
+    _put("mends:compile_for_any_number", "leaves the adapters' kernels as they are")
+    _put("whole_adapters:install", "cannot tell whether this vLLM ignores parts of an adapter", logging.WARNING)
 
 
 def _change_api_server() -> None:
@@ -118,12 +102,9 @@ def _change_api_server() -> None:
     if why is not None:
         log.warning("slipstream plugin is off: %s", why)
         return
-    from slipstream_vllm import adapters, capture, core_outputs, mends, packing, prefetch
+    from slipstream_vllm import adapters, capture, core_outputs, packing, prefetch
 
-    try:
-        mends.install_grammar()
-    except (ImportError, AttributeError) as e:
-        log.debug("slipstream plugin leaves Mistral's grammar as it is: %s", e)
+    _put("mends:install_grammar", "leaves Mistral's grammar as it is")
     core_outputs.install_receiver()
     capture.install()
     adapters.install()
