@@ -216,7 +216,7 @@ WHOLE, PARTS = "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"
 def test_a_small_model_starts_without_vllms_compiler(
     tmp_path: Path, described: dict[str, object], flags: tuple[str, ...], graphs: str | None
 ) -> None:
-    """Its steps are recorded whole where they only decode, and in parts where it has attention layers alone."""
+    """Its steps are recorded whole where they only decode, and in parts where its class was tried."""
     model = folder(tmp_path, "m", described | {"model_type": "llama"})
     command = engine_command(config(f"engine.model={model}", *flags), gpu=True)
     assert ("--compilation-config" in command.argv) == (graphs is not None)

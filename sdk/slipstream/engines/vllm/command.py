@@ -178,22 +178,6 @@ COMPILES = (
 """How arguments begin that say it; vLLM takes them with ``_`` in place of ``-``, too."""
 
 
-def graphs_for(config: Config, described: Mapping[str, object]) -> dict[str, object] | None:
-    """How the steps of the model of this ``config.json`` are recorded. None: vLLM compiles it, or as ``engine.args``
-    say.
-    """
-    hidden, classes = _text_part(described).get("hidden_size"), _classes(described)
-    said = any(arg.replace("_", "-").startswith(COMPILES) for arg in config.engine.args)
-    if said or not isinstance(hidden, int) or hidden > SMALL:
-        return None
-    parts = classes and all(name in RECORDED for name in classes) and os.environ.get(BREAKABLE, "1") == "1"
-    return {
-        "mode": 0,
-        "cudagraph_mode": "FULL_AND_PIECEWISE" if parts else "FULL_DECODE_ONLY",
-        "cudagraph_capture_sizes": GRAPHS,
-    }
-
-
 def delta_net(described: Mapping[str, object]) -> bool:
     """Whether the model of this ``config.json`` has the gated linear attention of Qwen3-Next and Qwen3.5."""
     return "linear_num_value_heads" in _text_part(described)
@@ -269,6 +253,18 @@ Part = tuple[list[str], dict[str, str], list[str]]
 """Arguments, variables, and what is said of them."""
 
 
+def _uncompiled(classes: list[str]) -> Part:
+    """How the steps of a small model of these classes are recorded."""
+    parts = bool(classes) and set(classes) <= set(RECORDED) and os.environ.get(BREAKABLE, "1") == "1"
+    graphs = {
+        "mode": 0,
+        "cudagraph_mode": "FULL_AND_PIECEWISE" if parts else "FULL_DECODE_ONLY",
+        "cudagraph_capture_sizes": GRAPHS,
+    }
+    said = "small model: vLLM does not compile it, so that it starts sooner"
+    return ["--compilation-config", json.dumps(graphs)], {BREAKABLE: "1"} if parts else {}, [said]
+
+
 def _on_gpu(config: Config, described: Mapping[str, object]) -> Iterator[Part]:
     engine = config.engine
     memory = engine.gpu_memory or (BY_TURNS if engine.share else BESIDE if config.trainer.enabled else ALONE)
@@ -276,10 +272,10 @@ def _on_gpu(config: Config, described: Mapping[str, object]) -> Iterator[Part]:
     # vLLM starts its engine's process anew by default, which imports it a second time: 20 s on an H100's host
     method = {"VLLM_WORKER_MULTIPROC_METHOD": os.environ.get("VLLM_WORKER_MULTIPROC_METHOD", "fork")}
     yield ["--gpu-memory-utilization", str(memory)], method, [said]
-    if graphs := graphs_for(config, described):
-        own = {} if graphs["cudagraph_mode"] == "FULL_DECODE_ONLY" else {BREAKABLE: "1"}
-        said = "small model: vLLM does not compile it, so that it starts sooner"
-        yield ["--compilation-config", json.dumps(graphs)], own, [said]
+    hidden = _text_part(described).get("hidden_size")
+    said_how = any(arg.replace("_", "-").startswith(COMPILES) for arg in engine.args)
+    if isinstance(hidden, int) and hidden <= SMALL and not said_how:
+        yield _uncompiled(_classes(described))
     if engine.share:
         yield ["--enable-sleep-mode"], {}, ["one GPU for both: vLLM sleeps while the trainer steps"]
 
