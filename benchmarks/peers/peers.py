@@ -431,9 +431,10 @@ def main() -> int:
         if all(file.is_file() for file in files):
             theirs, mine = (json.loads(file.read_text()) for file in files)
             said[task] = figures(mine, theirs)
-            whole = {"task": task, "seed": args.seed, "figures": said[task], "versions": mine["versions"]}
-            (args.out / f"{name}.json").write_text(json.dumps(whole | {"slipstream": mine, "trl": theirs}) + "\n")
-            plot([whole | {"slipstream": mine, "trl": theirs}], args.out / f"{name}.png")
+            part = {"task": task, "seed": args.seed, "figures": said[task], "versions": mine["versions"]}
+            part |= {"slipstream": mine, "trl": theirs}
+            (args.out / f"{name}.json").write_text(json.dumps(part) + "\n")
+            plot([part], args.out / f"{name}.png")
     print(json.dumps(said))
     return int(empty or any("problem" in x for x in said.values()))
 
