@@ -2,7 +2,7 @@
 
 Groups of 8 episodes × 6 turns behind a 1.5k prompt, 300 sampled tokens a turn, without and with 300 tokens of tool results, by: stock TRL with a sample
 for every call, stock TRL with merged rows (both as TRL is by default: gradient checkpointing), ours as chosen by itself. And rows of 8,192 tokens by:
-plain PEFT with checkpointing, ours, Unsloth (mode frugal). And rows of 131,072 tokens by ours. Each in a process of its own, so that peaks are its own. Weights are random. The last
+plain PEFT with checkpointing, ours, Unsloth (mode frugal). And a row of 131,072 tokens by ours. Each in a process of its own, so that peaks are its own. Weights are random. The last
 line is one JSON object.
 """
 
@@ -123,24 +123,25 @@ def part_stock(config: Config, args: argparse.Namespace, results: int, merged: b
     return {"seconds": took, "computed": sum(len(x) for x, _ in rows), "sampled": sampled, "peak_gib": peak()}
 
 
-def long_rows(count: int, length: int) -> list[Any]:
-    """Unrelated episodes of one call that fill the context: half prompt, half sampled."""
+def long_rows(lengths: list[int]) -> list[Any]:
+    """Unrelated episodes of one call, two of a group: half prompt, half sampled."""
     from slipstream_trainer.batch.rows import Sample
 
     random = np.random.default_rng(0)
-    half = length // 2
 
-    def some() -> np.ndarray:
+    def some(half: int) -> np.ndarray:
         return random.integers(3, VOCAB, half).astype(np.int32)
 
     return [
-        Sample(f"g{i // 2}", "task", f"e{i}", f"c{i}", 0, 0, some(), some(), np.full(half, -np.log(VOCAB), np.float32), float(i % 2))
-        for i in range(count)
+        Sample(
+            f"g{i // 2}", "task", f"e{i}", f"c{i}", 0, 0, some(n // 2), some(n // 2), np.full(n // 2, -np.log(VOCAB), np.float32), float(i % 2)
+        )
+        for i, n in enumerate(lengths)
     ]  # fmt: skip
 
 
-def part_context(config: Config, count: int = 8, length: int = CONTEXT) -> dict[str, Any]:
-    """Ours over rows of 8,192 tokens, or of another length; with mode frugal that is Unsloth."""
+def part_context(config: Config, lengths: list[int], before: int = 2) -> dict[str, Any]:
+    """Ours over rows of these lengths, after so many passes over them; with mode frugal that is Unsloth."""
     from slipstream_trainer.algorithm.advantage import assign
     from slipstream_trainer.model.policy import load_policy
     from slipstream_trainer.step.step import plan_batch
@@ -149,14 +150,14 @@ def part_context(config: Config, count: int = 8, length: int = CONTEXT) -> dict[
     model, tokenizer = load_policy(config)
     trainer = CapturedGRPOTrainer(model, tokenizer, config, config.root / "ours")
     compiled(trainer)
-    samples = long_rows(count, length)
+    samples = long_rows(lengths)
     assign(samples, "std")
     plan = plan_batch(trainer, samples)
 
     def run() -> None:
         trainer.backward(trainer.start(plan))
 
-    for _ in range(2):
+    for _ in range(before):
         recomputed = trainer.checkpointing.choose(plan)
         run()
     torch.cuda.reset_peak_memory_stats()
@@ -206,9 +207,9 @@ PARTS: dict[str, Any] = {
     "ours_no_beta": lambda a: part_ours(settings(a, beta=0.0), a, 0),
     "ours_tools_no_beta": lambda a: part_ours(settings(a, beta=0.0), a, 300),
     "peft": lambda a: part_peft(settings(a), a),
-    "context": lambda a: part_context(settings(a)),
-    "frugal": lambda a: part_context(settings(a, mode="frugal", token_budget=CONTEXT)),
-    "long": lambda a: part_context(settings(a, token_budget=LONG), 2, LONG),
+    "context": lambda a: part_context(settings(a), [CONTEXT] * 8),
+    "frugal": lambda a: part_context(settings(a, mode="frugal", token_budget=CONTEXT), [CONTEXT] * 8),
+    "long": lambda a: part_context(settings(a, token_budget=LONG), [LONG, 1024], before=1),
 }
 
 
