@@ -81,24 +81,28 @@ def peak() -> float:
     return torch.cuda.max_memory_allocated() / 2**30
 
 
-def compiled(trainer: Any) -> None:
-    """Compile each length when it first comes up: a step is measured as it is once compiling has paid."""
+def plan_compiled(trainer: Any, samples: list[Any]) -> Any:
+    """A batch's plan as it is once compiling has paid: each length is compiled when it first comes up, and no longer than
+    its rows need.
+    """
+    from slipstream_trainer.batch.layout import in_blocks
+    from slipstream_trainer.step.step import plan_batch
+
     if trainer.compiler is not None:
         trainer.compiler.late = False
+        trainer.compiler.ready |= {in_blocks(m.tokens) for m in plan_batch(trainer, samples).micro}
+    return plan_batch(trainer, samples)
 
 
 def part_ours(config: Config, args: argparse.Namespace, results: int) -> dict[str, Any]:
     from slipstream_trainer.model.policy import load_policy
-    from slipstream_trainer.step.step import plan_batch
     from slipstream_trainer.step.trainer import CapturedGRPOTrainer
 
     model, tokenizer = load_policy(config)
     trainer = CapturedGRPOTrainer(model, tokenizer, config, config.root / "ours")
-    compiled(trainer)
 
     def step(groups: int) -> dict[str, Any]:
-        samples = batch(groups, results)
-        plan = plan_batch(trainer, samples)
+        plan = plan_compiled(trainer, batch(groups, results))
         recomputed = trainer.checkpointing.choose(plan)
         took = seconds(lambda: trainer.backward(trainer.start(plan)))
         return {
@@ -144,15 +148,13 @@ def part_context(config: Config, lengths: list[int], before: int = 2) -> dict[st
     """Ours over rows of these lengths, after so many passes over them; with mode frugal that is Unsloth."""
     from slipstream_trainer.algorithm.advantage import assign
     from slipstream_trainer.model.policy import load_policy
-    from slipstream_trainer.step.step import plan_batch
     from slipstream_trainer.step.trainer import CapturedGRPOTrainer
 
     model, tokenizer = load_policy(config)
     trainer = CapturedGRPOTrainer(model, tokenizer, config, config.root / "ours")
-    compiled(trainer)
     samples = long_rows(lengths)
     assign(samples, "std")
-    plan = plan_batch(trainer, samples)
+    plan = plan_compiled(trainer, samples)
 
     def run() -> None:
         trainer.backward(trainer.start(plan))

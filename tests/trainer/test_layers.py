@@ -12,7 +12,16 @@ import pytest
 import torch
 from tests.support.tiny import make_config, make_trainer
 
-from slipstream_trainer.model.compute import LIST, PAYS, PAYS_HERE, UNCOMPILED, VARIANTS, LayerCompiler, compile_layers
+from slipstream_trainer.model.compute import (
+    LIST,
+    MOST_LENGTHS,
+    PAYS,
+    PAYS_HERE,
+    UNCOMPILED,
+    VARIANTS,
+    LayerCompiler,
+    compile_layers,
+)
 from slipstream_trainer.model.memory import decoder_layers
 
 
@@ -45,8 +54,9 @@ def make(tiny, tmp_path):
     return made
 
 
-def batch(*lengths: int) -> list[SimpleNamespace]:
-    return [SimpleNamespace(computed=n, ids_RN=np.zeros((1, n))) for n in lengths]
+def batch(*lengths: int, tokens: int | None = None) -> list[SimpleNamespace]:
+    """``tokens``: of each but padding."""
+    return [SimpleNamespace(computed=n, tokens=tokens or n, ids_RN=np.zeros((1, n))) for n in lengths]
 
 
 def wait(compiler: LayerCompiler) -> None:
@@ -111,6 +121,40 @@ def test_a_process_that_does_not_end_is_ended(make, monkeypatch) -> None:
     compiler.note(batch(1024), PAYS)
     wait(compiler)
     assert (compiler.failed, compiler.process) == ({1024}, None)
+
+
+def test_a_shorter_length_is_compiled_once_what_it_saves_has_paid(make) -> None:
+    compiler = make()
+    compiler.ready = {4096}
+    compiler.note(batch(4096, tokens=3000), 3 * PAYS)
+    assert compiler.process is None, "a quarter of it was padding"
+    compiler.note(batch(4096, 4096, tokens=3900), 8 * PAYS)
+    assert compiler.process is None, "the longest saves a twentieth"
+    compiler.note(batch(4096, tokens=3000), 3 * PAYS)
+    assert compiler.width == 3072
+    wait(compiler)
+    assert compiler.ready == {3072, 4096}
+    assert set(compiler.filling) == {(3968, 4096)}
+    compiler.note(batch(4096, tokens=3900), 100 * PAYS)
+    assert compiler.width == 3968
+
+
+def test_rows_of_several_lengths_share_the_one_that_saves_most(make) -> None:
+    compiler = make()
+    compiler.ready = {4096}
+    for tokens in (2500, 2600, 2700):
+        compiler.note(batch(4096, tokens=tokens), PAYS)
+    assert compiler.process is None
+    for tokens in (2500, 2600, 2700):
+        compiler.note(batch(4096, tokens=tokens), PAYS / 2)
+    assert compiler.width == 2816, "for all three, though 2560 would save more of one"
+
+
+def test_lengths_are_not_compiled_without_end(make) -> None:
+    compiler = make()
+    compiler.ready = set(range(4096, 4096 + MOST_LENGTHS * 128, 128))
+    compiler.note(batch(4096, tokens=1100), 100 * PAYS)
+    assert compiler.process is None
 
 
 def test_several_processes_compile_what_pays_themselves(make) -> None:

@@ -13,6 +13,7 @@ SIZES = st.lists(st.integers(1, 100), max_size=40)
 def test_forests_have_few_lengths() -> None:
     assert {forest_width(n, 16_384) for n in range(1, 16_385)} == {1024, 2048, 4096, 8192, 12_288, 16_384}
     assert all(forest_width(n, 3000) >= n for n in range(1, 3001))
+    assert [forest_width(n, 16_384, {14_720, 512}) for n in (500, 513, 14_720, 14_721)] == [512, 1024, 14_720, 16_384]
 
 
 def test_dear_attention_makes_no_trees() -> None:

@@ -17,6 +17,7 @@ from slipstream_trainer.model.memory import decoder_layers
 from slipstream_trainer.run import warmup
 from slipstream_trainer.run.warmup import compute, warm_up, widths
 from slipstream_trainer.step.selfcheck import filler
+from slipstream_trainer.step.step import plan_batch
 
 
 @pytest.fixture
@@ -43,6 +44,15 @@ def test_a_made_up_row_has_its_length() -> None:
         made = filler(n, 64)
         assert len(made.prompt_P) + len(made.completion_C) - 1 == n
         assert len(made.prompt_P) >= 1
+
+
+def test_a_batch_has_the_shorter_length_that_is_compiled(trainer) -> None:
+    trainer.compiler.ready = {2048, 2176}
+    assert [plan_batch(trainer, [filler(n, trainer.vocab)]).micro[0].computed for n in (2040, 2049, 2177)] == [
+        2048,
+        2176,
+        3072,
+    ]
 
 
 def test_lengths_are_computed_once_and_nothing_is_changed(trainer, monkeypatch) -> None:

@@ -13,7 +13,7 @@ as one prefix tree; a run of one is a plain sequence. Micro-batches hold rows of
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -160,15 +160,25 @@ def end_to_end(rows: list[Row], budget: int) -> list[list[list[Row]]]:
     return [[lane] for lane in lanes]
 
 
-def forest_width(tokens: int, budget: int) -> int:
+BLOCK = 128
+"""Tokens of a block of attention on a GPU: rows' lengths are multiples of it there."""
+
+
+def in_blocks(tokens: int) -> int:
+    """The shortest length on a GPU that holds ``tokens``."""
+    return -(-tokens // BLOCK) * BLOCK
+
+
+def forest_width(tokens: int, budget: int, compiled: Collection[int] = ()) -> int:
     """The length that a forest of ``tokens`` is padded to: few lengths, for each is a compilation (a power of two
-    from 1,024, then quarters of the budget).
+    from 1,024, then quarters of the budget). Or a shorter one that is ``compiled`` already.
     """
-    quarter = max(1024, -(-budget // 4 // 128) * 128)
+    quarter = max(1024, in_blocks(-(-budget // 4)))
     width = 1024
     while width < tokens and width < quarter:
         width *= 2
-    return width if width >= tokens and width <= quarter else -(-tokens // quarter) * quarter
+    common = width if width >= tokens and width <= quarter else -(-tokens // quarter) * quarter
+    return min([common, *(w for w in compiled if w >= tokens)])
 
 
 @dataclass(slots=True, eq=False)
@@ -343,12 +353,14 @@ def make_plan(
     costs: Costs | None = None,
     multiple: int = 1,
     forest: bool = False,
+    compiled: Collection[int] = (),
 ) -> Plan:
     """Lay out the trainable ones of ``samples``. ``budget``: most tokens of a row; ``micro``: of a micro-batch
     (default: the budget).
 
     Rows' lengths are multiples of ``multiple`` (a GPU's blocks). ``forest``: a micro-batch is one lane of rows end
-    to end, of a ``forest_width``; for FlexAttention, which computes nothing between them.
+    to end, of a ``forest_width`` (``compiled``: lengths that may serve besides); for FlexAttention, which computes
+    nothing between them.
     """
     costs = costs or Costs()
     too_long = refuse_long(samples, budget)
@@ -369,7 +381,7 @@ def make_plan(
     out = []
     for lanes in filled:
         longest = max(sum(r.size for r in lane) for lane in lanes)
-        width = forest_width(longest, each) if forest else -(-longest // multiple) * multiple
+        width = forest_width(longest, each, compiled) if forest else -(-longest // multiple) * multiple
         out.append(_micro(lanes, chains, samples, starts, width, masked=forest))
     alone = sum(len(s.prompt_P) + len(s.completion_C) - 1 for s in samples if s.trainable)
     merged = sum(map(len, ids)) if layout != "per_call" else sum(len(c.ids_L) for c in merge_chains(samples))

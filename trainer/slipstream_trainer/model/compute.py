@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slipstream_trainer.batch.layout import MicroBatch
+from slipstream_trainer.batch.layout import MicroBatch, in_blocks
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -42,11 +42,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 VARIANTS = 64
-"""Compilations of one layer's code side by side: lengths (``plan.forest_width``) × training or not × adapter or not."""
+"""Compilations of one layer's code side by side: lengths (``layout.forest_width``) × training or not × adapter or not."""
 PAYS = 10.0
 """Seconds that rows of one length have taken uncompiled before it is compiled: about half of what compiling takes. A
 length that comes up rarely is never compiled.
 """
+MOST_LENGTHS = 16
+"""Compiled at most: each of them takes room in a GPU's memory and in the compiler's list of what it has."""
 PAYS_HERE = 60.0
 """The same where no other process compiles, and several that train together wait meanwhile."""
 LIMIT = 600.0
@@ -89,6 +91,8 @@ class LayerCompiler:
         self.ready: set[int] = set()
         self.spent: dict[int, float] = defaultdict(float)
         """Length → seconds that its rows have taken uncompiled."""
+        self.filling: dict[tuple[int, int], float] = defaultdict(float)
+        """(Length that a row needs, compiled length that it had) → seconds that the difference took."""
         self.failed: set[int] = set()
         self.check: Callable[[int], bool] = lambda _: True
         """Does a length that was just compiled compute what it should?"""
@@ -140,9 +144,24 @@ class LayerCompiler:
         whole = sum(m.computed for m in micro)
         for m in micro:
             rows, width = m.ids_RN.shape
+            took = seconds * m.computed / whole
             if rows == 1 and width not in self.ready:
-                self.spent[width] += seconds * m.computed / whole
+                self.spent[width] += took
+            elif rows == 1 and (needed := in_blocks(m.tokens)) < width:
+                self.filling[needed, width] += took * (1 - needed / width)
         self.look()
+
+    def _shorter(self) -> list[int]:
+        """The length whose compilation would save most of what filling up rows takes, if that pays."""
+        if not self.beside or len(self.ready) >= MOST_LENGTHS or sum(self.filling.values()) < PAYS:
+            return []
+
+        def saves(length: int) -> float:
+            rows = ((n, w, took) for (n, w), took in self.filling.items() if n <= length < w)
+            return sum(took * (w - length) / (w - n) for n, w, took in rows)
+
+        best = max({n for n, _ in self.filling} - self.failed, key=saves, default=0)
+        return [best] if saves(best) >= PAYS else []
 
     # the process beside
 
@@ -159,7 +178,7 @@ class LayerCompiler:
                 return
             self._ended(code)
         due = [w for w, spent in self.spent.items() if spent >= PAYS and w not in self.ready | self.failed]
-        for width in [*self._due, *sorted(due, key=lambda w: -self.spent[w])]:
+        for width in [*self._due, *sorted(due, key=lambda w: -self.spent[w]), *self._shorter()]:
             if width not in self.ready | self.failed:
                 self._begin(width)
                 return
@@ -189,6 +208,7 @@ class LayerCompiler:
             )  # fmt: skip
             return
         self.ready.add(self.width)
+        self.filling = defaultdict(float, {(n, w): s for (n, w), s in self.filling.items() if not n <= self.width < w})
         if not self.check(self.width):
             self.ready.discard(self.width)
             self.failed.add(self.width)

@@ -118,6 +118,7 @@ def main() -> None:
         trainer = one_layer(load_config(None, env={}, base=chosen), Path(folder))
         if trainer.compiler is not None:
             trainer.compiler.late = False
+            trainer.compiler.ready.add(order["width"])
         compute(trainer, filler(order["width"], trainer.vocab))
 
 

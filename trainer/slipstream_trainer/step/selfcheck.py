@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from slipstream.config import Config
-from slipstream_trainer.batch.layout import Layout, MicroBatch, make_plan
+from slipstream_trainer.batch.layout import BLOCK, Layout, MicroBatch, make_plan
 from slipstream_trainer.batch.rows import Sample
 from slipstream_trainer.batch.work import Work
 
@@ -67,11 +67,16 @@ def filler(tokens: int, vocab: int, sampled: int = SCORED) -> Sample:
 
 def logprobs(trainer: Computing, layout: Layout, *, forest: bool, width: int = 0) -> torch.Tensor:
     """Log-probabilities of the sampled tokens, in the samples' order. ``width``: of the row, filled up behind them."""
-    multiple = 1 if trainer.device.type == "cpu" else 128
+    multiple = 1 if trainer.device.type == "cpu" else BLOCK
     more = [filler(width - ROOM, trainer.vocab)] if width else []
     budget = trainer.config.trainer.token_budget if width else 16_384
     plan = make_plan(
-        two_and_a_half(trainer.vocab) + more, layout=layout, budget=budget, multiple=multiple, forest=forest
+        two_and_a_half(trainer.vocab) + more,
+        layout=layout,
+        budget=budget,
+        multiple=multiple,
+        forest=forest,
+        compiled=[width] if width else [],
     )
     work = Work.of(plan, trainer.device)
     with torch.no_grad():

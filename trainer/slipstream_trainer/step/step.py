@@ -22,7 +22,7 @@ from slipstream_trainer.algorithm.losses import epsilon_high
 from slipstream_trainer.algorithm.traffic import Traffic
 from slipstream_trainer.algorithm.words import PASSES, further, means
 from slipstream_trainer.batch.dataset import choose
-from slipstream_trainer.batch.layout import Costs, Layout, Plan, Scored, make_plan
+from slipstream_trainer.batch.layout import BLOCK, Costs, Layout, Plan, Scored, make_plan
 from slipstream_trainer.batch.rows import Floats, Sample, exact_continuations, untrainable
 from slipstream_trainer.batch.work import Work, places_of
 from slipstream_trainer.model.memory import largest
@@ -115,8 +115,9 @@ def plan_batch(trainer: CapturedGRPOTrainer, samples: Sequence[Sample]) -> Plan:
         budget=t.token_budget,
         micro=max(1, micro),
         costs=costs_of(trainer),
-        multiple=1 if cpu else 128,
+        multiple=1 if cpu else BLOCK,
         forest=trainer.forests,
+        compiled=trainer.compiler.ready if trainer.compiler and trainer.world == 1 else (),
     )
     return even(plan, trainer.world) if trainer.sharded else plan
 
