@@ -59,7 +59,7 @@ def make_model(folder: Path, layers: int, hidden: int) -> None:
 def episodes(args: argparse.Namespace, form: str) -> list[Sample]:
     """``plain``: the history grows. ``stripped``: half of each earlier reply (the thinking) is taken out. ``compacted``: after half of
     the turns the history becomes a summary."""
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(getattr(args, "seed", 0))
 
     def some(n: int) -> np.ndarray:
         return random.integers(3, VOCAB, n).astype(np.int32)

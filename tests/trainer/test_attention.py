@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import numpy as np
+import pytest
 import torch
 
 from slipstream_trainer.model.compute import block_mask, dense_mask, tree_mask
@@ -26,3 +28,36 @@ def test_the_block_mask_says_the_same() -> None:
     found = block_mask(ENDS)
     q, k = torch.meshgrid(torch.arange(5), torch.arange(5), indexing="ij")
     assert found.mask_mod(torch.tensor(0), torch.tensor(0), q, k).long().tolist() == SEES
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_block_mask_is_the_one_that_torch_makes_of_the_function(seed: int) -> None:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    random = np.random.default_rng(seed)
+    n = int(random.integers(1, 1100))
+    ends = torch.tensor([random_ends(random, n) for _ in range(2)])
+    found = block_mask(ends)
+    made = create_block_mask(found.mask_mod, 2, None, n, n, device="cpu")
+    assert (found.seq_lengths, found.shape) == (made.seq_lengths, made.shape)
+    for kind in ("kv", "full_kv", "q", "full_q"):
+        counts, which = (getattr(made, f"{kind}_{what}") for what in ("num_blocks", "indices"))
+        assert torch.equal(getattr(found, f"{kind}_num_blocks"), counts)
+        counted = torch.arange(which.shape[-1]) < counts[..., None]
+        assert torch.equal(getattr(found, f"{kind}_indices")[counted], which[counted])
+
+
+def random_ends(random: np.random.Generator, n: int) -> list[int]:
+    """Trees end to end, with branches in branches."""
+    ends = [0] * n
+
+    def fill(start: int, end: int) -> None:
+        while start < end:
+            size = int(random.integers(1, end - start + 1))
+            stem = int(random.integers(1, size + 1))
+            ends[start : start + stem] = [start + size] * stem
+            fill(start + stem, start + size)
+            start += size
+
+    fill(0, n)
+    return ends

@@ -128,15 +128,17 @@ def test_a_shorter_length_is_compiled_once_what_it_saves_has_paid(make) -> None:
     compiler.ready = {4096}
     compiler.note(batch(4096, tokens=3000), 3 * PAYS)
     assert compiler.process is None, "a quarter of it was padding"
-    compiler.note(batch(4096, 4096, tokens=3900), 8 * PAYS)
-    assert compiler.process is None, "the longest saves a twentieth"
+    compiler.note(batch(4096, tokens=3900), 100 * PAYS)
+    assert compiler.process is None, "no shorter one holds it"
+    compiler.note(batch(4096, tokens=3500), 4 * PAYS)
+    assert compiler.process is None, "an eighth"
     compiler.note(batch(4096, tokens=3000), 3 * PAYS)
     assert compiler.width == 3072
     wait(compiler)
     assert compiler.ready == {3072, 4096}
-    assert set(compiler.filling) == {(3968, 4096)}
-    compiler.note(batch(4096, tokens=3900), 100 * PAYS)
-    assert compiler.width == 3968
+    assert set(compiler.filling) == {(3584, 4096)}
+    compiler.note(batch(4096, tokens=3300), 100 * PAYS)
+    assert compiler.width == 3584
 
 
 def test_rows_of_several_lengths_share_the_one_that_saves_most(make) -> None:
@@ -147,12 +149,12 @@ def test_rows_of_several_lengths_share_the_one_that_saves_most(make) -> None:
     assert compiler.process is None
     for tokens in (2500, 2600, 2700):
         compiler.note(batch(4096, tokens=tokens), PAYS / 2)
-    assert compiler.width == 2816, "for all three, though 2560 would save more of one"
+    assert compiler.width == 3072, "for all three, though 2560 would save more of one"
 
 
 def test_lengths_are_not_compiled_without_end(make) -> None:
     compiler = make()
-    compiler.ready = set(range(4096, 4096 + MOST_LENGTHS * 128, 128))
+    compiler.ready = set(range(4096, 4096 + MOST_LENGTHS * 512, 512))
     compiler.note(batch(4096, tokens=1100), 100 * PAYS)
     assert compiler.process is None
 

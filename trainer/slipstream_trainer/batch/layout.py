@@ -162,18 +162,22 @@ def end_to_end(rows: list[Row], budget: int) -> list[list[list[Row]]]:
 
 BLOCK = 128
 """Tokens of a block of attention on a GPU: rows' lengths are multiples of it there."""
+TILE = 512
+"""Rows' lengths that are compiled apart are multiples of it: products with 16,000 rows take an H200 6 % longer than with
+16,384, and with 14,848 a tenth less time.
+"""
 
 
-def in_blocks(tokens: int) -> int:
-    """The shortest length on a GPU that holds ``tokens``."""
-    return -(-tokens // BLOCK) * BLOCK
+def in_tiles(tokens: int) -> int:
+    """The shortest length that holds ``tokens`` and pays on a GPU."""
+    return -(-tokens // TILE) * TILE
 
 
 def forest_width(tokens: int, budget: int, compiled: Collection[int] = ()) -> int:
     """The length that a forest of ``tokens`` is padded to: few lengths, for each is a compilation (a power of two
     from 1,024, then quarters of the budget). Or a shorter one that is ``compiled`` already.
     """
-    quarter = max(1024, in_blocks(-(-budget // 4)))
+    quarter = max(1024, -(-budget // 4 // BLOCK) * BLOCK)
     width = 1024
     while width < tokens and width < quarter:
         width *= 2

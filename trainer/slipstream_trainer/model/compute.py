@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slipstream_trainer.batch.layout import MicroBatch, in_blocks
+from slipstream_trainer.batch.layout import BLOCK, MicroBatch, in_tiles
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 VARIANTS = 64
-"""Compilations of one layer's code side by side: lengths (``layout.forest_width``) × training or not × adapter or not."""
+"""Compilations of a layer's code side by side: lengths (``layout.forest_width``) × training or not × adapter or not."""
 PAYS = 10.0
 """Seconds that rows of one length have taken uncompiled before it is compiled: about half of what compiling takes. A
 length that comes up rarely is never compiled.
@@ -147,7 +147,7 @@ class LayerCompiler:
             took = seconds * m.computed / whole
             if rows == 1 and width not in self.ready:
                 self.spent[width] += took
-            elif rows == 1 and (needed := in_blocks(m.tokens)) < width:
+            elif rows == 1 and (needed := in_tiles(m.tokens)) < width:
                 self.filling[needed, width] += took * (1 - needed / width)
         self.look()
 
@@ -232,14 +232,34 @@ def dense_mask(ends_RN: torch.Tensor) -> torch.Tensor:
 
 
 def block_mask(ends_RN: torch.Tensor) -> BlockMask:
-    """The same as FlexAttention's ``BlockMask``; nothing of size N × N is kept."""
-    from torch.nn.attention.flex_attention import create_block_mask
+    """The same as FlexAttention's ``BlockMask``, from the first and last end in each block: torch's own way to make it
+    out of a function of two tokens takes 8 bytes for every pair, 128 GiB for a row of 131,072 tokens.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
 
     def ancestor(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         return (k <= q) & (q < ends_RN[b, k])
 
     rows, n = ends_RN.shape
-    return create_block_mask(ancestor, rows, None, n, n, device=ends_RN.device)
+    blocks = -(-n // BLOCK)
+    at_B = torch.arange(blocks, device=ends_RN.device)
+    after_BB = at_B[:, None] > at_B[None, :]
+    filled_RN = torch.nn.functional.pad(ends_RN, (0, blocks * BLOCK - n))
+    ends_RBK = filled_RN.reshape(rows, blocks, BLOCK)
+    last_q_B = ((at_B + 1) * BLOCK).clamp(max=n) - 1
+    some_RBB = after_BB & (ends_RBK.amax(-1)[:, None] > (at_B * BLOCK)[:, None])
+    whole_RBB = after_BB & (ends_RBK.amin(-1)[:, None] > last_q_B[:, None])
+    part_RBB = (some_RBB & ~whole_RBB) | torch.eye(blocks, dtype=torch.bool, device=ends_RN.device)
+
+    def listed(found_RBB: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """How many key blocks each block of queries has, and which: these first."""
+        found = found_RBB[:, None].to(torch.int32)
+        order = torch.argsort(found, dim=-1, descending=True, stable=True)
+        return found.sum(-1, dtype=torch.int32), order.to(torch.int32)
+
+    return BlockMask.from_kv_blocks(
+        *listed(part_RBB), *listed(whole_RBB), BLOCK_SIZE=BLOCK, mask_mod=ancestor, seq_lengths=(n, n)
+    )
 
 
 def tree_mask(ends_RN: torch.Tensor, implementation: str, dtype: torch.dtype | None = None) -> torch.Tensor | BlockMask:

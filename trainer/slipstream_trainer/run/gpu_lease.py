@@ -49,20 +49,39 @@ class Parking:
         self.model = model
         self.waiting: list[tuple[torch.UntypedStorage, torch.Tensor]] = []
         """The memory of each weight, or of this process's part of it, and its copy on the host."""
+        self._pinning: threading.Thread | None = None
 
     def leave(self) -> None:
         """Free the GPU."""
         reshard(self.model)
         if not self.waiting:
-            self.waiting = [(s, _pinned(_bytes(s).to("cpu", copy=True))) for s in _storages(self.model)]
+            self.waiting = [(s, _bytes(s).to("cpu", copy=True)) for s in _storages(self.model)]
+            self._pinning = threading.Thread(target=self._pin, daemon=True, name="pin")
         for storage, _ in self.waiting:
             storage.resize_(0)
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+        if self._pinning is not None and self._pinning.ident is None:
+            self._pinning.start()
+
+    def _pin(self) -> None:
+        """Lock the copies in memory, where they are: the GPU then reads them itself. For a large model this takes
+        longer than agents should wait for their first turn, so that it has a thread of its own.
+        """
+        if not torch.cuda.is_available():
+            return
+        with torch.cuda.device(self.waiting[0][0].device):
+            for _, host in self.waiting:
+                code = int(torch.cuda.cudart().cudaHostRegister(host.data_ptr(), host.numel(), 0))
+                if code:  # too little memory may be locked
+                    log.warning("the base's weights can't be pinned (CUDA error %d): turns begin later", code)
+                    return
 
     def enter(self) -> None:
         """Weights back to where they were; nothing before the first ``leave``."""
+        if self._pinning is not None:
+            self._pinning.join()
         for storage, host in self.waiting:
             storage.resize_(host.numel())
             _bytes(storage).copy_(host, non_blocking=True)
@@ -82,16 +101,6 @@ def _storages(model: torch.nn.Module) -> list[torch.UntypedStorage]:
 
 def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-
-
-def _pinned(data: torch.Tensor) -> torch.Tensor:
-    if not torch.cuda.is_available():
-        return data
-    try:
-        return data.pin_memory()
-    except RuntimeError as e:  # too little memory may be locked: slower copies
-        log.warning("the base's weights can't be pinned (%s): copies to the GPU are slower", e)
-        return data
 
 
 def tell(order: Any) -> Any:
