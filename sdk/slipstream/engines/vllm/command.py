@@ -159,7 +159,7 @@ for, and graphs launch them at once. Without it vLLM starts half a minute sooner
 GRAPHS = [1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048]
 """Numbers of tokens for which such a model's steps are recorded as graphs; a step between two of them is filled up to
 the next. vLLM's own 51 take longer to record, and for some tokens more a small model's step takes no longer."""
-RECORDED = ("LlamaForCausalLM",)
+RECORDED = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """Classes of small models whose steps with a prompt in them are recorded, too: all but attention, which a graph would
 take for that of the prompt that it was recorded with. vLLM 0.25 leaves out attention alone, so that a layer of another
 kind, which keeps a state, would compute with another call's. These were tried on a GPU.
