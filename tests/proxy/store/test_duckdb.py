@@ -20,6 +20,7 @@ from tests.support.store_writes import pin
 
 from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store import open_store
+from slipstream_proxy.store.backends import duckfile
 from slipstream_proxy.store.backends.duckdb import DuckStore
 from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.tables.driver import StoreError
@@ -177,6 +178,26 @@ def test_deleted_text_and_tokens_are_nowhere_in_the_files(path):
     assert [e.episode for e in store.rewrite()] == [mark_of("gone2")]
     assert there() == (False, False)
     store.close()
+
+
+def test_a_statement_is_parsed_once_and_not_all_are_kept(monkeypatch):
+    monkeypatch.setattr(duckfile, "PARSED", 3)
+    monkeypatch.setattr(duckfile, "_parsed", {})
+    with duckdb.connect() as con:
+        tx = duckfile.DuckTx(con)
+        tx.all("CREATE TABLE t (a INTEGER, b TEXT); CREATE INDEX i ON t (a)")
+        for n in range(5):
+            assert tx.run("INSERT INTO t VALUES (?, ?)", (n, "x")) == 1
+            assert tx.all("SELECT a FROM t WHERE a IN (SELECT unnest(?))", [[n, 7]]) == [(n,)]
+        once = duckfile._parsed["INSERT INTO t VALUES (?, ?)"]
+        for n in range(5):
+            tx.all(f"SELECT count(*) + {n} FROM t WHERE b = ?", ("x",))
+            assert len(duckfile._parsed) <= 3
+        assert duckfile.parsed(con, "INSERT INTO t VALUES (?, ?)") is not once
+        with pytest.raises(duckdb.Error, match="syntax error"):
+            tx.all("SELECT SELECT")
+        con.execute("ALTER TABLE t ADD COLUMN c INTEGER DEFAULT 3")
+        assert len(tx.all("SELECT * FROM t")[0]) == 3
 
 
 def test_many_threads_at_once(path):

@@ -8,7 +8,8 @@ from decimal import Decimal
 import pytest
 from tests.support.records import NOW, call, group
 
-from slipstream_proxy.store.backends.queries import bare, check, public
+from slipstream_proxy.process.query import public
+from slipstream_proxy.store.backends.queries import bare, check
 from slipstream_proxy.store.tables.driver import QueryError
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import threading
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.records import call
 
-from slipstream_proxy.store.backends import queries as query_process
+from slipstream_proxy.process import query as query_process
 from slipstream_proxy.store.tables.driver import QueryError
 
 
@@ -17,6 +18,14 @@ def test_a_result_that_is_too_large_is_refused(store):
     store.ingest([call()], {})
     with pytest.raises(QueryError, match="the result is larger than|it needs more than"):
         store.sql(f"select repeat('x', {query_process.RESULT_BYTES + 1}) from calls", 10, 30)
+
+
+def test_the_program_imports_nothing_of_ours():
+    """The whole product takes a second to import, at each query."""
+    tree = ast.parse(Path(query_process.__file__).read_text())
+    names = [a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names]
+    names += [str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+    assert "duckdb" in names and not [n for n in names if n.startswith("slipstream")]
 
 
 def test_values_come_as_json(store):
@@ -32,7 +41,7 @@ def threads_of_children() -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
-            if int(status["PPid"]) == os.getpid() and b"backends.queries" in (folder / "cmdline").read_bytes():
+            if int(status["PPid"]) == os.getpid() and b"process/query.py" in (folder / "cmdline").read_bytes():
                 found.append(int(status["Threads"]))
     return found
 

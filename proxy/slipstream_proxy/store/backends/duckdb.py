@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 
 from slipstream.contract import SqlResult
+from slipstream_proxy.process.query import QueryRequest
 from slipstream_proxy.store.backends.duckfile import (
     Busy,
     DuckTx,
@@ -24,7 +25,7 @@ from slipstream_proxy.store.backends.duckfile import (
     open_or_set_aside,
     restore_deleted,
 )
-from slipstream_proxy.store.backends.queries import BoundedQuery, QueryRequest, check
+from slipstream_proxy.store.backends.queries import BoundedQuery, check
 from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.tables.driver import StoreError
 from slipstream_proxy.store.values import Rules

@@ -28,7 +28,8 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from slipstream.contract import SqlResult
 from slipstream_proxy.process import cores
-from slipstream_proxy.store.backends.queries import BoundedQuery, QueryRequest, bare, check
+from slipstream_proxy.process.query import QueryRequest
+from slipstream_proxy.store.backends.queries import BoundedQuery, bare, check
 from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.tables import schema
 from slipstream_proxy.store.tables.driver import QueryError, Row, StoreError

@@ -1,34 +1,28 @@
 """A user's query: what it may name (by its parse tree and not by its text), and the process that runs it.
 
-The process can be killed: time and memory are bounded from outside. It is this module (``python -m
-slipstream_proxy.store.backends.queries``), and says ``ready`` when it has started and ``opened`` when it reads the
-database.
+The process can be killed: time and memory are bounded from outside. It is ``process/query.py``, and says ``ready`` when
+it has started and ``opened`` when it reads the database.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import json
-import math
 import os
 import re
-import resource
 import select
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from decimal import Decimal
 from functools import cache
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict
-from uuid import UUID
+from typing import TYPE_CHECKING, Self
 
 from slipstream.contract import SqlResult
 from slipstream_proxy.process import cores
+from slipstream_proxy.process import query as program
 from slipstream_proxy.store.tables.driver import QueryError
 from slipstream_proxy.store.tables.schema import TABLES, VIEW_NAMES
 
@@ -182,30 +176,6 @@ def check(query: str) -> str:
     return text
 
 
-def public(value: Any) -> Any:
-    """A database's value as JSON takes it."""
-    match value:
-        case None | bool() | int() | float() | str():
-            if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124
-                return None
-            return value
-        case Decimal():
-            return float(value)
-        case bytes() | bytearray() | memoryview():
-            return bytes(value).hex()
-        case list() | tuple():
-            return [public(v) for v in value]
-        case dict():
-            return {str(k): public(v) for k, v in value.items()}
-        case dt.datetime() | dt.date() | dt.time() | dt.timedelta() | UUID():
-            return str(value)
-        case other:
-            return str(other)
-
-
-MEMORY = 2**30
-"""Bytes that a query may need, beside what the process has at its start."""
-RESULT_BYTES = 64 * 2**20
 START = 10.0
 """Seconds that the process may take to start and to open the database."""
 FRUGAL = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -214,30 +184,16 @@ SPARE = 0.5
 """Seconds beyond the query's time-out after which its process is killed."""
 
 
-class QueryRequest(TypedDict):
-    """What the process reads first."""
-
-    database: str
-    """A DuckDB file's path, or a PostgreSQL URL."""
-    config: dict[str, str]
-    """DuckDB's."""
-    role: str | None
-    """PostgreSQL's role to run as."""
-    query: str
-    limit: int
-    timeout: float
-
-
 class BoundedQuery:
     """``with BoundedQuery(request) as running:`` the process ends with the block, whatever it does."""
 
-    def __init__(self, request: QueryRequest) -> None:
+    def __init__(self, request: program.QueryRequest) -> None:
         self.timeout = request["timeout"]
         self._request = json.dumps(request).encode() + b"\n"
         self._rest = b""
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-P", "-m", "slipstream_proxy.store.backends.queries"]
+        command = [sys.executable, "-P", program.__file__]
         with cores.anywhere():
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env={**os.environ, **FRUGAL}
@@ -287,111 +243,7 @@ class BoundedQuery:
                 raise QueryError(f"stopped after {self.timeout:g} s")
             part = os.read(pipe, 2**20)
             if not part:
-                raise QueryError(f"it needs more than {MEMORY // 2**20} MiB: ask for less")
+                raise QueryError(f"it needs more than {program.MEMORY // 2**20} MiB: ask for less")
             parts.append(part)
         line, _, self._rest = b"".join(parts).partition(b"\n")
         return line
-
-
-THREADS = 2
-"""DuckDB's, whatever the machine has: each takes address space, and 32 of them took all that a query may have."""
-PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-def limit_self(timeout: float) -> None:
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE + MEMORY
-    seconds = math.ceil(timeout) + 2
-    for limit, value in ((resource.RLIMIT_AS, size), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0)):
-        resource.setrlimit(limit, (value, value))
-
-
-def say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
-def run_duckdb(request: QueryRequest) -> SqlResult:
-    """Raises ``QueryError`` or ``MemoryError``."""
-    import duckdb
-
-    limit_self(request["timeout"])
-    say("ready")
-    sys.stdin.readline()
-    try:
-        con = duckdb.connect(request["database"], read_only=True, config={**request["config"], "threads": str(THREADS)})
-        con.execute("SET enable_external_access = false")
-        con.execute("SET lock_configuration = true")
-        con.execute("BEGIN TRANSACTION READ ONLY")
-        con.execute("SELECT count(*) FROM duckdb_tables()").fetchall()
-    except duckdb.Error as e:
-        raise QueryError(f"the store cannot be read just now: {str(e).splitlines()[0]}") from e
-    say("opened")
-    timer = threading.Timer(request["timeout"], con.interrupt)
-    timer.daemon = True
-    timer.start()
-    try:
-        done = con.execute(request["query"])
-        columns = [str(d[0]) for d in done.description or ()]
-        rows = done.fetchmany(request["limit"] + 1)
-    except duckdb.InterruptException as e:
-        raise QueryError(f"stopped after {request['timeout']:g} s") from e
-    except duckdb.OutOfMemoryException as e:
-        raise MemoryError from e
-    except duckdb.Error as e:
-        raise QueryError(str(e).splitlines()[0]) from e
-    return _result(columns, rows, request["limit"])
-
-
-def run_postgres(request: QueryRequest) -> SqlResult:
-    """Raises ``QueryError`` or ``MemoryError``."""
-    import psycopg
-
-    limit_self(request["timeout"])
-    say("ready")
-    sys.stdin.readline()
-    limit, timeout = request["limit"], request["timeout"]
-    try:
-        with (
-            psycopg.connect(request["database"], autocommit=True, connect_timeout=5) as con,
-            con.transaction(force_rollback=True),
-            con.cursor() as cursor,
-        ):
-            say("opened")
-            cursor.execute("SET TRANSACTION READ ONLY")
-            cursor.execute(f"SET LOCAL statement_timeout = {max(1, int(timeout * 1000))}".encode())
-            if request["role"]:
-                cursor.execute(f"SET LOCAL ROLE {request['role']}".encode())
-            # The subquery and the binary protocol each take one statement only, and a SELECT at that.
-            wrapped = f"SELECT * FROM ({request['query']}\n) AS q LIMIT {limit + 1}"
-            cursor.execute(wrapped.encode(), prepare=True)
-            columns = [d.name for d in cursor.description or ()]
-            rows = cursor.fetchall()
-    except psycopg.errors.QueryCanceled as e:
-        raise QueryError(f"stopped after {timeout:g} s") from e
-    except psycopg.Error as e:
-        raise QueryError((str(e).strip() or type(e).__name__).splitlines()[0]) from e
-    return _result(columns, rows, limit)
-
-
-def _result(columns: list[str], rows: list[tuple[object, ...]], limit: int) -> SqlResult:
-    shown = [[public(v) for v in r] for r in rows[:limit]]
-    return SqlResult(columns=columns, rows=shown, truncated=len(rows) > limit)
-
-
-def main() -> None:
-    request: QueryRequest = json.loads(sys.stdin.readline())
-    run = run_postgres if "://" in request["database"] else run_duckdb
-    try:
-        text = json.dumps(run(request).model_dump(mode="json"))
-        if len(text) > RESULT_BYTES:
-            raise QueryError(f"the result is larger than {RESULT_BYTES // 2**20} MiB: ask for less")
-    except MemoryError:
-        text = json.dumps({"error": f"it needs more than {MEMORY // 2**20} MiB: ask for less"})
-    except QueryError as e:
-        text = json.dumps({"error": str(e)})
-    say(text)
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,166 @@
+"""The program that runs a user's query, in a process that can be killed.
+
+It is run by its path and imports nothing of ours, for what the whole product imports takes a second of a core at each
+query. Its input is a ``QueryRequest`` in a line, and ``open``. It says ``ready``, ``opened``, and a line of JSON.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import os
+import resource
+import sys
+import threading
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TypedDict
+from uuid import UUID
+
+MEMORY = 2**30
+"""Bytes that a query may need, beside what the process has at its start."""
+RESULT_BYTES = 64 * 2**20
+
+
+class QueryFailed(Exception):
+    """What the caller is told."""
+
+
+class QueryRequest(TypedDict):
+    """What the process reads first."""
+
+    database: str
+    """A DuckDB file's path, or a PostgreSQL URL."""
+    config: dict[str, str]
+    """DuckDB's."""
+    role: str | None
+    """PostgreSQL's role to run as."""
+    query: str
+    limit: int
+    timeout: float
+
+
+def public(value: Any) -> Any:
+    """A database's value as JSON takes it."""
+    match value:
+        case None | bool() | int() | float() | str():
+            if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124
+                return None
+            return value
+        case Decimal():
+            return float(value)
+        case bytes() | bytearray() | memoryview():
+            return bytes(value).hex()
+        case list() | tuple():
+            return [public(v) for v in value]
+        case dict():
+            return {str(k): public(v) for k, v in value.items()}
+        case dt.datetime() | dt.date() | dt.time() | dt.timedelta() | UUID():
+            return str(value)
+        case other:
+            return str(other)
+
+
+THREADS = 2
+"""DuckDB's, whatever the machine has: each takes address space, and 32 of them took all that a query may have."""
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def limit_self(timeout: float) -> None:
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE + MEMORY
+    seconds = math.ceil(timeout) + 2
+    for limit, value in ((resource.RLIMIT_AS, size), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0)):
+        resource.setrlimit(limit, (value, value))
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def run_duckdb(request: QueryRequest) -> dict[str, object]:
+    """Raises ``QueryFailed`` or ``MemoryError``."""
+    import duckdb
+
+    limit_self(request["timeout"])
+    say("ready")
+    sys.stdin.readline()
+    try:
+        con = duckdb.connect(request["database"], read_only=True, config={**request["config"], "threads": str(THREADS)})
+        con.execute("SET enable_external_access = false")
+        con.execute("SET lock_configuration = true")
+        con.execute("BEGIN TRANSACTION READ ONLY")
+        con.execute("SELECT count(*) FROM duckdb_tables()").fetchall()
+    except duckdb.Error as e:
+        raise QueryFailed(f"the store cannot be read just now: {str(e).splitlines()[0]}") from e
+    say("opened")
+    timer = threading.Timer(request["timeout"], con.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        done = con.execute(request["query"])
+        columns = [str(d[0]) for d in done.description or ()]
+        rows = done.fetchmany(request["limit"] + 1)
+    except duckdb.InterruptException as e:
+        raise QueryFailed(f"stopped after {request['timeout']:g} s") from e
+    except duckdb.OutOfMemoryException as e:
+        raise MemoryError from e
+    except duckdb.Error as e:
+        raise QueryFailed(str(e).splitlines()[0]) from e
+    return _result(columns, rows, request["limit"])
+
+
+def run_postgres(request: QueryRequest) -> dict[str, object]:
+    """Raises ``QueryFailed`` or ``MemoryError``."""
+    import psycopg
+
+    limit_self(request["timeout"])
+    say("ready")
+    sys.stdin.readline()
+    limit, timeout = request["limit"], request["timeout"]
+    try:
+        with (
+            psycopg.connect(request["database"], autocommit=True, connect_timeout=5) as con,
+            con.transaction(force_rollback=True),
+            con.cursor() as cursor,
+        ):
+            say("opened")
+            cursor.execute("SET TRANSACTION READ ONLY")
+            cursor.execute(f"SET LOCAL statement_timeout = {max(1, int(timeout * 1000))}".encode())
+            if request["role"]:
+                cursor.execute(f"SET LOCAL ROLE {request['role']}".encode())
+            # The subquery and the binary protocol each take one statement only, and a SELECT at that.
+            wrapped = f"SELECT * FROM ({request['query']}\n) AS q LIMIT {limit + 1}"
+            cursor.execute(wrapped.encode(), prepare=True)
+            columns = [d.name for d in cursor.description or ()]
+            rows = cursor.fetchall()
+    except psycopg.errors.QueryCanceled as e:
+        raise QueryFailed(f"stopped after {timeout:g} s") from e
+    except psycopg.Error as e:
+        raise QueryFailed((str(e).strip() or type(e).__name__).splitlines()[0]) from e
+    return _result(columns, rows, limit)
+
+
+def _result(columns: list[str], rows: list[tuple[object, ...]], limit: int) -> dict[str, object]:
+    shown = [[public(v) for v in r] for r in rows[:limit]]
+    return {"columns": columns, "rows": shown, "truncated": len(rows) > limit}
+
+
+def main() -> None:
+    request: QueryRequest = json.loads(sys.stdin.readline())
+    run = run_postgres if "://" in request["database"] else run_duckdb
+    try:
+        text = json.dumps(run(request))
+        if len(text) > RESULT_BYTES:
+            raise QueryFailed(f"the result is larger than {RESULT_BYTES // 2**20} MiB: ask for less")
+    except MemoryError:
+        text = json.dumps({"error": f"it needs more than {MEMORY // 2**20} MiB: ask for less"})
+    except QueryFailed as e:
+        text = json.dumps({"error": str(e)})
+    say(text)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
