@@ -9,6 +9,8 @@ Arrays and tensors name their axes in a suffix of capitals, one letter an axis: 
     L   tokens of a chain: calls of an episode that continue each other
     N   places of a row, or nodes of a tree of chains
     R   rows of a micro-batch
+    B   blocks of N, which FlexAttention computes or leaves out
+    K   places of such a block
     S   scored positions of a micro-batch; each belongs to one of T
     W   tokens of T about which a user said something
     H   the model's hidden size

@@ -88,12 +88,14 @@ class DuckTx:
         """Something was written."""
 
     def all(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
-        text, flat = spread(sql, params)
-        rows: list[Row] = self._cursor.execute(parsed(self._cursor, text), flat).fetchall()
+        return self._done(*spread(sql, params))
+
+    def _done(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
+        rows: list[Row] = self._cursor.execute(parsed(self._cursor, sql), params).fetchall()
         return rows
 
     def run(self, sql: str, params: Sequence[Any] = ()) -> int:
-        rows = self.all(sql, params)
+        rows = self._done(*spread(sql, params))
         self.changes = self.changes or rows != [(0,)]
         return int(rows[0][0]) if rows and isinstance(rows[0][0], int) else 0
 
@@ -102,7 +104,7 @@ class DuckTx:
             self.changes = True
             self._stage(list(schema.columns_of(table).items()), rows)
             try:
-                self.all(f"INSERT INTO {table} SELECT * FROM stage")
+                self._done(f"INSERT INTO {table} SELECT * FROM stage")
             finally:
                 self._cursor.unregister("stage")
 
@@ -117,7 +119,7 @@ class DuckTx:
             if few:
                 same += f" AND {table}.{keys[0]} IN ({', '.join('?' * len(few))})"
             try:
-                self.all(f"UPDATE {table} SET {sets} FROM stage WHERE {same}", few)
+                self._done(f"UPDATE {table} SET {sets} FROM stage WHERE {same}", few)
             finally:
                 self._cursor.unregister("stage")
 
