@@ -14,6 +14,7 @@ from tests.support.tiny import make_config, make_trainer
 
 from slipstream_trainer.model.compute import (
     LIST,
+    LONG,
     MOST_LENGTHS,
     PAYS,
     PAYS_HERE,
@@ -150,6 +151,19 @@ def test_rows_of_several_lengths_share_the_one_that_saves_most(make) -> None:
     for tokens in (2500, 2600, 2700):
         compiler.note(batch(4096, tokens=tokens), PAYS / 2)
     assert compiler.width == 3072, "for all three, though 2560 would save more of one"
+
+
+def test_a_long_row_is_compiled_at_once_for_its_mask_alone_would_fill_the_memory(make) -> None:
+    compiler = make()
+    assert compiler.switch(1, LONG) == UNCOMPILED
+    assert compiler.switch(1, 131_072) == "eager" == compiler.base.config._attn_implementation
+    compiler.note(batch(131_072, tokens=120_000), 100 * PAYS)
+    assert compiler.process is None
+    compiler.note(batch(4096), PAYS)
+    wait(compiler)
+    assert json.loads((compiler.folder / LIST).read_text()) == [4096]
+    (compiler.folder / LIST).write_text("[1024, 65536]")
+    assert make()._known() == [1024]
 
 
 def test_lengths_are_not_compiled_without_end(make) -> None:

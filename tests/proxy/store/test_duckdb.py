@@ -194,6 +194,8 @@ def test_a_statement_is_parsed_once_and_not_all_are_kept(monkeypatch):
             tx.all(f"SELECT count(*) + {n} FROM t WHERE b = ?", ("x",))
             assert len(duckfile._parsed) <= 3
         assert duckfile.parsed(con, "INSERT INTO t VALUES (?, ?)") is not once
+        many = f"SELECT a FROM t WHERE a IN ({', '.join('?' * 100)})"
+        assert tx.all(many, [*range(100)]) and many not in duckfile._parsed
         with pytest.raises(duckdb.Error, match="syntax error"):
             tx.all("SELECT SELECT")
         con.execute("ALTER TABLE t ADD COLUMN c INTEGER DEFAULT 3")

@@ -146,7 +146,9 @@ def side_by_side(rows: list[Row], budget: int) -> list[list[list[Row]]]:
 
 
 def end_to_end(rows: list[Row], budget: int) -> list[list[list[Row]]]:
-    """Rows of any kind in one lane a micro-batch, at most ``budget`` tokens: first fit, longest first."""
+    """Rows of any kind in one lane a micro-batch, at most ``budget`` tokens: first fit, longest first. A longer row
+    has a lane of its own.
+    """
     lanes: list[list[Row]] = []
     free: list[int] = []
     for row in sorted(rows, key=lambda r: -r.size):
@@ -160,6 +162,8 @@ def end_to_end(rows: list[Row], budget: int) -> list[list[list[Row]]]:
     return [[lane] for lane in lanes]
 
 
+LANE = 16_384
+"""Tokens of a lane on a GPU, whatever the budget: a longer row stands alone, and others' lanes stay as they are."""
 BLOCK = 128
 """Tokens of a block of attention on a GPU: rows' lengths are multiples of it there."""
 TILE = 512
@@ -175,9 +179,12 @@ def in_tiles(tokens: int) -> int:
 
 def forest_width(tokens: int, budget: int, compiled: Collection[int] = ()) -> int:
     """The length that a forest of ``tokens`` is padded to: few lengths, for each is a compilation (a power of two
-    from 1,024, then quarters of the budget). Or a shorter one that is ``compiled`` already.
+    from 1,024, then quarters of a lane, and beyond it quarters of a power of two). Or a shorter one that is
+    ``compiled`` already.
     """
-    quarter = max(1024, -(-budget // 4 // BLOCK) * BLOCK)
+    quarter = max(1024, -(-min(budget, LANE) // 4 // BLOCK) * BLOCK)
+    if tokens > LANE:
+        quarter = 2 ** ((tokens - 1).bit_length() - 3)
     width = 1024
     while width < tokens and width < quarter:
         width *= 2
@@ -377,7 +384,7 @@ def make_plan(
         tree = pack_tree([ids[c] for c in run]) if len(run) > 1 else None
         rows.append(Row(run, tree.size if tree else len(ids[run[0]]), tree=tree))
     if forest:
-        filled = end_to_end(rows, each)
+        filled = end_to_end(rows, min(each, LANE))
     else:
         filled = side_by_side([r for r in rows if r.tree is None], each) + side_by_side(
             [r for r in rows if r.tree], each

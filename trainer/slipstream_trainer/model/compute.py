@@ -53,6 +53,10 @@ PAYS_HERE = 60.0
 """The same where no other process compiles, and several that train together wait meanwhile."""
 LIMIT = 600.0
 """Seconds after which a process that compiles is ended."""
+LONG = 32_768
+"""Rows of more tokens are compiled at their first use, while the step waits: uncompiled, their mask alone would take
+2 bytes for each pair of tokens, 32 GiB for 131,072.
+"""
 UNCOMPILED = "sdpa"
 """Attention of layers that are not compiled: FlexAttention without a compiler holds every pair's score in memory."""
 LIST = "compiled.json"
@@ -121,7 +125,8 @@ class LayerCompiler:
 
     def _known(self) -> list[int]:
         try:
-            return [int(width) for width in json.loads((self.folder / LIST).read_text())]
+            found = [int(width) for width in json.loads((self.folder / LIST).read_text())]
+            return [width for width in found if width <= min(LONG, self.config.trainer.token_budget)]
         except (OSError, ValueError, TypeError):
             return []
 
@@ -129,6 +134,8 @@ class LayerCompiler:
 
     def switch(self, rows: int, width: int) -> str:
         """Before a forward pass of this shape. → The attention that computes it."""
+        if rows == 1 and width > LONG:
+            self.ready.add(width)
         on = not self.late or (rows == 1 and width in self.ready)
         if on != self._on:
             for layer, call in zip(self.layers, self._calls, strict=True):
@@ -147,7 +154,7 @@ class LayerCompiler:
             took = seconds * m.computed / whole
             if rows == 1 and width not in self.ready:
                 self.spent[width] += took
-            elif rows == 1 and (needed := in_tiles(m.tokens)) < width:
+            elif rows == 1 and (needed := in_tiles(m.tokens)) < width <= LONG:
                 self.filling[needed, width] += took * (1 - needed / width)
         self.look()
 
@@ -215,7 +222,7 @@ class LayerCompiler:
             return
         log.info("compiled for rows of %d tokens in %.0f s, beside the steps", self.width, seconds)
         kept = self.folder / f"{LIST}.{os.getpid()}"
-        kept.write_text(json.dumps(sorted(self.ready)))
+        kept.write_text(json.dumps(sorted(width for width in self.ready if width <= LONG)))
         kept.replace(self.folder / LIST)
 
     def end(self) -> None:
@@ -246,7 +253,7 @@ def block_mask(ends_RN: torch.Tensor) -> BlockMask:
     after_BB = at_B[:, None] > at_B[None, :]
     filled_RN = torch.nn.functional.pad(ends_RN, (0, blocks * BLOCK - n))
     ends_RBK = filled_RN.reshape(rows, blocks, BLOCK)
-    last_q_B = ((at_B + 1) * BLOCK).clamp(max=n) - 1
+    last_q_B = (at_B + 1) * BLOCK - 1
     some_RBB = after_BB & (ends_RBK.amax(-1)[:, None] > (at_B * BLOCK)[:, None])
     whole_RBB = after_BB & (ends_RBK.amin(-1)[:, None] > last_q_B[:, None])
     part_RBB = (some_RBB & ~whole_RBB) | torch.eye(blocks, dtype=torch.bool, device=ends_RN.device)

@@ -49,13 +49,20 @@ class Parking:
         self.model = model
         self.waiting: list[tuple[torch.UntypedStorage, torch.Tensor]] = []
         """The memory of each weight, or of this process's part of it, and its copy on the host."""
+        self._host = torch.empty(0, dtype=torch.uint8)
+        """All copies, one after the other: memory is locked by pages, and no two share one that way."""
         self._pinning: threading.Thread | None = None
 
     def leave(self) -> None:
         """Free the GPU."""
         reshard(self.model)
         if not self.waiting:
-            self.waiting = [(s, _bytes(s).to("cpu", copy=True)) for s in _storages(self.model)]
+            storages = _storages(self.model)
+            sizes = [s.nbytes() for s in storages]
+            self._host = torch.empty(sum(sizes), dtype=torch.uint8)
+            self.waiting = list(zip(storages, self._host.split(sizes), strict=True))
+            for storage, host in self.waiting:
+                host.copy_(_bytes(storage))
             self._pinning = threading.Thread(target=self._pin, daemon=True, name="pin")
         for storage, _ in self.waiting:
             storage.resize_(0)
@@ -72,16 +79,18 @@ class Parking:
         if not torch.cuda.is_available():
             return
         with torch.cuda.device(self.waiting[0][0].device):
-            for _, host in self.waiting:
-                code = int(torch.cuda.cudart().cudaHostRegister(host.data_ptr(), host.numel(), 0))
-                if code:  # too little memory may be locked
-                    log.warning("the base's weights can't be pinned (CUDA error %d): turns begin later", code)
-                    return
+            code = int(torch.cuda.cudart().cudaHostRegister(self._host.data_ptr(), self._host.numel(), 0))
+        if code:  # too little memory may be locked
+            log.warning("the base's weights can't be pinned (CUDA error %d): turns begin later", code)
+
+    def settle(self) -> None:
+        """Wait until the copies are pinned: before the engine is asked to sleep."""
+        if self._pinning is not None:
+            self._pinning.join()
 
     def enter(self) -> None:
         """Weights back to where they were; nothing before the first ``leave``."""
-        if self._pinning is not None:
-            self._pinning.join()
+        self.settle()
         for storage, host in self.waiting:
             storage.resize_(host.numel())
             _bytes(storage).copy_(host, non_blocking=True)
@@ -145,6 +154,8 @@ class GpuLease:
             yield from self._turn(figures)
 
     def _turn(self, figures: dict[str, float]) -> Iterator[dict[str, float]]:
+        if self.parking is not None:
+            self.parking.settle()
         began = time.perf_counter()
         done = threading.Event()
         torn = False

@@ -21,7 +21,7 @@ import torch
 from slipstream.config import Config, load_config
 from slipstream_trainer.batch.layout import forest_width
 from slipstream_trainer.batch.work import Work
-from slipstream_trainer.model.compute import DIRECT_LIMIT
+from slipstream_trainer.model.compute import DIRECT_LIMIT, LONG
 from slipstream_trainer.step.selfcheck import filler
 from slipstream_trainer.step.step import plan_batch
 from slipstream_trainer.versions.checkpoint import random_state, set_random_state
@@ -44,7 +44,8 @@ def widths(budget: int) -> list[int]:
 
 
 def warm_up(trainer: CapturedGRPOTrainer) -> dict[int, float]:
-    """Compile for every length, shortest first. → Length → seconds; nothing where layers are not compiled, or late.
+    """Compile for every length but the longest, shortest first. → Length → seconds; nothing where layers are not
+    compiled, or late.
 
     What is not compiled has kernels that a GPU loads, and some that are made, at their first use: these are used once.
     Weights, optimiser and random numbers stay as they were.
@@ -56,7 +57,7 @@ def warm_up(trainer: CapturedGRPOTrainer) -> dict[int, float]:
             set_random_state(state)
         return {}
     took = {}
-    for width in widths(trainer.config.trainer.token_budget):
+    for width in widths(min(LONG, trainer.config.trainer.token_budget)):
         start = time.monotonic()
         try:
             compute(trainer, filler(width, trainer.vocab))

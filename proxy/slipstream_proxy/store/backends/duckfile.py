@@ -63,19 +63,21 @@ def spread(sql: str, params: Sequence[object]) -> tuple[str, Sequence[object]]:
     return head, flat
 
 
-PARSED = 512
+PARSED, MOST_PARAMETERS = 512, 16
 _parsed: dict[str, duckdb.Statement | str] = {}
 
 
 def parsed(cursor: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statement | str:
-    """A statement that DuckDB need not parse again, which is a third of a short one's time. At most ``PARSED`` are
-    kept: names of tables and numbers of parameters come up without end.
+    """A statement that DuckDB need not parse again, which is a third of a short one's time. The newest ``PARSED`` are
+    kept, but for those with lists of many names, which come up in every length.
     """
     found = _parsed.get(sql)
     if found is None:
+        if sql.count("?") > MOST_PARAMETERS:
+            return sql
         statements = cursor.extract_statements(sql)
-        if len(_parsed) >= PARSED:
-            _parsed.clear()
+        for oldest in list(_parsed)[: max(0, len(_parsed) + 1 - PARSED)]:
+            _parsed.pop(oldest, None)
         found = _parsed[sql] = statements[0] if len(statements) == 1 else sql
     return found
 
