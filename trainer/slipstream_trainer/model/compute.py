@@ -134,9 +134,7 @@ class LayerCompiler:
 
     def switch(self, rows: int, width: int) -> str:
         """Before a forward pass of this shape. → The attention that computes it."""
-        if rows == 1 and width > LONG:
-            self.ready.add(width)
-        on = not self.late or (rows == 1 and width in self.ready)
+        on = not self.late or (rows == 1 and (width in self.ready or width > LONG))
         if on != self._on:
             for layer, call in zip(self.layers, self._calls, strict=True):
                 layer._compiled_call_impl = call if on else None
@@ -151,10 +149,12 @@ class LayerCompiler:
         whole = sum(m.computed for m in micro)
         for m in micro:
             rows, width = m.ids_RN.shape
+            if rows > 1 or width > LONG:
+                continue
             took = seconds * m.computed / whole
-            if rows == 1 and width not in self.ready:
+            if width not in self.ready:
                 self.spent[width] += took
-            elif rows == 1 and (needed := in_tiles(m.tokens)) < width <= LONG:
+            elif (needed := in_tiles(m.tokens)) < width:
                 self.filling[needed, width] += took * (1 - needed / width)
         self.look()
 
@@ -222,7 +222,7 @@ class LayerCompiler:
             return
         log.info("compiled for rows of %d tokens in %.0f s, beside the steps", self.width, seconds)
         kept = self.folder / f"{LIST}.{os.getpid()}"
-        kept.write_text(json.dumps(sorted(width for width in self.ready if width <= LONG)))
+        kept.write_text(json.dumps(sorted(self.ready)))
         kept.replace(self.folder / LIST)
 
     def end(self) -> None:

@@ -56,20 +56,20 @@ class Parking:
     def leave(self) -> None:
         """Free the GPU."""
         reshard(self.model)
-        if not self.waiting:
+        if first := not self.waiting:
             storages = _storages(self.model)
             sizes = [s.nbytes() for s in storages]
             self._host = torch.empty(sum(sizes), dtype=torch.uint8)
             self.waiting = list(zip(storages, self._host.split(sizes), strict=True))
             for storage, host in self.waiting:
                 host.copy_(_bytes(storage))
-            self._pinning = threading.Thread(target=self._pin, daemon=True, name="pin")
         for storage, _ in self.waiting:
             storage.resize_(0)
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        if self._pinning is not None and self._pinning.ident is None:
+        if first:
+            self._pinning = threading.Thread(target=self._pin, daemon=True, name="pin")
             self._pinning.start()
 
     def _pin(self) -> None:
