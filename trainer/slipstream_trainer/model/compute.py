@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-VARIANTS = 64
+VARIANTS = 128
 """Compilations of a layer's code side by side: lengths (``layout.forest_width``) × training or not × adapter or not."""
 PAYS = 10.0
 """Seconds that rows of one length have taken uncompiled before it is compiled: about half of what compiling takes. A
