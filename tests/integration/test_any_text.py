@@ -49,8 +49,8 @@ def check(proxy: Running, text: str) -> None:
     assert reply.status_code == 200, reply.text
     episode = reply.headers["x-slipstream-episode"]
     with Client(proxy.url) as client:
+        assert client.episode(text).calls == 1  # as soon as its call has ended
         ack = client.add_reward(text, RewardIn(value=1.0))
-        wait_for(lambda: client.episodes(tags={"user": text}).episodes, 60, 0.05, f"the episode of {text!r}")
         assert ack.done
         found = client.episode(text)
         wait_for(lambda: client.episode(text).reward == 1.0, 60, 0.05, "the reward")
