@@ -466,6 +466,7 @@ def run(
             row.live = row.live or reason(e)
         finally:
             if keep:
+                keep.mkdir(parents=True, exist_ok=True)
                 (keep / f"{family}.log").write_bytes(sweep.log.read_bytes())
         if sweep.calls:
             cell(sweep, "continues", lambda: continued(sweep))

@@ -123,6 +123,8 @@ def run(name: str, model: Path, args: argparse.Namespace) -> dict[str, Any]:
     own = [f"engine.args={json.dumps([*args.engine_arg, *layout.engine_args])}"]
     settings = [*(s for s in share.SETTINGS if s != "engine.share=true"), *layout.settings, *args.set]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        if args.logs:
+            Path(args.logs).mkdir(parents=True, exist_ok=True)
         logs = [Path(args.logs or folder) / f"{model.name}-{name}-{part}.log" for part in ("up", "trainer")]
         settings += [f"data_dir={folder}", f"engine.model={model}"]
         end, began = time.monotonic() + args.timeout, time.monotonic()
