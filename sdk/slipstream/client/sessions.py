@@ -21,7 +21,8 @@ DEFAULT_URL = "http://127.0.0.1:8100"
 LONG = httpx.Timeout(60.0, connect=10.0)
 
 
-def _settings(url: str | None, key: str | None) -> tuple[str, dict[str, str]]:
+def _settings(url: str | None, key: str | None) -> tuple[str, dict[str, str], bool]:
+    """(The URL, headers, whether certificates are needed: to read them takes longer than a call.)"""
     base = (
         (url or os.environ.get("SLIPSTREAM_URL") or os.environ.get("OPENAI_BASE_URL") or DEFAULT_URL)
         .rstrip("/")
@@ -30,19 +31,19 @@ def _settings(url: str | None, key: str | None) -> tuple[str, dict[str, str]]:
     if "://" not in base:  # host:port
         base = f"http://{base}"
     try:
-        httpx.URL(base)
+        tls = httpx.URL(base).scheme == "https"
     except httpx.InvalidURL as e:
         raise ConfigError(f"{base} is no URL: {e}") from e
     key = (key or os.environ.get("SLIPSTREAM_API_KEY") or "").strip()
-    return base, {"authorization": f"Bearer {key}"} if key else {}
+    return base, {"authorization": f"Bearer {key}"} if key else {}, tls
 
 
 class SyncSession:
     def __init__(
         self, url: str | None = None, key: str | None = None, *, timeout: httpx.Timeout | float = LONG
     ) -> None:
-        self.url, headers = _settings(url, key)
-        self.http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
+        self.url, headers, tls = _settings(url, key)
+        self.http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False, verify=tls)
 
     def ask(self, ask: Ask[T]) -> T:
         try:
@@ -65,8 +66,8 @@ class AsyncSession:
     def __init__(
         self, url: str | None = None, key: str | None = None, *, timeout: httpx.Timeout | float = LONG
     ) -> None:
-        self.url, headers = _settings(url, key)
-        self.http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
+        self.url, headers, tls = _settings(url, key)
+        self.http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False, verify=tls)
 
     async def ask(self, ask: Ask[T]) -> T:
         try:
