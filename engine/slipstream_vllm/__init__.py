@@ -8,8 +8,8 @@ does this:
 - ``token_logprobs``: on a GPU, they are computed by kernels that use all of it.
 - ``adapters``: several API-server processes share the adapters that are loaded at run time.
 - ``prefetch``: an adapter is read while the engine goes on with its streams.
-- ``mends``: on a CPU, calls to the base model get no adapter's weights, and heads are turned by their own positions.
-  Calls to a model with a tokenizer of Mistral's own are answered.
+- ``mends``: on a CPU, calls to the base model get no adapter's weights, heads are turned by their own positions, and
+  models in INT8 take adapters. Calls to a model with a tokenizer of Mistral's own are answered.
 - ``whole_adapters``: an adapter of which vLLM would ignore a part is refused.
 - ``forks``: vLLM starts sooner, because it does not import itself anew for each of its processes.
 - ``ahead``: on a GPU, because the kernels that a start needs are compiled while it loads the model.

@@ -10,6 +10,9 @@ the adapter adds nothing to them.
 kernel reads it so. The CPU kernel takes the heads for tokens, and turns them by the wrong angles: the engine then
 serves another model than the one that is trained. Here the kernel gets the same memory without that dimension.
 
+**Weights in INT8**, on a CPU. vLLM packs them and lets the layer's ``weight`` be None, and then asks that weight where
+an adapter is to lie: the engine ends at its start. Here all layers of a CPU say that they are there.
+
 **Mistral's grammar.** With a tokenizer of Mistral's own, from its version 11 on, vLLM 0.32 asks mistral-common for the
 grammar of each chat completion. mistral-common 1.13 wants to be asked in another way, so that vLLM refuses every such
 call with status 400. Here it is asked as it wants.
@@ -82,15 +85,24 @@ def install() -> bool:
 
     if not current_platform.is_cpu():
         return False
+    from vllm.lora.layers import base_linear
     from vllm.lora.ops import torch_ops
     from vllm.lora.ops.torch_ops import lora_ops
     from vllm.lora.punica_wrapper import punica_cpu
     from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
     change((lora_ops, torch_ops, punica_cpu), lora_ops)
+    base_linear._get_lora_device = _on_the_cpu
     if not getattr(RotaryEmbedding.forward_cpu, "flattens_heads", False):
         RotaryEmbedding.forward_cpu = without_heads(RotaryEmbedding.forward_cpu)
     return True
+
+
+def _on_the_cpu(_: object) -> torch.device:
+    """``_get_lora_device`` of a linear layer."""
+    import torch
+
+    return torch.device("cpu")
 
 
 def compile_for_any_number() -> None:

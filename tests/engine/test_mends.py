@@ -1,5 +1,5 @@
-"""On a CPU, calls to the base model get no adapter's weights, and heads are turned by their own positions. Mistral's
-tokenizer gets its grammar.
+"""On a CPU, calls to the base model get no adapter's weights, and heads are turned by their own positions.
+Adapters lie beside weights in INT8. Mistral's tokenizer gets its grammar.
 """
 
 from __future__ import annotations
@@ -94,6 +94,17 @@ def test_each_head_is_turned_by_its_tokens_position() -> None:
     assert torch.allclose(found, expected, atol=1e-5)
     assert turned_key.shape == key.shape and not torch.equal(turned_key[1:], key[1:])
     assert not torch.allclose(kernel(None, torch.arange(tokens), query.clone(), key.clone())[0], expected, atol=1e-2)
+
+
+def test_an_adapter_lies_beside_packed_weights() -> None:
+    """Of INT8: on a CPU vLLM lets their layer's ``weight`` be None. Once it takes that, the change can go."""
+    from vllm.lora.layers import base_linear, utils
+
+    packed = SimpleNamespace(weight=None)
+    with pytest.raises(AttributeError):
+        utils._get_lora_device(packed)
+    assert mends.install()
+    assert base_linear._get_lora_device(packed) == torch.device("cpu")
 
 
 def test_mistral_s_grammar_is_asked_for_as_mistral_common_wants() -> None:

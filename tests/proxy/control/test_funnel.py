@@ -347,6 +347,8 @@ async def test_an_engine_that_computes_otherwise_than_the_trainer(plane):
     found = await line(plane, "step", "engine_gap")
     assert found.count == 360 and "0.36 nats" in found.text and "--compilation-config" in found.fix
     assert found.fix.startswith("compute in one number format")
+    plane.deps.config.trainer.quantize = "4bit"  # whose rounding is the first thing to name
+    assert 'trainer.quantize = "none"' in (await line(plane, "step", "engine_gap")).fix
     await plane.ask("POST", "/training/events", {"kind": "step", "data": {"engine_gap": 0.01}})
     assert not any(x.cause == "engine_gap" for x in (await funnel(plane)).lines)
 
