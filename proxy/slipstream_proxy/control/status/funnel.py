@@ -853,7 +853,7 @@ def _steps(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
             fix = f"compute in one number format in engine and trainer ({named}); {fix}"
         if around.config.trainer.quantize == "4bit":
             fix = (
-                'the trainer rounds the base to 4 bits: set trainer.quantize = "none" if it fits the GPU as it is; else '
+                'the trainer rounds the base to 4 bits: set trainer.quantize = "none" if the GPU has room for it; else '
                 "training goes on, slower, with the weight of such tokens capped (trainer.is_max)"
             )
         yield FunnelLine(stage="step", cause="engine_gap", count=round(1000 * gap), text=text, fix=fix)
