@@ -246,7 +246,7 @@ s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(64); print("up"
         began = time.monotonic()
         with pytest.raises(TimeoutError):
             await link.request(method, URL("http://control/slipstream/v1/x"))
-        assert time.monotonic() - began < WRITE_PATIENCE / 2
+        assert time.monotonic() - began < 5 < WRITE_PATIENCE
     finally:
         other.kill()
         await other.wait()

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 PATIENCE, PING_TIMEOUT = 0.3, 0.6
 """Seconds that a forwarded request waits before the control plane is pinged, and that the ping may take."""
-WRITE_PATIENCE = 10.0
+WRITE_PATIENCE = 30.0
 """Seconds without an answered ping after which a write is given up, if the control plane is slow. On a machine that is
 overloaded it misses a ping now and then, and a reward that is refused is lost: hardly any agent sends one twice. If it
 stands still, nobody waits for it.
