@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tests.support.stored import quantization, stored
 from tests.support.tiny import make_config
+from transformers import AutoModelForCausalLM
 
-from slipstream.errors import ConfigError
-from slipstream_trainer.model.policy import load_policy
+from slipstream.errors import ConfigError, StartError
+from slipstream_trainer.model.policy import as_plain, load_policy
 
 
 @pytest.mark.parametrize("kind", ["fp8", "compressed-tensors"])
@@ -34,6 +35,39 @@ def test_a_base_in_eight_bits_is_trained_through_with_its_own_weights(tiny: Path
         )
     model(input_ids=torch.tensor([[3, 4, 5]])).logits.sum().backward()
     assert all(p.grad is not None for n, p in model.named_parameters() if "lora_B" in n)
+
+
+def test_what_the_engine_rounds_in_its_inputs_keeps_no_gradient_back(tiny: Path, tmp_path: Path) -> None:
+    """As of FP8-dynamic and INT8 models: the gradients are those of a plain model with the same weights."""
+    pytest.importorskip("compressed_tensors")
+    rounded = stored(tiny, tmp_path / "m", "compressed-tensors")
+    described = json.loads((rounded / "config.json").read_text())
+    inputs = {"num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True}
+    described["quantization_config"]["config_groups"]["group_0"]["input_activations"] = inputs
+    (rounded / "config.json").write_text(json.dumps(described))
+    model, _ = load_policy(make_config(rounded, tmp_path))
+    weights = {n.replace(".base_layer", ""): p for n, p in model.get_base_model().named_parameters() if "lora" not in n}
+    shutil.copytree(tiny, tmp_path / "plain")
+    save_file({n: p.detach().contiguous() for n, p in weights.items()}, tmp_path / "plain" / "model.safetensors")
+    plain, _ = load_policy(make_config(tmp_path / "plain", tmp_path))
+    ids = torch.tensor([[3, 4, 5, 6]])
+    for one in (model, plain):
+        one(input_ids=ids, labels=ids).loss.backward()
+    found = dict(model.named_parameters())
+    assert all(
+        torch.allclose(found[n].grad, p.grad, rtol=1e-4, atol=1e-7)
+        for n, p in plain.named_parameters()
+        if p.requires_grad
+    )
+    assert all(found[n].grad.any() for n in found if "lora_B" in n)
+
+
+def test_a_layer_that_passes_no_gradient_is_refused(tiny: Path, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny)
+    layer = model.model.layers[0].mlp.down_proj
+    layer.forward = torch.no_grad()(layer.forward)
+    with pytest.raises(StartError, match=r"no gradient passes through model.layers.0.mlp.down_proj"):
+        as_plain(model)
 
 
 @pytest.mark.parametrize(

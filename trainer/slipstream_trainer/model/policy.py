@@ -254,6 +254,27 @@ def base_options(config: Config, described: PretrainedConfig) -> dict[str, objec
     return {"quantization_config": CompressedTensorsConfig(run_compressed=False)}
 
 
+def as_plain(base: PreTrainedModel) -> None:
+    """Take from a base that was stored quantised what rounds in its forward: compressed-tensors leaves linear layers
+    that round their inputs again, through which no gradient passes. The weights stay.
+
+    Raises ``StartError`` for a linear layer through which none passes all the same.
+    """
+    for name, module in base.named_modules():
+        if vars(module).pop("quantization_scheme", None) is not None:
+            vars(module).pop("forward", None)
+            vars(module).pop("quantization_status", None)
+            for scale in module._parameters.keys() - {"weight", "bias"}:
+                del module._parameters[scale]
+        if isinstance(module, torch.nn.Linear):
+            one = torch.zeros(1, module.in_features, dtype=base.dtype, device=module.weight.device, requires_grad=True)
+            if not module(one).requires_grad:
+                raise StartError(
+                    f"no gradient passes through {name} of {base.config.name_or_path}, as its weights are stored: set "
+                    "trainer.model to the unquantised model that it was made from"
+                )
+
+
 log = logging.getLogger(__name__)
 
 ADAPTER = "default"
@@ -353,7 +374,7 @@ def _load_base(config: Config, path: str, bare: PreTrainedModel, layers: int | N
 
     tree = config.trainer.mode in ("auto", "tree") and takes_trees(bare.config)
     options: dict[str, Any] = {"dtype": dtype_of(config), "attn_implementation": attention_of(bare, tree=tree)}
-    options |= base_options(config, bare.config)
+    options |= (stored := base_options(config, bare.config))
     if layers is not None:
         options["config"] = described_as(path, layers)
     if config.trainer.quantize == "4bit":
@@ -365,6 +386,8 @@ def _load_base(config: Config, path: str, bare: PreTrainedModel, layers: int | N
         )
         options["device_map"] = {"": device()}
     base: PreTrainedModel = auto_class(bare.config).from_pretrained(path, **options)
+    if "quantization_config" in stored:
+        as_plain(base)
     base.config.use_cache = False
     return base
 
