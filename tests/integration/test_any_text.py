@@ -43,6 +43,15 @@ def said(argv: list[str], proxy: Running) -> Any:
     return json.loads(out.getvalue())
 
 
+def test_a_look_sees_each_call_that_has_ended(proxy: Running) -> None:
+    with Client(proxy.url) as client:
+        for n in range(1, 9):
+            tags = {"slipstream_episode": "looked at"}
+            body = CALL | {"metadata": tags, "stream": n % 2 == 0}
+            httpx.post(f"{proxy.url}/v1/chat/completions", json=body, trust_env=False).raise_for_status()
+            assert client.episode("looked at").calls == n
+
+
 def check(proxy: Running, text: str) -> None:
     tags = {"slipstream_episode": text, "slipstream_task": text, "slipstream_tag_user": text}
     reply = httpx.post(f"{proxy.url}/v1/chat/completions", json=CALL | {"metadata": tags}, timeout=60, trust_env=False)

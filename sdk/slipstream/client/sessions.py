@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
@@ -21,8 +22,8 @@ DEFAULT_URL = "http://127.0.0.1:8100"
 LONG = httpx.Timeout(60.0, connect=10.0)
 
 
-def _settings(url: str | None, key: str | None) -> tuple[str, dict[str, str], bool]:
-    """(The URL, headers, whether certificates are needed: to read them takes longer than a call.)"""
+def _settings(url: str | None, key: str | None) -> tuple[str, dict[str, str], ssl.SSLContext | bool]:
+    """(The URL, headers, the trusted certificates). None are read for http: that takes longer than a call."""
     base = (
         (url or os.environ.get("SLIPSTREAM_URL") or os.environ.get("OPENAI_BASE_URL") or DEFAULT_URL)
         .rstrip("/")
@@ -31,7 +32,7 @@ def _settings(url: str | None, key: str | None) -> tuple[str, dict[str, str], bo
     if "://" not in base:  # host:port
         base = f"http://{base}"
     try:
-        tls = httpx.URL(base).scheme == "https"
+        tls = httpx.URL(base).scheme == "https" and httpx.create_ssl_context()
     except httpx.InvalidURL as e:
         raise ConfigError(f"{base} is no URL: {e}") from e
     key = (key or os.environ.get("SLIPSTREAM_API_KEY") or "").strip()

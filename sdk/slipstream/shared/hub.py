@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -80,6 +81,16 @@ def model_config(model: str, setting: str = "--model") -> dict[str, object]:
         why = "" if looks_local else " and not in the hub's cache (HF_HUB_OFFLINE=1, so no hub is asked)"
         raise StartError(f"{setting} {model}: no such folder{why}; give a folder or a hub name like Qwen/Qwen3-4B")
     return {}
+
+
+@functools.lru_cache
+def quantised_as(model: str) -> str:
+    """How the weights in a model's files are quantised. Empty: they are not, or nothing can be said from here."""
+    try:
+        found = model_config(model).get("quantization_config")
+    except StartError:
+        return ""
+    return str(found.get("quant_method", "")) if isinstance(found, dict) else ""
 
 
 def check_own_code(model: str | None) -> None:

@@ -337,7 +337,7 @@ async def test_steps_that_change_nothing(plane):
     assert not any(x.stage == "step" for x in (await funnel(plane)).lines)
 
 
-async def test_an_engine_that_computes_otherwise_than_the_trainer(plane):
+async def test_an_engine_that_computes_otherwise_than_the_trainer(plane, tmp_path):
     for data in (
         {"engine_gap": 0.004},
         {"engine_gap": 0.36, "kl": 0.01},
@@ -347,7 +347,11 @@ async def test_an_engine_that_computes_otherwise_than_the_trainer(plane):
     found = await line(plane, "step", "engine_gap")
     assert found.count == 360 and "0.36 nats" in found.text and "--compilation-config" in found.fix
     assert found.fix.startswith("compute in one number format")
-    plane.deps.config.trainer.quantize = "4bit"  # whose rounding is the first thing to name
+    # what rounds is the first thing to name
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
+    plane.deps.config.engine.model = str(tmp_path)
+    assert (await line(plane, "step", "engine_gap")).fix.startswith("the engine's model is stored as fp8")
+    plane.deps.config.trainer.quantize = "4bit"
     assert 'trainer.quantize = "none"' in (await line(plane, "step", "engine_gap")).fix
     await plane.ask("POST", "/training/events", {"kind": "step", "data": {"engine_gap": 0.01}})
     assert not any(x.cause == "engine_gap" for x in (await funnel(plane)).lines)

@@ -19,6 +19,7 @@ from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterState, Funnel, FunnelLine, GateReport, JudgeAgreement
 from slipstream.engines import ENGINES, OWN
 from slipstream.engines.engine import NEUTRAL, EngineSampling, NoAdapters
+from slipstream.shared.hub import quantised_as
 from slipstream.shared.processes.remedies import remedy
 from slipstream_proxy.control.engines.pool import AdapterOutage
 from slipstream_proxy.control.observe.boards import ScheduleState
@@ -843,20 +844,28 @@ def _steps(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
             f"the engine's log-probabilities are {gap:.2g} nats a token away from the trainer's with the same weights "
             f"(up to {ENGINE_GAP} is usual): the trainer learns from tokens that the model would not choose"
         )
-        fix = (
-            "load the same model in engine and trainer (name, revision, no quantisation), and start vLLM without a "
-            "--compilation-config or --kv-cache-dtype of your own"
-        )
-        formats = around.config.engine.dtype, around.config.trainer.dtype
-        if "auto" in formats or formats[0] != formats[1]:
-            named = "engine.dtype is {}, trainer.dtype is {}".format(*formats)
-            fix = f"compute in one number format in engine and trainer ({named}); {fix}"
-        if around.config.trainer.quantize == "4bit":
-            fix = (
-                'the trainer rounds the base to 4 bits: set trainer.quantize = "none" if the GPU has room for it; else '
-                "training goes on, slower, with the weight of such tokens capped (trainer.is_max)"
-            )
+        fix = _closer(around.config)
         yield FunnelLine(stage="step", cause="engine_gap", count=round(1000 * gap), text=text, fix=fix)
+
+
+def _closer(config: Config) -> str:
+    """What brings engine and trainer together."""
+    goes_on = "training goes on, slower, with the weight of such tokens capped (trainer.is_max)"
+    if config.trainer.quantize == "4bit":
+        free = 'set trainer.quantize = "none" if the GPU has room for it'
+        return f"the trainer rounds the base to 4 bits: {free}; else {goes_on}"
+    if config.engine.model and (kind := quantised_as(config.engine.model)):
+        rounds = f"the engine's model is stored as {kind}, and it rounds what the trainer does not"
+        return f"{rounds}: serve the unquantised model if the GPU has room for it; else {goes_on}"
+    fix = (
+        "load the same model in engine and trainer (name, revision, no quantisation), and start vLLM without a "
+        "--compilation-config or --kv-cache-dtype of your own"
+    )
+    formats = config.engine.dtype, config.trainer.dtype
+    if "auto" in formats or formats[0] != formats[1]:
+        named = "engine.dtype is {}, trainer.dtype is {}".format(*formats)
+        fix = f"compute in one number format in engine and trainer ({named}); {fix}"
+    return fix
 
 
 def _slots(around: Surroundings) -> Iterator[FunnelLine]:

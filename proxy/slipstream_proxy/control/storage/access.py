@@ -48,6 +48,10 @@ def ignore(task: asyncio.Future[Any]) -> None:
         task.exception()
 
 
+ARRIVING = 1.0
+"""Seconds that a look at an episode waits for calls that have ended."""
+
+
 @dataclass(slots=True)
 class StoreAccess:
     config: Config
@@ -89,6 +93,11 @@ class StoreAccess:
             if is_store_fault(e):
                 raise away() from e
             raise
+
+    async def arrived(self) -> None:
+        """Wait a moment for what this proxy has recorded and the store has not yet."""
+        if (ingester := self.stores.ingester) is not None:
+            await ingester.arrived(ARRIVING)
 
     async def mutate(
         self, op: str, data: JsonObject, *, wait: float = 10.0, id: str | None = None, soon: bool = False

@@ -252,6 +252,10 @@ class Ingester:
         self.forgotten: set[tuple[str, str]] = set()
         """(key, ``mark_of`` the episode) whose records are to be blanked after the next snapshot."""
         self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._askers: list[asyncio.Future[None]] = []
+        """Who waits for all that was written before (``arrived``)."""
+        self._full = False
+        """The latest round took as much as one may, and more was there perhaps."""
         self._tasks: list[asyncio.Task[None]] = []
         self._lock = asyncio.Lock()
 
@@ -300,9 +304,18 @@ class Ingester:
         future.add_done_callback(lambda _: self._waiting.pop(id, None))
         return future
 
+    async def arrived(self, wait: float) -> None:
+        """Wait until the store has what stands in the spool now, or these seconds are over, or it takes nothing."""
+        if self.stats.broken is None and stand_of(self.dir) != self._stand:
+            asker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._askers.append(asker)
+            self.wake()
+            await asyncio.wait({asker}, timeout=wait)
+
     async def _run(self) -> None:
         backoff = Backoff(POLL, 5.0)
         while True:
+            askers, self._askers = self._askers, []
             try:
                 done = await self.round()
                 self.stats.broken = None
@@ -313,8 +326,14 @@ class Ingester:
                 self.stats.broken = f"{type(e).__name__}: {e}"
                 done = False
                 backoff.next()
+            if done and self._full:
+                self._askers += askers
+            else:
+                for asker in askers:
+                    if not asker.done():
+                        asker.set_result(None)
             if done:
-                if self._small and not self._waiting:
+                if self._small and not (self._waiting or self._askers):
                     await asyncio.sleep(min(POLL, self.stats.commit_seconds))
                 continue
             await self._rest(backoff)
@@ -326,8 +345,9 @@ class Ingester:
         pause = backoff.pause
         while True:
             self._wake.clear()
-            await rest(pause, self._wake)
-            if self.stats.broken is not None or stand_of(self.dir) != self._stand:
+            if not self._askers:
+                await rest(pause, self._wake)
+            if self._askers or self.stats.broken is not None or stand_of(self.dir) != self._stand:
                 return
             pause = min(1.1 * pause, SELDOM)
 
@@ -351,6 +371,8 @@ class Ingester:
                 self._sure = False
                 raise
             self._positions = positions
+            size = sum(len(read.frame.request) + len(read.frame.reply) for read in reads)
+            self._full = len(reads) >= self._batch or size > BATCH_BYTES
             self._batch = min(2 * self._batch, MOST_BATCH) if len(reads) >= self._batch else BATCH
             self._small = len(reads) < FEW
             self.stats.records += len(reads)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from aiohttp import web
@@ -43,8 +42,6 @@ OF_FORGOTTEN = "trained on episodes that were forgotten"
 """Why a version was taken back."""
 GROUPS_TOGETHER = 500
 """Groups that one change asks to train on again."""
-SOON = 2.0
-"""Seconds that a look at an unknown episode waits for what is on its way into the store."""
 TAG_PAIR = r"^[^:]"
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e15, le=1e15)]
 KeyId = Annotated[str, Field(max_length=64, pattern="^[A-Za-z0-9_-]+$")]
@@ -180,10 +177,9 @@ async def get_episode(ctx: Ctx) -> web.StreamResponse:
     """One episode: calls, rewards, adapter, lineage."""
     q: EpisodeQuery = ctx.query
     key, page = ctx.visible(q.key), CallPage(q.form, q.calls_from, q.calls)
-    asked = partial(ctx.deps.ask, ctx.deps.store.episodes.get, key, episode_of(ctx), tokens=q.tokens, page=page)
-    # its first call may have ended a moment ago
-    found = await asked() or (await ctx.deps.mutations.put(BLANK, {}, wait=SOON) and await asked())
-    if not found:
+    await ctx.deps.arrived()  # a call of it may have ended a moment ago
+    found = await ctx.deps.ask(ctx.deps.store.episodes.get, key, episode_of(ctx), tokens=q.tokens, page=page)
+    if found is None:
         raise unknown(ctx)
     return web.Response(body=await in_thread(json_of, found), content_type=JSON)
 
