@@ -267,7 +267,7 @@ def as_plain(base: PreTrainedModel) -> None:
             for scale in module._parameters.keys() - {"weight", "bias"}:
                 del module._parameters[scale]
         if isinstance(module, torch.nn.Linear):
-            one = torch.zeros(1, module.in_features, dtype=base.dtype, device=module.weight.device, requires_grad=True)
+            one = torch.zeros_like(module.weight[:1], requires_grad=True)
             if not module(one).requires_grad:
                 raise StartError(
                     f"no gradient passes through {name} of {base.config.name_or_path}, as its weights are stored: set "
