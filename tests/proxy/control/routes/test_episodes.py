@@ -97,6 +97,16 @@ async def test_an_orphan_is_refused_after_its_time(plane):
     plane.deps.now = lambda: now + 4000
     status, body = await plane.ask("POST", "/episodes/never/rewards", {"value": 1.0})
     assert (status, body["error"]["field"]) == (404, "path.episode")
+    assert (await plane.ask("GET", "/episodes/nobody"))[1]["error"]["fix"] == "list them with GET episodes"
+
+    async def full() -> bool:
+        raise OSError("no space left")
+
+    ingester = plane.deps.stores.ingester
+    ingester.round = full
+    await plane.call("e1")
+    await until(lambda: ingester.stats.broken)
+    assert "takes nothing just now" in (await plane.ask("GET", "/episodes/nobody"))[1]["error"]["fix"]
 
 
 REWARDS = (

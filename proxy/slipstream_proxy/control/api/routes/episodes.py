@@ -185,7 +185,10 @@ async def get_episode(ctx: Ctx) -> web.StreamResponse:
 
 
 def unknown(ctx: Ctx) -> Problem:
-    return Problem(404, f"no episode {episode_of(ctx)}", field="path.episode", fix="list them with GET episodes")
+    fix, ingester = "list them with GET episodes", ctx.deps.stores.ingester
+    if ingester is not None and ingester.stats.broken is not None:
+        fix = "what came lately is not in the store, which takes nothing just now: `slipstream status` says why"
+    return Problem(404, f"no episode {episode_of(ctx)}", field="path.episode", fix=fix)
 
 
 def ended_reply(response: web.Response) -> web.Response:
