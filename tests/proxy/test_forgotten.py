@@ -156,6 +156,7 @@ class Deployment:
 @pytest.fixture(params=["duckdb", pytest.param("postgres", marks=pytest.mark.slow)])
 async def deployment(request, tmp_path, monkeypatch):
     monkeypatch.setattr(forgetter, "QUIET", 0.2)
+    monkeypatch.setattr("slipstream_proxy.control.status.status.LOOK_EVERY", 0.0)  # what /metrics may be behind
     engine = await LoraEngine().start()
     url = fresh_schema(request.getfixturevalue("postgres")) if request.param == "postgres" else None
     sections = {"groups": {"size": 2}, **({"store": {"url": url}} if url else {})}
