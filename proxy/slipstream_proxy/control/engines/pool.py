@@ -402,8 +402,8 @@ class EnginePool:
         if not missing or engine.outage is not None:
             engine.ok = True
             return
-        self.noticed()
         engine.ok = serving  # calls that the base model answers need not wait
+        self.noticed()
         engine.ok = await self._load_again(engine, missing)
 
     async def _look(self, engine: EngineReplica) -> dict[str, str | None]:
