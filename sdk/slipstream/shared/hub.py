@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import os
@@ -83,7 +82,6 @@ def model_config(model: str, setting: str = "--model") -> dict[str, object]:
     return {}
 
 
-@functools.lru_cache
 def quantised_as(model: str) -> str:
     """How the weights in a model's files are quantised. Empty: they are not, or nothing can be said from here."""
     try:
