@@ -3,9 +3,9 @@
     python scripts/structure.py            print each figure with its limit; exit 1 when one is over
     python scripts/structure.py --where    also print the places that break a limit
 
-A package's rooms are its modules and folders. Floors are the longest chain of imports among the rooms of one package,
-of those imports that run. Circles are of all imports: also those that only the type checker reads. Which way the arrows
-between rooms go is written down in ``pyproject.toml`` and checked by import-linter.
+No figure counts how many files, folders or ignored lines there are: a limit on a count makes ideas share a file for want
+of room. Circles are of all imports: also those that only the type checker reads. Which way the arrows between rooms go is
+written down in ``pyproject.toml`` and checked by import-linter.
 """
 
 from __future__ import annotations
@@ -24,16 +24,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE_ROOTS = ("sdk", "proxy", "judge", "trainer", "engine")
 LIMITS = {
-    "folder_entries": 12,
-    "floors": 7,
     "circles": 0,
-    "store_modules": 30,
-    "control_modules": 55,
     "function_lines_longest": 60,
     "class_names_used_twice": 0,
     "lines_over_120": 0,
-    "fmt_skip": 20,
-    "any": 275,
     "tests_importing_tests": 0,
 }
 COLUMNS = 120
@@ -86,19 +80,10 @@ def modules() -> list[Module]:
     return found
 
 
-def run_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes that can run: what is only for the type checker is left out."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            continue
-        yield from run_nodes(child)
-
-
-def imports(module: Module, known: set[str], *, types: bool = True) -> set[str]:
-    """Names of the known modules that this one imports. ``types``: for the type checker, too."""
+def imports(module: Module, known: set[str]) -> set[str]:
+    """Names of the known modules that this one imports, also those that only the type checker reads."""
     found: set[str] = set()
-    for node in ast.walk(module.tree) if types else run_nodes(module.tree):
+    for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -167,28 +152,9 @@ def room_graph(graph: dict[str, set[str]], package: str) -> dict[str, set[str]]:
     return arrows
 
 
-def longest_chain(graph: dict[str, set[str]]) -> list[str]:
-    """A circle is cut where it closes."""
-    best: dict[str, list[str]] = {}
-
-    def chain(name: str, above: frozenset[str]) -> list[str]:
-        if name not in best:
-            below = [chain(o, above | {name}) for o in graph.get(name, ()) if o not in above]
-            best[name] = [name, *max(below, key=len, default=[])]
-        return best[name]
-
-    return max((chain(name, frozenset()) for name in list(graph)), key=len, default=[])
-
-
-def declares(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Nothing but assignments, such as a class that declares its metrics."""
-    body = [n for n in function.body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
-    return all(isinstance(n, ast.Assign | ast.AnnAssign) for n in body)
-
-
 def functions(module: Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not declares(node):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield (node.end_lineno or node.lineno) - node.lineno + 1, f"{module.where}:{node.lineno} {node.name}"
 
 
@@ -206,23 +172,8 @@ def measure() -> Figures:
     figures = Figures()
 
     rooms = packages(found)
-    figures.put(
-        "folder_entries",
-        max(map(len, rooms.values()), default=0),
-        [f"{len(names)} {package}" for package, names in rooms.items() if len(names) > LIMITS["folder_entries"]],
-    )
-    run = {m.name: imports(m, known, types=False) for m in found}
-    chains = {package: longest_chain(room_graph(run, package)) for package in rooms}
-    figures.put(
-        "floors",
-        max(map(len, chains.values()), default=0),
-        [" > ".join(chain) for chain in chains.values() if len(chain) > LIMITS["floors"]],
-    )
     rings = circles(graph) + [ring for package in rooms for ring in circles(room_graph(graph, package))]
     figures.put("circles", len(rings), [", ".join(ring) for ring in rings])
-    for part in ("store", "control"):
-        inside = [m.where for m in found if f"/slipstream_proxy/{part}/" in m.where and m.path.stem != "__init__"]
-        figures.put(f"{part}_modules", len(inside), inside)
     sizes = sorted((f for m in found for f in functions(m)), reverse=True)
     over = [f"{n} {where}" for n, where in sizes if n > LIMITS["function_lines_longest"]]
     figures.put("function_lines_longest", sizes[0][0] if sizes else 0, over)
@@ -237,17 +188,9 @@ def measure() -> Figures:
         "class_names_used_twice", len(twice), [f"{name}: {', '.join(at)}" for name, at in sorted(twice.items())]
     )
 
-    wide, skips, anys = [], [], []
-    for m in found:
-        for number, line in enumerate(m.text.splitlines(), 1):
-            if len(line) > COLUMNS:
-                wide.append(f"{m.where}:{number}")
-            if re.search(r"#\s*fmt:\s*(skip|off)", line):
-                skips.append(f"{m.where}:{number}")
-            anys += [f"{m.where}:{number}"] * len(re.findall(r"\bAny\b", line))
+    lines = ((f"{m.where}:{number}", line) for m in found for number, line in enumerate(m.text.splitlines(), 1))
+    wide = [where for where, line in lines if len(line) > COLUMNS]
     figures.put("lines_over_120", len(wide), wide)
-    figures.put("fmt_skip", len(skips), skips)
-    figures.put("any", len(anys), anys)
     crossed = importing_tests()
     figures.put("tests_importing_tests", len(crossed), crossed)
     figures.put("source_lines", sum(m.lines for m in found), [])

@@ -34,25 +34,17 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return data
 
 
-def test_a_type_closes_a_circle_and_is_no_floor(tree: Path) -> None:
+def test_a_type_closes_a_circle(tree: Path) -> None:
     figures = structure.measure()
-    assert figures.values["floors"] == 2
-    assert figures.values["folder_entries"] == 2
     assert figures.places["circles"][0] == "slipstream_proxy.data.one, slipstream_proxy.data.two"
 
 
-def test_a_folder_with_too_many_rooms_is_named(tree: Path) -> None:
-    for n in range(13):
-        (tree / f"room{n}.py").write_text("")
-    assert structure.measure().places["folder_entries"] == ["15 slipstream_proxy.data"]
-
-
-def test_a_chain_with_too_many_floors_is_named(tree: Path) -> None:
-    for n in range(9):
-        (tree / f"room{n}.py").write_text(f"from slipstream_proxy.data import room{n + 1}\n" if n < 8 else "")
-    (chain,) = structure.measure().places["floors"]
-    assert chain.split(" > ")[0] == "slipstream_proxy.data.room0"
-    assert len(chain.split(" > ")) == 9
+def test_nothing_counts_how_many_files_a_room_has(tree: Path) -> None:
+    for n in range(60):
+        (tree / f"room{n}.py").write_text("from typing import Any\n\nx: Any = 1  # fmt: skip\n")
+    (tree / "two.py").write_text("")
+    figures = structure.measure()
+    assert all(figures.values[name] <= limit for name, limit in structure.LIMITS.items())
 
 
 def test_an_import_in_a_function_closes_a_circle(tree: Path) -> None:
@@ -71,21 +63,14 @@ def test_tests_that_import_from_each_other_are_counted(tree: Path) -> None:
 
 def test_each_place_over_a_limit_is_named(tree: Path) -> None:
     body = "\n".join(f"    x = {n}" for n in range(70)) + "\n    return x"
-    (tree / "two.py").write_text(
-        f"class Same:\n    pass\n\n\ndef long():\n{body}\n\n\n# {'w' * 130}\nY = 1  # fmt: skip\n"
-    )
+    (tree / "two.py").write_text(f"class Same:\n    pass\n\n\ndef long():\n{body}\n\n\n# {'w' * 130}\n")
     figures = structure.measure()
     assert figures.values["function_lines_longest"] == 72
     assert figures.places["class_names_used_twice"][0].startswith("Same: ")
-    assert len(figures.places["lines_over_120"]) == len(figures.places["fmt_skip"]) == 1
+    assert len(figures.places["lines_over_120"]) == 1
 
 
-def test_a_function_that_only_assigns_may_be_long(tree: Path) -> None:
+def test_a_function_that_only_assigns_may_not_be_long_either(tree: Path) -> None:
     body = "\n".join(f"    x{n} = {n}" for n in range(70))
     (tree / "two.py").write_text(f"def metrics():\n{body}\n")
-    assert structure.measure().values["function_lines_longest"] == 0
-
-
-def test_anys_are_counted_in_code_and_annotations(tree: Path) -> None:
-    (tree / "two.py").write_text("from typing import Any\n\nx: dict[str, Any] = {}\nmany: int = 0\n")
-    assert structure.measure().values["any"] == 2
+    assert structure.measure().values["function_lines_longest"] == 71

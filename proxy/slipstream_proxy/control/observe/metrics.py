@@ -138,8 +138,19 @@ ALIASES = {"clipped": "clip_ratio"}
 class ControlMetrics:
     def __init__(self) -> None:
         r = self.registry = CollectorRegistry()
+        self.of_calls, self.of_sources = CallMetrics(r), RewardMetrics(r)
+        self._kinds = {"skipped"}
         counter, gauge = partial(Counter, registry=r), partial(Gauge, registry=r)
         histogram = partial(Histogram, registry=r)
+        self._requests_and_ingest(counter, gauge, histogram)
+        self._stored(counter, gauge)
+        self._versions(counter, gauge, histogram)
+        self._engines(counter, gauge)
+        self._training(counter, gauge)
+
+    def _requests_and_ingest(
+        self, counter: partial[Counter], gauge: partial[Gauge], histogram: partial[Histogram]
+    ) -> None:
         self.requests = counter("slipstream_control_requests", "Control API requests.", ["route", "method", "status"])
         self.seconds = histogram(
             "slipstream_control_request_seconds", "Time to answer a control API request.", ["route"]
@@ -155,7 +166,6 @@ class ControlMetrics:
         self.spool = gauge("slipstream_spool_bytes", "Bytes in spool segments.")
         self.waiting = gauge("slipstream_spool_pending_bytes", "Bytes of the spool that are not in the store yet.")
         self.age = gauge("slipstream_spool_age_seconds", "Age of the oldest record that is not in the store yet.")
-        self.of_calls, self.of_sources = CallMetrics(r), RewardMetrics(r)
         self.store_up = gauge("slipstream_store_up", "1 when the store takes records.")
         self.unreadable = gauge(
             "slipstream_ingest_unreadable_records", "Records since start of which only the head could be stored."
@@ -164,6 +174,8 @@ class ControlMetrics:
             "slipstream_ingest_skipped_records", "Records since start that the store would not take in any form."
         )
         self.torn = gauge("slipstream_spool_damaged_segments", "Segments since start with a damaged tail.")
+
+    def _stored(self, counter: partial[Counter], gauge: partial[Gauge]) -> None:
         self.episodes = gauge("slipstream_episodes", "Episodes by state.", ["state"])
         self.groups = gauge("slipstream_groups", "Groups by state.", ["state"])
         self.calls = gauge("slipstream_stored_calls", "Calls in the store.")
@@ -181,6 +193,8 @@ class ControlMetrics:
         self.reward_mean = by_arm("slipstream_reward_mean", "Mean training reward of episodes.")
         self.reward_std = by_arm("slipstream_reward_std", "Spread of the training reward of episodes.")
         self.reward_episodes = by_arm("slipstream_rewarded_episodes", "Episodes with a training reward.")
+
+    def _versions(self, counter: partial[Counter], gauge: partial[Gauge], histogram: partial[Histogram]) -> None:
         self.live = gauge(
             "slipstream_adapter_live_version", "Version that new episodes get; 0 is the base model.", ["model"]
         )
@@ -205,6 +219,8 @@ class ControlMetrics:
             "Running episodes whose adapter left the engines: its slot was needed, it was taken_back, or refused.",
             ["cause"],
         )
+
+    def _engines(self, counter: partial[Counter], gauge: partial[Gauge]) -> None:
         self.engine_up = gauge("slipstream_engine_up", "1 when the engine answers and has its adapters.", ["engine"])
         self.engine_takes_adapters = gauge(
             "slipstream_engine_takes_adapters",
@@ -225,6 +241,8 @@ class ControlMetrics:
         self.held_seconds = counter(
             "slipstream_engine_held_seconds", "Time in which the trainer had the GPU and no call could begin."
         )
+
+    def _training(self, counter: partial[Counter], gauge: partial[Gauge]) -> None:
         self.funnel = gauge(
             "slipstream_funnel",
             "Why there is no step yet: the count of each line of `slipstream status`.",
@@ -238,7 +256,6 @@ class ControlMetrics:
         self.events = counter("slipstream_events", "Events posted by trainer and judge.", ["kind"])
         self.steps = counter("slipstream_training_steps", "Training steps told by the trainer.")
         self.step = {k: gauge(f"slipstream_training_{k}", text) for k, text in STEP_NUMBERS.items()}
-        self._kinds = {"skipped"}
 
     def request(self, request: web.Request, status: int, seconds: float) -> None:
         resource = request.match_info.route.resource
