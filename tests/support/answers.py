@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pyarrow as pa
-from tests.support.server import Server
+from tests.support.server import IMPORTS, Server, imported
 
 EPISODE = {
     "id": "e1", "key": "-", "task": "t", "split": "train", "model": "inbox", "adapter": "inbox@1", "state": "done", "started": 1.0,
@@ -119,9 +119,6 @@ def fill(server: Server) -> None:
     server.on("POST", "/training/resume", {"paused": False})
     server.on("POST", "/annotations", {"annotations": []})
     server.on("POST", "/sql", {"columns": ["n"], "rows": [[1]]})
-    server.on("POST", "/import", {})
-    server.on("POST", "/import/episodes", {})
-    server.on("POST", "/import/episode", {})
-    server.on("POST", "/import/conversations", {})
+    server.routes |= {("POST", path): imported for path in IMPORTS}
     server.on("POST", "/import/adapters", {})
     server.on("GET", "/export", b"one\ntwo\n")

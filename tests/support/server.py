@@ -57,6 +57,19 @@ class Server:
         return [s for s in self.seen if (s.method, s.path) == (method, path)]
 
 
+def imported(seen: Seen) -> Reply:
+    """What the proxy's import routes answer: all of it is new."""
+    sent = seen.json
+    if "files" in sent:
+        return Reply({"names": [f"{n:016x}" for n in range(len(sent["files"]))]})
+    many = sent.get("conversations", sent.get("episodes"))
+    told = [{"episode": one["id"], "calls": 1} for one in ([sent] if many is None else many)]
+    return Reply(told[0] if many is None else {"episodes": told})
+
+
+IMPORTS = ("/import", "/import/files", "/import/conversations", "/import/episode", "/import/episodes")
+
+
 def _answer(server: Server, seen: Seen) -> Reply:
     short = seen.path.removeprefix("/slipstream/v1")
     for path in (seen.path, short):

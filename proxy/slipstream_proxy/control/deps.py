@@ -71,6 +71,8 @@ class Deps(StoreAccess):
     """When the trainer last acknowledged a batch as trained."""
     space: Space = field(default_factory=Space)
     """As it was when it was last measured."""
+    log_files: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Imports name their files one after the other, so that each knows of the others' files."""
     leasing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """No batch is leased between the moment that an ack is accepted and the one that the store has it."""
 

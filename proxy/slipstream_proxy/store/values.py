@@ -109,6 +109,18 @@ class RewardAsk(NamedTuple):
     begun: bool = False
 
 
+@dataclass(slots=True)
+class KnownEpisode:
+    """What an import compares with: of an episode that is stored, or of none."""
+
+    task: str | None = None
+    split: str = "train"
+    tags: dict[str, str] = field(default_factory=dict)
+    calls: set[str] = field(default_factory=set)
+    rewards: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """Of imports, by name: the latest value, and how many there were."""
+
+
 Standing = RewardAck | Literal["forgotten", "late"]
 """How an episode stands to a reward: known or not, or why it takes none."""
 

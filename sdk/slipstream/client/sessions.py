@@ -157,6 +157,7 @@ class Methods:
     cost = Method(requests.cost)
     status = Method(requests.status)
     sql = Method(requests.sql)
+    import_files = Method(requests.import_files)
     import_episode = Method(requests.import_episode)
     import_episodes = Method(requests.import_episodes)
     restore_episode = Method(requests.restore_episode)

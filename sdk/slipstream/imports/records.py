@@ -78,6 +78,9 @@ class LogRun:
     """An episode as ``slipstream export`` wrote it; it goes back as it is."""
     share: float = 1.0
     """How much of the file is read with this run, 0 … 1."""
+    file: str = ""
+    row: int = 0
+    """Its place among the file's rows, from 1; 0: it is of several."""
 
     @property
     def empty(self) -> str:

@@ -77,7 +77,7 @@ def each(read: ReadRow) -> ReadRows:
             with guarded(place):
                 found = list(read(row.value, place))
             for run in found:
-                run.share = row.share
+                run.share, run.file, run.row = row.share, row.file, row.number
             yield from found
 
     return runs

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from slipstream.contract import ImportState
 from slipstream.errors import SlipstreamError
 
 Value = object
@@ -18,6 +19,7 @@ MOST_LINES = 20
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 MOST_REWARD = 1e12
+STATES: tuple[ImportState, ...] = ("there", "changed", "new")
 
 
 class Counts(NamedTuple):
@@ -48,6 +50,8 @@ class Report:
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
     converted: Counter[tuple[str, str]] = field(default_factory=Counter)
     first: dict[tuple[str, str], str] = field(default_factory=dict)
+    states: dict[int, ImportState] = field(default_factory=dict)
+    """A hash of each episode that the proxy took → what became of it."""
 
     @property
     def clean(self) -> bool:
@@ -58,6 +62,16 @@ class Report:
         self.calls += counts.calls
         self.tool_calls += counts.tool_calls
         self.rewards += counts.rewards
+
+    def stand(self, episode: str, state: ImportState) -> None:
+        """Several runs may be one episode: it is new if one of them was, and there if each was."""
+        at = hash(episode)
+        self.states[at] = max(state, self.states.get(at, state), key=STATES.index)
+
+    def standing(self) -> dict[str, int]:
+        """Episodes that are new, were there, or changed."""
+        counted = Counter(self.states.values())
+        return {state: counted[state] for state in ("new", "there", "changed")}
 
     def refuse(self, where: str, why: object) -> None:
         self.refused.append(f"{where}: {why}")
@@ -80,6 +94,7 @@ class Report:
     def summary(self) -> str:
         counts = {"episode": self.episodes, "call": self.calls, "tool call": self.tool_calls, "reward": self.rewards}
         told = [f"{n} {name}{'' if n == 1 else 's'}" for name, n in counts.items()]
+        told += [f"{n} {'already ' if state == 'there' else ''}{state}" for state, n in self.standing().items() if n]
         lost = {"refused": len(self.refused), "dropped": self.dropped.total(), "converted": self.converted.total()}
         return ", ".join([*told, *(f"{n} {name}" for name, n in lost.items() if n)])
 
@@ -91,7 +106,7 @@ class Report:
             ]
 
         counts = {"episodes": self.episodes, "calls": self.calls, "tool_calls": self.tool_calls}
-        told: dict[str, object] = {**counts, "rewards": self.rewards, "refused": self.refused}
+        told: dict[str, object] = {**counts, "rewards": self.rewards, **self.standing(), "refused": self.refused}
         return told | {"dropped": listed(self.dropped), "converted": listed(self.converted)}
 
 

@@ -54,6 +54,12 @@ class Log:
         self.path, self.report = path, report
         self.size = max(1, path.stat().st_size)
         self.share = 0.0
+        self.lost = 0
+        """Rows that cannot be read."""
+
+    def refuse(self, where: str, why: object) -> None:
+        self.lost += 1
+        self.report.refuse(where, why)
 
     def chunks(self) -> Iterator[bytes]:
         with self.path.open("rb") as raw:
@@ -68,15 +74,15 @@ class Log:
                     total += len(part)
                     self.share = min(1.0, raw.tell() / self.size)
                     if total > FREE and total > MOST_RATIO * self.size:
-                        self.report.refuse(
+                        self.refuse(
                             f"{self.path}", f"it unpacks to over {MOST_RATIO} times its size; the rest is not read"
                         )
                         return
                     yield part
         except SlipstreamError as e:
-            self.report.refuse(f"{self.path}", e)
+            self.refuse(f"{self.path}", e)
         except BROKEN as e:
-            self.report.refuse(f"{self.path}", f"the packed file is broken, the rest cannot be read: {e}")
+            self.refuse(f"{self.path}", f"the packed file is broken, the rest cannot be read: {e}")
         self.share = 1.0
 
     def lines(self) -> Iterator[LogLine]:
@@ -184,7 +190,7 @@ def _utf8(chunks: Iterator[bytes], log: Log) -> Iterator[bytes]:
             yield decoder.decode(chunk).encode("utf-8", "surrogatepass")
         yield decoder.decode(b"", final=True).encode("utf-8", "surrogatepass")
     except UnicodeDecodeError as e:
-        log.report.refuse(f"{log.path}", f"it is not {name.upper()} to its end: {e.reason}; the rest is not read")
+        log.refuse(f"{log.path}", f"it is not {name.upper()} to its end: {e.reason}; the rest is not read")
 
 
 LISTS = ("data", "traces", "observations", "spans", "rows", "runs", "results", "conversations", "simulations", "items")
@@ -201,6 +207,8 @@ class LogRow(NamedTuple):
     where: str
     value: dict[str, Value]
     share: float
+    number: int = 0
+    """Its place among the file's rows, from 1. Rows that cannot be read count, too."""
 
     @property
     def file(self) -> str:
@@ -215,22 +223,25 @@ def read_rows(path: Path, report: Report) -> Iterator[LogRow]:
 
 
 def _json_rows(log: Log) -> Iterator[LogRow]:
-    if _holds_values(log):
-        yield from _Values(log).rows()
-        return
+    rows = _Values(log).rows() if _holds_values(log) else _rows_of_lines(log)
+    for number, row in enumerate(rows, start=1):
+        yield row._replace(number=number + log.lost)
+
+
+def _rows_of_lines(log: Log) -> Iterator[LogRow]:
     for line in log.lines():
         where = f"{log.path}:{line.number}"
         if line.text is None:
-            log.report.refuse(where, f"the line has more than {MOST_ROW // MIB} MiB")
+            log.refuse(where, f"the line has more than {MOST_ROW // MIB} MiB")
             continue
         try:
             value = json.loads(line.text)
         except RecursionError:
-            log.report.refuse(where, "its brackets are nested too deeply")
+            log.refuse(where, "its brackets are nested too deeply")
         except ValueError as e:  # broken UTF-8 among them
-            log.report.refuse(where, f"not JSON: {e}")
+            log.refuse(where, f"not JSON: {e}")
         else:
-            yield from unfolded(value, line.share, where, log.report)
+            yield from unfolded(value, line.share, where, log)
 
 
 def _holds_values(log: Log) -> bool:
@@ -258,14 +269,14 @@ def _is_value(line: bytes) -> bool:
     return True
 
 
-def unfolded(value: Value, share: float, where: str, report: Report) -> Iterator[LogRow]:
+def unfolded(value: Value, share: float, where: str, log: Log) -> Iterator[LogRow]:
     """A row; of an object that holds a file's rows, each of them; of a list of messages, one conversation."""
     if isinstance(value, list):
         if value and all(_is_message(v) for v in value):
             yield LogRow(where, {"messages": value}, share)
             return
         for item in value:
-            yield from unfolded(item, share, where, report)
+            yield from unfolded(item, share, where, log)
     elif isinstance(value, dict):
         name = next((n for n in LISTS if _holds_rows(value, n)), None)
         if name is None and (numbers := _row_numbers(value)):  # how pandas writes a table, if nothing else is asked
@@ -279,7 +290,7 @@ def unfolded(value: Value, share: float, where: str, report: Report) -> Iterator
         for item in value[name]:
             yield LogRow(where, {**shared, **item} if name == "simulations" else item, share)
     else:
-        report.refuse(where, "an object is needed, with messages or with request and response")
+        log.refuse(where, "an object is needed, with messages or with request and response")
 
 
 def _is_message(value: Value) -> bool:
@@ -356,7 +367,7 @@ class _Values:
             held = next(values)
         while held is not None:
             where = f"{self.log.path}:{held[0]}"
-            yield from unfolded(held[1], self.log.share, where, self.log.report)
+            yield from unfolded(held[1], self.log.share, where, self.log)
             held = next(values, None)
 
     def _values(self) -> Iterator[tuple[int, Value]]:
@@ -391,7 +402,7 @@ class _Values:
     def _refuse(self, where: str, why: str) -> None:
         """Go on behind the value that stands here: where the brackets that it opens are closed."""
         ended = self.text[self.at] in "[{" and self._skip()
-        self.log.report.refuse(where, why + ("" if ended else "; what follows is not read"))
+        self.log.refuse(where, why + ("" if ended else "; what follows is not read"))
         if not ended:
             self.text, self.at, self.rest, self.chunks = "", 0, b"", iter(())
 
@@ -437,6 +448,6 @@ def _parquet(path: Path, report: Report) -> Iterator[LogRow]:
         for batch in file.iter_batches(256):
             for row in batch.to_pylist():
                 number += 1
-                yield LogRow(f"{path}:{number}", row, number / size)
+                yield LogRow(f"{path}:{number}", row, number / size, number)
     except (pa.ArrowException, OSError) as e:
         report.refuse(f"{path}", f"not Parquet: {e}")

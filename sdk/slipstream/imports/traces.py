@@ -43,6 +43,7 @@ class Trace:
     def run(self, tool: str, report: Report) -> LogRun:
         place = Place(report, f"{self.file}: trace {self.id or 'without an id'}")
         run = LogRun(place.where, self.id and f"{tool}-{self.id}", self.task, tags=self.tags, share=self.share)
+        run.file = self.file
         run.calls = list(self._sampled(place))
         names = Counter(name for name, _, _ in self.scores)
         seen: Counter[str] = Counter()

@@ -11,32 +11,19 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeVar
 
 from slipstream.client import AsyncClient
+from slipstream.contract import Imported
 from slipstream.errors import ApiError
-from slipstream.imports.records import LogRun
+from slipstream.imports.records import LogRun, digest
 from slipstream.imports.registry import detected, form_of
 from slipstream.imports.report import Counts, Report, Value
 from slipstream.imports.rows import LogRow, read_rows
+from slipstream.imports.survey import Entry, Survey
 from slipstream.imports.values import listed, mapping
 from slipstream.operate.demo.progress import Progress
 from slipstream.shared.backoff import Backoff
-
-Body = dict[str, Value]
-
-
-class Entry(NamedTuple):
-    """One episode of a file: the requests that bring it in, one after the other."""
-
-    where: str
-    """File and line, for errors."""
-    share: float
-    """How much of the file is read once this entry is, 0 … 1."""
-    bodies: list[Body]
-    whole: bool = False
-    """True: an episode as ``export`` wrote it; False: conversations of elsewhere."""
-    counts: Counts = Counts()
 
 
 def named_rows(rows: Iterator[LogRow], form: str | None, report: Report) -> Iterator[tuple[str, LogRow]]:
@@ -70,7 +57,7 @@ def read_log(paths: Sequence[Path], task: str | None, report: Report, form: str 
 
 
 class _Names:
-    """The episodes of one import, by a hash of their ids."""
+    """The episodes of one import, by a hash of their ids, and the runs without ids by their places."""
 
     def __init__(self) -> None:
         self.times: Counter[int] = Counter()
@@ -78,20 +65,24 @@ class _Names:
 
     def told_apart(self, entry: Entry, run: LogRun, report: Report) -> Entry:
         """Runs that say the same and have no id are episodes of their own. Those with one id are one episode."""
-        name = str(entry.bodies[0]["id"])
-        at = hash(name)
+        if not (run.id or entry.whole):
+            at = hash((run.file, run.row))
+            self.times[at] += 1
+            place = f"{run.row}" if self.times[at] == 1 else f"{run.row}.{self.times[at]}"
+            said = entry.said + digest(sorted(entry.rewards.items()))[:4]
+            entry = entry._replace(file=run.file, place=place, said=said)
+            return entry.named(f"import-{entry.text}-{place}")
+        at = hash(str(entry.bodies[0]["id"]))
         self.times[at] += 1
         before = self.rewards.get(at)
-        if run.id and run.reward is not None:
+        if run.reward is not None:
             self.rewards[at] = run.reward
         if self.times[at] == 1 or entry.whole:
             return entry
-        if run.id:
-            if run.reward is not None and before not in (None, run.reward):
-                why = "runs with one id are one episode, and its last reward counts"
-                report.note(report.converted, entry.where, "reward", why)
-            return entry._replace(counts=entry.counts._replace(episodes=0))
-        return entry._replace(bodies=[{**body, "id": f"{name}-{self.times[at]}"} for body in entry.bodies])
+        if run.reward is not None and before not in (None, run.reward):
+            why = "runs with one id are one episode, and its last reward counts"
+            report.note(report.converted, entry.where, "reward", why)
+        return entry._replace(counts=entry.counts._replace(episodes=0))
 
 
 def entry_of(run: LogRun, task: str | None, report: Report) -> Entry | None:
@@ -111,13 +102,15 @@ def entry_of(run: LogRun, task: str | None, report: Report) -> Entry | None:
         for told in listed(body["replies"])
     ]
     rewards = (bodies[0].get("reward") is not None) + len(mapping(bodies[0].get("metrics")))
-    return Entry(run.where, run.share, bodies, counts=Counts(1, len(replies), _tool_calls(replies), rewards))
+    counts = Counts(1, len(replies), _tool_calls(replies), rewards)
+    return Entry(run.where, run.share, bodies, counts=counts, said=str(bodies[0]["id"])[-8:])
 
 
 def _tool_calls(replies: list[dict[str, Value]]) -> int:
     return sum(len(listed(m.get("tool_calls"))) for m in replies)
 
 
+T = TypeVar("T")
 BUSY = (0, 429, 502, 503, 504)
 """Statuses that another try may better; 0: nobody answered."""
 PATIENCE = 20.0
@@ -128,7 +121,7 @@ BATCH, BATCH_BYTES = 64, 4 * 2**20
 IN_BATCH = re.compile(r"body\.(?:episodes|conversations)\.(\d+)(?:\.|$)")
 
 
-async def patiently(send: Callable[[], Awaitable[None]]) -> None:
+async def patiently(send: Callable[[], Awaitable[T]]) -> T:
     """Again while the proxy is busy or away: sending twice changes nothing.
 
     Raises ``ApiError`` for a refusal, or after ``PATIENCE``.
@@ -165,9 +158,9 @@ async def send(client: AsyncClient, batch: list[Entry], report: Report) -> None:
     """
     while batch:
         try:
-            await _send(client, batch)
+            told = await _send(client, batch)
         except ApiError as e:
-            if e.status in (*BUSY, 401, 403, 404, 405):
+            if e.status < 400 or e.status in (*BUSY, 401, 403, 404, 405):
                 raise
             named = IN_BATCH.match(e.field or "")
             if named is None and len(batch) > 1:  # the whole of it is too long, or of a kind that only one of them is
@@ -177,19 +170,37 @@ async def send(client: AsyncClient, batch: list[Entry], report: Report) -> None:
             refused = batch.pop(int(named.group(1)) if named else 0)
             report.refuse(refused.where, f"{e}" + (f": {e.fix}" if e.fix else ""))
         else:
-            for entry in batch:
+            for entry, episodes in zip(batch, told, strict=True):
                 report.take(entry.counts)
+                _tell(report, entry, episodes)
             return
 
 
-async def _send(client: AsyncClient, batch: list[Entry]) -> None:
+def _tell(report: Report, entry: Entry, episodes: Sequence[Imported]) -> None:
+    for at, told in enumerate(episodes):
+        report.stand(told.episode, told.state if at == 0 else "changed" if told.state == "changed" else "there")
+        for name in told.kept:
+            why = "the episode is there already, and keeps its own; forget it to import it anew"
+            report.note(report.dropped, entry.where, f"another {name}", why)
+
+
+async def _send(client: AsyncClient, batch: list[Entry]) -> list[list[Imported]]:
+    """What became of each entry's bodies."""
     first = batch[0]
     if len(batch) > 1:
         many = client.restore_episodes if first.whole else client.import_episodes
-        await patiently(partial(many, [entry.bodies[0] for entry in batch]))
-        return
-    for body in first.bodies:
-        await patiently(partial(client.restore_episode if first.whole else client.import_episode, body))
+        told = await patiently(partial(many, [entry.bodies[0] for entry in batch]))
+        return [[episode] for episode in told.episodes]
+    one = client.restore_episode if first.whole else client.import_episode
+    return [[await patiently(partial(one, body)) for body in first.bodies]]
+
+
+async def bring_in(
+    client: AsyncClient, survey: Survey, entries: Iterator[Entry], report: Report, progress: Progress | None = None
+) -> None:
+    """Send what the survey has seen, each run under the name that it has at the proxy."""
+    await survey.name_files(client)
+    await upload(client, survey.settled(entries), report, progress)
 
 
 async def upload(

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.support.server import Server
+from tests.support.server import IMPORTS, Server, imported
 
 from slipstream.cli import main
 
@@ -19,7 +19,8 @@ TALK = {"messages": [USER, REPLY]}
 
 def sent(server: Server) -> list[Any]:
     """All that were sent, however many in a request."""
-    return [one for seen in server.seen for one in seen.json.get("conversations", [seen.json])]
+    asked = [seen for seen in server.seen if not seen.path.endswith("/files")]
+    return [one for seen in asked for one in seen.json.get("conversations", [seen.json])]
 
 
 def jsonl(*rows: Any, name: str = "log.jsonl") -> str:
@@ -29,15 +30,15 @@ def jsonl(*rows: Any, name: str = "log.jsonl") -> str:
 
 @pytest.fixture
 def ready(server: Server) -> Server:
-    for path in ("/import/conversations", "/import", "/import/episode", "/import/adapters"):
-        server.on("POST", path, {})
+    server.on("POST", "/import/adapters", {})
+    server.routes |= {("POST", path): imported for path in IMPORTS}
     return server
 
 
 def test_conversations_and_their_summary(ready: Server, capsys: pytest.CaptureFixture[str]) -> None:
     row = {**TALK, "id": "e1", "task": "t", "reward": 1.0, "model": "gpt", "tags": {"a": "b"}, "split": "eval"}
     assert main(["import", jsonl(row, TALK), "--task", "other", "--url", ready.url]) == 0
-    assert capsys.readouterr().out == "2 episodes, 2 calls, 0 tool calls, 1 reward\n"
+    assert capsys.readouterr().out == "2 episodes, 2 calls, 0 tool calls, 1 reward, 2 new\n"
     first, second = sent(ready)
     assert (first["id"], first["task"], first["split"], first["tags"], first["reward"]) == (
         "e1",
@@ -53,7 +54,7 @@ def test_a_bad_line_is_named_and_the_rest_comes_in(ready: Server, capsys: pytest
     name = jsonl({**TALK, "reward": [1]}, TALK, {"messages": "["})
     assert main(["import", name, "--url", ready.url]) == 0
     told = capsys.readouterr()
-    assert told.out == "1 episode, 1 call, 0 tool calls, 0 rewards, 2 refused\n"
+    assert told.out == "1 episode, 1 call, 0 tool calls, 0 rewards, 1 new, 2 refused\n"
     assert "slipstream import: refused: log.jsonl:1: reward: a number is needed, this is a list" in told.err
     assert "refused: log.jsonl:5: messages: not JSON" in told.err
 
@@ -74,6 +75,7 @@ def test_nothing_at_all_is_a_failure(ready: Server, capsys: pytest.CaptureFixtur
 
 
 def test_what_the_proxy_refuses_is_named(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.routes["POST", "/import/files"] = imported
     server.on("POST", "/import", {"error": {"type": "x", "message": "no"}}, 409)
     assert main(["import", jsonl(TALK), "--url", server.url]) == 1
     assert "slipstream import: refused: log.jsonl:1: no\n" in capsys.readouterr().err

@@ -19,7 +19,12 @@ ROW = {
 def test_turns_and_other_figures(tmp_path):
     (body,), _ = read(tmp_path, {**ROW, "accuracy": True, "_ng_task_index": 3, "_ng_rollout_index": 1})
     assert [m["role"] for m in body["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
-    assert (body["reward"], body["metrics"], body["task"], body["id"]) == (0.5, {"accuracy": 1.0}, "3", "nemo-3-1")
+    assert (body["reward"], body["metrics"], body["task"], body["tags"]["rollout"]) == (
+        0.5,
+        {"accuracy": 1.0},
+        "3",
+        "1",
+    )
     assert len(replied(body)) == 2
 
 

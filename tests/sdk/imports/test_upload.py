@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 from tests.support.logs import ASK, END, read, whys
-from tests.support.server import Reply, Seen, Server
+from tests.support.server import Reply, Seen, Server, imported
 
 from slipstream.client import AsyncClient
 from slipstream.errors import ApiError
 from slipstream.imports import upload as module
 from slipstream.imports.report import Report
-from slipstream.imports.upload import Entry, upload
+from slipstream.imports.survey import Entry
+from slipstream.imports.upload import upload
 
 
 def entries(count: int, *, whole: bool = False) -> list[Entry]:
@@ -20,7 +21,7 @@ def entries(count: int, *, whole: bool = False) -> list[Entry]:
 
 
 async def test_all_of_them_each_in_its_order(server: Server) -> None:
-    server.on("POST", "/import", {})
+    server.routes["POST", "/import"] = imported
     async with AsyncClient(server.url) as client:
         await upload(client, iter(entries(50)), report := Report())
         assert report.episodes == 50
@@ -36,7 +37,7 @@ async def test_a_proxy_that_is_away_for_a_moment(server: Server) -> None:
     def answer(seen: Seen) -> Reply:
         name = seen.json["episodes"][0]["id"]
         tries[name] = tries.get(name, 0) + 1
-        return Reply({"error": {"type": "x", "message": "away"}}, 503) if tries[name] == 1 else Reply({})
+        return Reply({"error": {"type": "x", "message": "away"}}, 503) if tries[name] == 1 else imported(seen)
 
     server.routes["POST", "/import/episodes"] = answer
     async with AsyncClient(server.url) as client:
@@ -55,9 +56,9 @@ async def test_one_that_stays_away_ends_it(server: Server, monkeypatch: pytest.M
 async def test_exported_episodes_go_in_batches(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BATCH", 4)
     monkeypatch.setattr(module, "BATCH_BYTES", 1_000)
-    server.on("POST", "/import/episodes", {})
-    server.on("POST", "/import/episode", {})
-    server.on("POST", "/import", {})
+    server.routes["POST", "/import/episodes"] = imported
+    server.routes["POST", "/import/episode"] = imported
+    server.routes["POST", "/import"] = imported
     heavy = Entry("f:9", 0.9, [{"id": "heavy", "text": "x" * 2_000}], whole=True)
     mixed = [*entries(6, whole=True), heavy, *entries(2)]
     async with AsyncClient(server.url) as client:
@@ -72,8 +73,8 @@ async def test_exported_episodes_go_in_batches(server: Server, monkeypatch: pyte
 async def test_conversations_go_in_batches_too(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has several histories goes by itself, each after the other."""
     monkeypatch.setattr(module, "BATCH", 4)
-    server.on("POST", "/import/conversations", {})
-    server.on("POST", "/import", {})
+    server.routes["POST", "/import/conversations"] = imported
+    server.routes["POST", "/import"] = imported
     plain = [Entry(f"f:{i}", i / 9, [{"id": f"p{i}"}]) for i in range(6)]
     async with AsyncClient(server.url) as client:
         await upload(client, iter([*plain, *entries(1)]), report := Report())
@@ -94,7 +95,7 @@ async def test_a_refusal_names_its_line_and_the_rest_goes_in(server: Server, who
             field = f"body.{name}.{ids.index('e3')}.id"
             return Reply({"error": {"type": "conflict", "message": "forgotten", "field": field}}, 409)
         taken.extend(ids)
-        return Reply({})
+        return imported(seen)
 
     server.routes["POST", f"/import/{name}"] = answer
     made = [Entry(f"f:{i}", i / 5, [{"id": f"e{i}"}], whole=whole) for i in range(5)]

@@ -22,6 +22,7 @@ from slipstream_proxy.control.api.routes import (
     groups,
     imports,
     internal,
+    log_files,
     rewards,
     status,
     work,
@@ -34,7 +35,7 @@ __all__ = ["DEPS", "ROUTES", "Deps", "make_app"]
 
 log = logging.getLogger(__name__)
 DEPS: web.AppKey[Deps] = web.AppKey("deps", Deps)
-MODULES = (episodes, cases, rewards, imports, work, groups, status, adapters)
+MODULES = (episodes, cases, rewards, imports, log_files, work, groups, status, adapters)
 ROUTES: list[Route] = [route for module in MODULES for route in module.ROUTES]
 BODY_LIMIT = 64 * 2**20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -48,7 +48,7 @@ from slipstream_proxy.store.tables.rows import (
 )
 from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import own_runs
-from slipstream_proxy.store.values import EpisodeFilter, Name
+from slipstream_proxy.store.values import EpisodeFilter, KnownEpisode, Name
 
 FIRST, MOST = 256, 16_384
 """Episodes of the first window, and of the largest."""
@@ -381,6 +381,24 @@ class EpisodeTable:
         with self.db.read() as tx:
             tables = self.calls.days.tables_of(tx, list(self.load(tx, [eid]).values()))
             return {row[0] for t in tables for row in tx.all(f"SELECT id FROM {t} WHERE eid = ?", (eid,))}
+
+    def standing(self, names: Collection[Name]) -> dict[Name, KnownEpisode]:
+        """What is stored of these episodes, for an import that brings them again."""
+        by_eid = {eid_of(*name): name for name in names}
+        found: dict[Name, KnownEpisode] = {}
+        with self.db.read() as tx:
+            eps = self.load(tx, by_eid)
+            for eid, ep in eps.items():
+                found[by_eid[eid]] = KnownEpisode(ep.task, ep.split, load(ep.tags))
+            for table in self.calls.days.tables_of(tx, list(eps.values())):
+                for eid, call in tx.all(f"SELECT eid, id FROM {table} WHERE eid {IN}", (list(eps),)):
+                    found[by_eid[eid]].calls.add(call)
+            sql = f"""SELECT eid, name, value FROM t_rewards
+                WHERE source = 'import' AND call IS NULL AND eid {IN} ORDER BY seq"""
+            for eid, name, value in tx.all(sql, (list(eps),)):
+                rewards = found[by_eid[eid]].rewards
+                rewards[name] = value, rewards.get(name, (value, 0))[1] + 1
+        return found
 
     def known(self, key: str | None, ids: Collection[str]) -> list[Name]:
         """Those of these episodes that there are, of this key or (None) of any."""

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import json
 import sys
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
             raise SlipstreamError(f"--from {args.source}: known are {', '.join(FORMS)}")
         print("\n".join(f"{name:14} {what}" for name, what in FORMS.items()))
         return 0
-    paths = [Path(name) for name in args.files]
+    paths = [*{Path(name).resolve(): Path(name) for name in args.files}.values()]
     for path in paths:
         if not path.is_file():
             raise SlipstreamError(f"{path}: no such file")
@@ -73,21 +72,21 @@ def run(args: argparse.Namespace) -> int:
 
 def _logs(args: argparse.Namespace, paths: list[Path]) -> int:
     from slipstream.imports.report import Report
-    from slipstream.imports.upload import read_log, upload
+    from slipstream.imports.survey import Survey
+    from slipstream.imports.upload import bring_in, read_log
     from slipstream.operate.demo.progress import wanted
 
-    if args.strict:
-        checked = Report()
-        deque(read_log(paths, args.task, checked, args.source), maxlen=0)
-        if not checked.clean:
-            _tell(checked)
-            raise SlipstreamError("--strict: nothing was imported")
+    checked, survey = Report(), Survey()
+    survey.look(read_log(paths, args.task, checked, args.source))
+    if args.strict and not checked.clean:
+        _tell(checked)
+        raise SlipstreamError("--strict: nothing was imported")
     report = Report()
     entries = read_log(paths, args.task, report, args.source)
 
     async def send() -> None:
         async with AsyncClient(proxy_url(args), args.key) as client:
-            await upload(client, entries, report, wanted(args.progress))
+            await bring_in(client, survey, entries, report, wanted(args.progress))
 
     asyncio.run(send())
     _tell(report)

@@ -29,6 +29,10 @@ def body(**more):
     return {"id": "log-1", "task": "monday", "model": "gpt-4o", "messages": WHOLE, "tools": TOOLS, "reward": 0.5, "tags": {"env": "old"}, **more}  # fmt: skip
 
 
+def answer(episode, calls, state="new"):
+    return {"episode": episode, "calls": calls, "state": state, "kept": []}
+
+
 async def counts(plane):
     found = (await plane.ask("POST", "/sql", {"query": "select count(*), count(distinct id) from calls"}))[1]["rows"][0]
     rewards = (await plane.ask("POST", "/sql", {"query": "select count(*) from rewards"}))[1]["rows"][0][0]
@@ -37,7 +41,7 @@ async def counts(plane):
 
 async def test_each_assistant_message_is_a_call(plane):
     status, told = await plane.ask("POST", "/import", body(metrics={"steps": 2}))
-    assert (status, told) == (200, {"episode": "log-1", "calls": 2})
+    assert (status, told) == (200, answer("log-1", 2))
     e = await plane.seen("log-1")
     assert (e["state"], e["task"], e["tags"], e["reward"], e["group"]) == ("done", "monday", {"env": "old"}, 0.5, None)
     first, second = e["call_list"]
@@ -122,7 +126,7 @@ async def test_again_changes_nothing(make_plane):
     before = await counts(plane)
     now = plane.deps.now()
     plane.deps.now = lambda: now + 200_000  # another day
-    assert (await plane.ask("POST", "/import", body()))[1] == {"episode": "log-1", "calls": 0}
+    assert (await plane.ask("POST", "/import", body()))[1] == answer("log-1", 0, "there")
     assert await counts(plane) == before == [2, 2, 1]
     await plane.again()
     assert (await plane.ask("POST", "/import", body()))[1]["calls"] == 0
@@ -274,7 +278,7 @@ async def test_many_at_once_are_as_each_alone(make_plane):
     plane = await make_plane()
     many = [body(id=f"log-{n}", reward=n / 4, metrics={"steps": n}) for n in range(4)]
     status, told = await plane.ask("POST", "/import/conversations", {"conversations": many})
-    assert (status, told["episodes"]) == (200, [{"episode": f"log-{n}", "calls": 2} for n in range(4)])
+    assert (status, told["episodes"]) == (200, [answer(f"log-{n}", 2) for n in range(4)])
     for n in range(4):
         e = await plane.seen(f"log-{n}")
         assert (e["state"], e["reward"], e["call_list"][1]["extends"]) == ("done", n / 4, e["call_list"][0]["id"])

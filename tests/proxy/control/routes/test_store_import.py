@@ -72,7 +72,7 @@ async def test_all_of_it_is_there_again(make_plane, other, tmp_path, format):
     assert (await other.ask("POST", "/import/adapters", told)) == (200, {"adapters": 1})
     assert (await other.ask("POST", "/import/adapters", told)) == (200, {"adapters": 0})
     for _ in range(2):
-        for n, row, _ in read_rows(path, Report()):
+        for _, row, *_ in read_rows(path, Report()):
             status, body = await other.ask("POST", "/import/episode", exported(row))
             assert status == 200, body
     assert await download(other, "jsonl") == before
@@ -95,7 +95,10 @@ async def test_refusals(plane):
     await plane.call("e1", done=True)
     await plane.seen("e1")
     row = json.loads(await download(plane, "jsonl"))
-    assert await plane.ask("POST", "/import/episode", row) == (200, {"episode": "e1", "calls": 0})
+    assert await plane.ask("POST", "/import/episode", row) == (
+        200,
+        {"episode": "e1", "calls": 0, "state": "there", "kept": []},
+    )
     strange = {**row, "call_list": [{**row["call_list"][0], "id": "another"}]}
     assert (await plane.ask("POST", "/import/episode", strange))[0] == 409
     assert (await plane.ask("DELETE", "/episodes/e1"))[0] == 200

@@ -14,7 +14,7 @@ import contextlib
 import hashlib
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -35,7 +35,7 @@ from slipstream_proxy.log.ids import text_of
 from slipstream_proxy.log.records import IMPORTED, CallHead, Kind
 from slipstream_proxy.store.tables import schema
 from slipstream_proxy.store.tables.driver import StoreError
-from slipstream_proxy.store.values import RewardAsk
+from slipstream_proxy.store.values import KnownEpisode
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -120,17 +120,6 @@ class ConversationsIn(c.Model):
     conversations: list[ImportIn] = Field(min_length=1, max_length=MOST)
 
 
-class Imported(c.Model):
-    episode: c.Id
-    calls: int
-    """New ones: 0 when all of it was there already."""
-
-
-class ImportedMany(c.Model):
-    episodes: list[Imported]
-    """As they were sent."""
-
-
 def digest(*parts: Any) -> bytes:
     h = hashlib.blake2b(digest_size=10)
     for part in parts:
@@ -205,6 +194,7 @@ class _Conversation:
     episode: str
     calls: list[tuple[CallHead, bytes, bytes]]
     rewards: list[c.RewardIn]
+    told: c.Imported
 
 
 async def _prepare(ctx: Ctx, bodies: Sequence[ImportIn], fields: Sequence[str]) -> list[_Conversation]:
@@ -213,29 +203,33 @@ async def _prepare(ctx: Ctx, bodies: Sequence[ImportIn], fields: Sequence[str]) 
     key = ctx.owner(ctx.query.key)
     names = [(key, body.id or f"import-{digest(key, body.said).hex()}") for body in bodies]
     standing = await deps.ask(deps.store.rewards.standing, names, now)
+    there = [name for name in names if standing[name] == "known"]
+    stored: dict[tuple[str, str], KnownEpisode] = await deps.ask(deps.store.episodes.standing, there) if there else {}
     found = []
     for body, name, field in zip(bodies, names, fields, strict=True):
         episode = name[1]
         if standing[name] == "gone":
             fix = "import it under another id"
             raise Problem(409, f"episode {episode} is forgotten", field=f"{field}.id", fix=fix)
-        known: set[str] | None = None
-        if standing[name] == "known":
-            known = await deps.ask(deps.store.episodes.call_ids, key, episode)
-            if any(not i.startswith(IMPORTED) for i in known):
-                fix = "import it under another id"
-                raise Problem(409, f"episode {episode} is one of the agent's own", field=f"{field}.id", fix=fix)
+        known = stored.setdefault(name, KnownEpisode())
+        if any(not i.startswith(IMPORTED) for i in known.calls):
+            fix = "import it under another id"
+            raise Problem(409, f"episode {episode} is one of the agent's own", field=f"{field}.id", fix=fix)
         calls = calls_of(body, key, episode, now if body.at is None else min(body.at, now), now)
         if not calls:
             fix = "import whole conversations"
             raise Problem(
                 409, "none of its messages is an assistant's reply with a weight", field=f"{field}.messages", fix=fix
             )
-        new = {call[0].id: call for call in calls if call[0].id not in (known or ())}
+        new = {call[0].id: call for call in calls if call[0].id not in known.calls}
         if spec := deps.config.proxy.redact:
             new = await in_thread(_redacted_calls, spec, new)
-        rewards = [r for r in _rewards(ctx, body) if known is None or await _is_new(ctx, key, episode, r.key)]
-        found.append(_Conversation(key, episode, list(new.values()), rewards))
+        rewards = list(_rewards(ctx, body, known))
+        told = c.Imported(episode=episode, calls=len(new))
+        if standing[name] == "known":
+            told.state = "changed" if new or rewards else "there"
+            told.kept = [] if new or spec else _kept(body, known)
+        found.append(_Conversation(key, episode, list(new.values()), rewards, told))
     return found
 
 
@@ -263,20 +257,26 @@ def _redacted_calls(
     return found
 
 
-def _rewards(ctx: Ctx, body: ImportIn) -> list[c.RewardIn]:
-    values = {**body.metrics, **({} if body.reward is None else {"reward": body.reward})}
-    for name in values:
+def _rewards(ctx: Ctx, body: ImportIn, known: KnownEpisode) -> Iterator[c.RewardIn]:
+    """Those that are new or corrected. ``known`` has them from now on."""
+    for name, value in {**body.metrics, **({} if body.reward is None else {"reward": body.reward})}.items():
         check_reward(ctx.caller, name, UPSTREAM, ctx.deps.judges.written)
-    # the key: importing it again changes nothing, importing it with another value corrects it
-    return [
-        c.RewardIn(name=name, value=value, source=UPSTREAM, key=f"import-{name}-{value!r}")
-        for name, value in values.items()
-    ]
+        before, times = known.rewards.get(name, (None, 0))
+        if before != value:
+            known.rewards[name] = value, times + 1
+            # the key: two imports at once are one, and a value that comes back corrects its correction
+            key = f"import-{name}-{value!r}" + (f"-{times}" if times else "")
+            yield c.RewardIn(name=name, value=value, source=UPSTREAM, key=key)
 
 
-async def _is_new(ctx: Ctx, key: str, episode: str, idempotency: str | None) -> bool:
-    (ack,) = await ctx.deps.wait_for(ctx.deps.standings.ask([RewardAsk(key, episode, idempotency)]))
-    return isinstance(ack, str) or bool(ack.stored)
+def _kept(body: ImportIn, known: KnownEpisode) -> list[str]:
+    """Fields that differ from the stored episode's."""
+    differs = {
+        "task": body.task not in (None, known.task),
+        "split": body.split != known.split,
+        "tags": any(known.tags.get(tag) != value for tag, value in body.tags.items()),
+    }
+    return [name for name, other in differs.items() if other]
 
 
 async def _keep(deps: Deps, conversations: Sequence[_Conversation]) -> None:
@@ -297,16 +297,16 @@ async def _keep(deps: Deps, conversations: Sequence[_Conversation]) -> None:
 ROUTES = Routes()
 
 
-@ROUTES.add("POST", "/import", (REWARD,), KeyQuery, ImportIn, result=Imported, errors=(409,))
+@ROUTES.add("POST", "/import", (REWARD,), KeyQuery, ImportIn, result=c.Imported, errors=(409,))
 async def post_import(ctx: Ctx) -> web.StreamResponse:
     """Import a conversation from elsewhere. A repeat changes nothing."""
     body: ImportIn = ctx.body
     found = await _prepare(ctx, [body], ["body"])
     await _keep(ctx.deps, found)
-    return reply(Imported(episode=found[0].episode, calls=len(found[0].calls)))
+    return reply(found[0].told)
 
 
-@ROUTES.add("POST", "/import/conversations", (REWARD,), KeyQuery, ConversationsIn, result=ImportedMany, errors=(409,))
+@ROUTES.add("POST", "/import/conversations", (REWARD,), KeyQuery, ConversationsIn, result=c.ImportedMany, errors=(409,))
 async def post_conversations(ctx: Ctx) -> web.StreamResponse:
     """Import up to 256 conversations at once. A repeat changes nothing.
 
@@ -315,7 +315,7 @@ async def post_conversations(ctx: Ctx) -> web.StreamResponse:
     bodies = ctx.body.conversations
     found = await _prepare(ctx, bodies, [f"body.conversations.{n}" for n in range(len(bodies))])
     await _keep(ctx.deps, found)
-    return reply(ImportedMany(episodes=[Imported(episode=one.episode, calls=len(one.calls)) for one in found]))
+    return reply(c.ImportedMany(episodes=[one.told for one in found]))
 
 
 Count = Annotated[int, Field(ge=0, lt=2**31)]
@@ -428,17 +428,17 @@ def change_of(body: EpisodeIn) -> JsonObject:
     return {"key": body.key, "episode": body.id, "days": days, "text": text}
 
 
-@ROUTES.add("POST", "/import/episode", (ADMIN,), body=EpisodeIn, result=Imported, errors=(409,))
+@ROUTES.add("POST", "/import/episode", (ADMIN,), body=EpisodeIn, result=c.Imported, errors=(409,))
 async def post_episode(ctx: Ctx) -> web.StreamResponse:
     """Restore an exported episode. A repeat changes nothing."""
     body: EpisodeIn = ctx.body
     if not (new := await check(ctx, [body], ["body"])):
-        return reply(Imported(episode=body.id, calls=0))
+        return reply(c.Imported(episode=body.id, calls=0, state="there"))
     await ctx.deps.mutate("episode", change_of(new[0]))
-    return reply(Imported(episode=body.id, calls=len(body.call_list)))
+    return reply(c.Imported(episode=body.id, calls=len(body.call_list)))
 
 
-@ROUTES.add("POST", "/import/episodes", (ADMIN,), body=EpisodesIn, result=ImportedMany, errors=(409,))
+@ROUTES.add("POST", "/import/episodes", (ADMIN,), body=EpisodesIn, result=c.ImportedMany, errors=(409,))
 async def post_episodes(ctx: Ctx) -> web.StreamResponse:
     """Restore up to 256 exported episodes at once, all or none. A repeat changes nothing.
 
@@ -451,8 +451,13 @@ async def post_episodes(ctx: Ctx) -> web.StreamResponse:
     new = await check(ctx, body.episodes, [f"body.episodes.{n}" for n in range(len(body.episodes))])
     await ctx.deps.mutate_all([("episode", change_of(e)) for e in new])
     fresh = {(e.key, e.id) for e in new}
-    found = [Imported(episode=e.id, calls=len(e.call_list) if (e.key, e.id) in fresh else 0) for e in body.episodes]
-    return reply(ImportedMany(episodes=found))
+    found = [
+        c.Imported(episode=e.id, calls=len(e.call_list))
+        if (e.key, e.id) in fresh
+        else c.Imported(episode=e.id, calls=0, state="there")
+        for e in body.episodes
+    ]
+    return reply(c.ImportedMany(episodes=found))
 
 
 @ROUTES.add("POST", "/import/adapters", (ADMIN,), body=c.AdapterList, result=BroughtIn, errors=(409,))

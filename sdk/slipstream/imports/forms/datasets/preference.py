@@ -49,7 +49,7 @@ def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     name = digest(prompt)
     for (side, _, scores, default), messages in zip(SIDES, sides, strict=True):
         run = described(row, place, read=[*READ, *OURS])
-        run.id = f"{run.id or f'pair-{digest(prompt, sides)}'}-{side}"
+        run.id = run.id and f"{run.id}-{side}"
         run.task = run.task or f"pair-{name}"
         scored = next((name for name in scores if row.get(name) is not None), None)
         run.reward = default if scored is None else place.number(row[scored], scored)

@@ -49,7 +49,6 @@ def trajectories(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
         own = {**told, "metadata": {**shared, **names_in(told.get("metadata"), "metadata")}}
         run = described(own, run_place, read=UNREAD)
         run.task = run.task or f"group-{name}"
-        run.id = run.id or f"art-{name}-{number}"
         run.talks = [talk_of(own, run_place)]
         run.talks += [talk_of({**own, **mapping(h)}, run_place) for h in listed(told.get("additional_histories"))]
         yield run

@@ -61,7 +61,7 @@ def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
         place.where, task=None if index is None else "-".join(text_of(v) for v in (agent, index) if v is not None)
     )
     run.tags = {k: v for k, v in (("agent", agent), ("rollout", rollout)) if v is not None}
-    run.id = None if run.task is None or rollout is None else f"nemo-{run.task}-{rollout}"
+    run.id = f"nemo-{row['uuid']}" if row.get("uuid") else None
     run.reward, run.metrics = rewards_in(row, place)
     run.metrics |= numbers_in(row, (*KNOWN, *INDICES), place)
     run.talks = [Talk(whole, replies, [tool_of(t) for t in listed(asked.get("tools"))] or None)]

@@ -25,8 +25,7 @@ def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     agent = mapping(info.get("agent_info"))
     task = "-".join(text_of(v) for v in (domain, row["task_id"]) if v is not None)
     trial = row.get("trial")
-    name = row.get("id") or (f"{task}-{trial}" if trial is not None else None)
-    run = LogRun(place.where, f"tau-{name}" if name is not None else None, f"tau-{task}")
+    run = LogRun(place.where, f"tau-{row['id']}" if row.get("id") else None, f"tau-{task}")
     run.model = text_of(agent["llm"]) if agent.get("llm") else None
     run.tags = {
         "trial": trial,

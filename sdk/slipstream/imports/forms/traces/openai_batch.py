@@ -42,7 +42,9 @@ def runs(rows: Iterable[LogRow], report: Report) -> Iterator[LogRun]:
             call = asked(
                 body_of(requests[name].value["body"], "body"), body_of(row.value.get("response"), "response"), place
             )
-            run = LogRun(place.where, f"batch-{name}", tags={"custom_id": name}, model=call.told.model, share=row.share)
+            ident = row.value.get("id")
+            run = LogRun(place.where, f"batch-{ident}-{name}" if ident else None, tags={"custom_id": name})
+            run.model, run.share, run.file, run.row = call.told.model, row.share, row.file, row.number
             run.calls = [call]
             yield run
     for name in requests.keys() - responses.keys():
