@@ -24,6 +24,8 @@ class Told:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     model: str | None = None
+    kind: str | None = None
+    """``main`` or ``subagent``, where the log says it."""
 
     @classmethod
     def between(
@@ -34,7 +36,7 @@ class Told:
         return cls(begin, seconds, *counts, str(model) if model else None)
 
     def body(self, message: int) -> dict[str, Value]:
-        named = {"at": self.at, "seconds": self.seconds, "model": self.model}
+        named = {"at": self.at, "seconds": self.seconds, "model": self.model, "kind": self.kind}
         named |= {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens}
         return {"message": message} | {k: v for k, v in named.items() if v is not None}
 

@@ -50,6 +50,8 @@ class Report:
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
     converted: Counter[tuple[str, str]] = field(default_factory=Counter)
     first: dict[tuple[str, str], str] = field(default_factory=dict)
+    side_branches: int = 0
+    """Calls and messages that lie beside the conversation as it went on."""
     states: dict[int, ImportState] = field(default_factory=dict)
     """A hash of each episode that the proxy took → what became of it."""
 
@@ -95,6 +97,7 @@ class Report:
         counts = {"episode": self.episodes, "call": self.calls, "tool call": self.tool_calls, "reward": self.rewards}
         told = [f"{n} {name}{'' if n == 1 else 's'}" for name, n in counts.items()]
         told += [f"{n} {'already ' if state == 'there' else ''}{state}" for state, n in self.standing().items() if n]
+        told += [f"{self.side_branches} on side branches"] if self.side_branches else []
         lost = {"refused": len(self.refused), "dropped": self.dropped.total(), "converted": self.converted.total()}
         return ", ".join([*told, *(f"{n} {name}" for name, n in lost.items() if n)])
 
@@ -106,7 +109,13 @@ class Report:
             ]
 
         counts = {"episodes": self.episodes, "calls": self.calls, "tool_calls": self.tool_calls}
-        told: dict[str, object] = {**counts, "rewards": self.rewards, **self.standing(), "refused": self.refused}
+        told: dict[str, object] = {
+            **counts,
+            "rewards": self.rewards,
+            **self.standing(),
+            "side_branches": self.side_branches,
+        }
+        told["refused"] = self.refused
         return told | {"dropped": listed(self.dropped), "converted": listed(self.converted)}
 
 
@@ -119,6 +128,9 @@ class Place:
 
     def drop(self, what: str, why: str) -> None:
         self.report.note(self.report.dropped, self.where, what, why)
+
+    def branch(self, count: int) -> None:
+        self.report.side_branches += count
 
     def convert(self, what: str, why: str) -> None:
         self.report.note(self.report.converted, self.where, what, why)

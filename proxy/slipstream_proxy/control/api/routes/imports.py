@@ -78,6 +78,8 @@ class ImportReply(c.Model):
     prompt_tokens: int | None = Field(default=None, ge=0)
     completion_tokens: int | None = Field(default=None, ge=0)
     model: str | None = Field(default=None, min_length=1, max_length=200)
+    kind: Literal["main", "subagent", "side"] | None = None
+    """What it is in its run; None: found by how it begins."""
 
 
 class ImportIn(c.Model):
@@ -181,6 +183,7 @@ def calls_of(
             external=True,
             origin=UPSTREAM,
             grouped=body.task is not None,
+            kind=told.kind or "",
         )
         found.append((head, json.dumps(request).encode(), json.dumps(answer).encode()))
     return found
