@@ -6,7 +6,7 @@
 # make pictures   take the pictures of docs/page.md (needs Chromium)
 # make figures   every figure of the page beside SQL, on three stores (needs Chromium and PostgreSQL)
 # make lighthouse   Lighthouse's scores of each view of the page (needs Chromium and npm)
-# make docs    build the documentation site into site/, with every link checked
+# make docs    build the documentation site into site/; any warning fails it, such as a broken link
 # make fuzz    coverage-guided, ARGS="chunked -max_total_time=600" (needs atheris)
 # make fuzz-bulk   many inputs over the whole way in, fast: ARGS="--corpus CORPUS --inputs 10000000", where
 #              make fuzz ARGS="requests CORPUS -max_total_time=300" has filled the folder CORPUS
@@ -182,7 +182,7 @@ fuzz-bulk: setup
 	$(BIN)/python tests/fuzz/bulk.py $(ARGS)
 
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet $(ARGS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 page:
 	$(PYTHON) scripts/page.py $(ARGS)

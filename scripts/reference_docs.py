@@ -11,17 +11,25 @@ import argparse
 import importlib
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from slipstream.config import Config
 
+if TYPE_CHECKING:
+    from mkdocs.structure.pages import Page
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
+INCLUDED = re.compile(r'--8<-- "(\S+)"')
+"""A page that is a file of the repository, whole."""
+LINK = re.compile(r"(\[[^\]\[]*\])\(([^)#\s]+)(#[^)\s]*)?\)")
 Schema = dict[str, object]
 
 
@@ -247,6 +255,28 @@ def write(folder: Path) -> None:
 def on_pre_build(config: object) -> None:
     """mkdocs calls this before each build."""
     write(FOLDER)
+
+
+def on_page_markdown(markdown: str, page: Page, config: object, files: object) -> str:
+    """mkdocs calls this for each page. Pages that are files of the repository link to what lies beside them there."""
+    included = INCLUDED.fullmatch(markdown.strip())
+    if included is None:
+        return markdown
+    source = ROOT / included[1]
+    return LINK.sub(lambda link: link_on_site(source, link), source.read_text())
+
+
+def link_on_site(source: Path, link: re.Match[str]) -> str:
+    """A link of ``source`` as a page of the site needs it; to what the site lacks, the text alone."""
+    text, target, anchor = link[1], link[2], link[3] or ""
+    if target.startswith(("http:", "https:")):
+        return link[0]
+    found = (source.parent / target).resolve()
+    if not found.exists():
+        return link[0]  # a broken link, which mkdocs tells
+    if found.is_relative_to(ROOT / "docs"):
+        return f"{text}({found.relative_to(ROOT / 'docs').as_posix()}{anchor})"
+    return text[1:-1]
 
 
 def main() -> int:
