@@ -88,6 +88,14 @@ async def test_training_items_are_run_in_groups_until_the_stop() -> None:
     runs = Counter(item for item, _, _ in task.seen)
     assert [runs[f"train-5-{i}"] for i in range(9)] == [GROUP] * 9
     assert {(split, posted) for _, split, posted in task.seen} == {("train", False)}
+    played, stop = set(runs), asyncio.Event()
+    task.seen.clear()
+    working = asyncio.create_task(driver.work(stop))
+    await asyncio.sleep(0.05)
+    stop.set()
+    await asyncio.wait_for(working, 5)
+    assert task.seen
+    assert not played & {item for item, _, _ in task.seen}, "it goes on with items that follow"
 
 
 async def test_an_episode_that_fails_is_counted_and_told(capsys: pytest.CaptureFixture[str]) -> None:

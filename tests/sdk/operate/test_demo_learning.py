@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+
 import httpx
 import pytest
 from tests.support import free_port
 from tests.support.server import Server
 
 from slipstream.client import AsyncClient
-from slipstream.operate.demo.learning import DemoEnd, Learned, engine_tokens, goal, newest_reward, recorded
+from slipstream.config import load_config
+from slipstream.operate.demo.learning import (
+    DemoEnd,
+    Learned,
+    engine_tokens,
+    goal,
+    newest_reward,
+    recorded,
+    resume,
+    settle,
+)
+from slipstream.operate.run.stack import Stack
+from slipstream.shared.processes.supervisor import Child, Supervisor
 
 
 async def test_tokens_by_the_engines_own_count(server: Server) -> None:
@@ -57,3 +72,21 @@ def test_it_ends_by_the_goal_by_the_clock_or_after_so_many_steps(
     end = DemoEnd(seconds=60.0, goal=0.99, steps=steps)
     assert end.reason(Learned(steps=taken, train_seconds=seconds), reward, 256) == why
     assert DemoEnd(60.0, 0.99).reason(Learned(steps=9, train_seconds=1.0), 1.0, 255) == ""
+
+
+async def test_the_trainer_ends_before_the_last_measurement_and_starts_after_it(server: Server) -> None:
+    server.on("GET", "/adapters", {"adapters": [], "live": {"m": "m@3"}})
+    supervisor = Supervisor()
+    child = supervisor.start(Child("trainer", [sys.executable, "-c", "import time; time.sleep(60)"]))
+    stack = Stack(server.url, load_config(env={}), None, child, child, None)
+    try:
+        assert await supervisor.until(child, lambda: asyncio.sleep(0, child.process is not None), 10)
+        assert await settle(stack) == "m@3"
+        await asyncio.sleep(0)
+        assert child.exit_code is not None
+        resume(stack, supervisor)
+        assert await supervisor.until(child, lambda: asyncio.sleep(0, child.starts == 2), 10)
+        assert supervisor.children == [child], "it is ended once"
+        assert child.restart, "and started again if it fails"
+    finally:
+        await supervisor.stop()

@@ -14,9 +14,9 @@ from pathlib import Path
 from slipstream.client import AsyncClient
 from slipstream.operate.demo.curve import LearningCurve, plot, read_curve
 from slipstream.operate.demo.driver import RewardSample, TaskDriver
-from slipstream.operate.demo.learning import DemoEnd, goal, learn, recorded, settle
+from slipstream.operate.demo.learning import DemoEnd, goal, learn, recorded, resume, settle
 from slipstream.operate.demo.progress import Progress
-from slipstream.operate.demo.task import DemoTask, demo_config, load_task, open_agent
+from slipstream.operate.demo.task import demo_config, load_task, open_agent
 from slipstream.operate.run.stack import Stack, start_stack
 from slipstream.shared.processes.supervisor import Supervisor
 
@@ -71,12 +71,17 @@ async def demo(options: Options) -> int:
         if supervisor.stopping.is_set():
             return 130
         progress.say(f"proxy {stack.url}/v1, page {stack.url}/")
-        summary = await _run(task, options, stack, supervisor, progress)
-        if options.keep and not supervisor.stopping.is_set():
-            progress.say(f"still running: OPENAI_BASE_URL={stack.url}/v1, page {stack.url}/ ; Ctrl-C ends it")
-            print(json.dumps(summary), flush=True)
-            await supervisor.wait()
-            return 0
+        agent = await open_agent(task, f"{stack.url}/v1")
+        driver = TaskDriver(task, agent, options.seed, post_reward=options.post_reward)
+        try:
+            summary = await _run(options, driver, stack, supervisor, progress)
+            if options.keep and not supervisor.stopping.is_set():
+                progress.say(f"agent and trainer go on: page {stack.url}/ ; Ctrl-C ends it")
+                print(json.dumps(summary), flush=True)
+                await driver.work(supervisor.stopping)
+                return await supervisor.wait()
+        finally:
+            await agent.close()
     finally:
         await supervisor.stop()
         log.close()
@@ -85,25 +90,23 @@ async def demo(options: Options) -> int:
 
 
 async def _run(
-    task: DemoTask, options: Options, stack: Stack, supervisor: Supervisor, progress: Progress
+    options: Options, driver: TaskDriver, stack: Stack, supervisor: Supervisor, progress: Progress
 ) -> dict[str, object]:
-    agent = await open_agent(task, f"{stack.url}/v1")
-    try:
-        driver = TaskDriver(task, agent, options.seed, post_reward=options.post_reward)
-        expert = task.expert(driver.held_out_items())
-        base = await driver.held_out("base", progress)
-        progress.say(f"held-out reward of the base model: {_told(base)}; a scripted expert has {expert:.3f}")
-        # without posted rewards the store has the judge's, from 0 to 1
-        reach = goal(expert if options.post_reward else 1.0)
-        end = DemoEnd(options.time_limit, reach, options.steps)
-        learned = await learn(driver, stack, supervisor, progress, end)
-        progress.say(f"{learned.steps} steps in {learned.train_seconds:.0f} s; {learned.stopped or 'stopped'}")
-        live = await settle(stack)
-        async with AsyncClient(stack.url) as client:  # the last step may have ended while the agent was stopping
-            learned.steps = sum(e.kind == "step" for e in await client.events())
-        last = await driver.held_out("last", progress)
-    finally:
-        await agent.close()
+    task = driver.task
+    expert = task.expert(driver.held_out_items())
+    base = await driver.held_out("base", progress)
+    progress.say(f"held-out reward of the base model: {_told(base)}; a scripted expert has {expert:.3f}")
+    # without posted rewards the store has the judge's, from 0 to 1
+    reach = goal(expert if options.post_reward else 1.0)
+    end = DemoEnd(options.time_limit, reach, options.steps)
+    learned = await learn(driver, stack, supervisor, progress, end)
+    progress.say(f"{learned.steps} steps in {learned.train_seconds:.0f} s; {learned.stopped or 'stopped'}")
+    live = await settle(stack)
+    async with AsyncClient(stack.url) as client:  # the last step may have ended while the agent was stopping
+        learned.steps = sum(e.kind == "step" for e in await client.events())
+    last = await driver.held_out("last", progress)
+    if options.keep and not supervisor.stopping.is_set():
+        resume(stack, supervisor)
     captured = await recorded(stack.url, driver.tally.calls)
     summary: dict[str, object] = {
         "task": task.name,

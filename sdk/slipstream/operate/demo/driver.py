@@ -54,6 +54,7 @@ class TaskDriver:
         self.tally = DriverTally()
         self.post_reward = post_reward
         """False: the agent posts no reward, a judge has to score."""
+        self._training = task.items("train", seed)
 
     async def episode(self, item: TaskItem, split: str) -> float | None:
         """The reward of one episode, or None where it failed: that is told and counted."""
@@ -90,10 +91,10 @@ class TaskDriver:
         return sample
 
     async def work(self, stop: asyncio.Event) -> None:
-        """Training items, without end until ``stop``."""
+        """Training items, without end until ``stop``. Called again, it goes on with those that follow."""
 
         def runs() -> Iterator[TaskItem]:
-            for item in self.task.items("train", self.seed):
+            for item in self._training:
                 for _ in range(GROUP):
                     if stop.is_set():
                         return

@@ -166,6 +166,14 @@ async def settle(stack: Stack) -> str:
             await asyncio.sleep(0.2)
 
 
+def resume(stack: Stack, supervisor: Supervisor) -> None:
+    """Start the trainer again that ``settle`` ended: it goes on from the accepted version."""
+    if stack.trainer is not None:
+        supervisor.children.remove(stack.trainer)
+        stack.trainer.restart = True
+        supervisor.start(stack.trainer)
+
+
 async def recorded(url: str, expected: int) -> int:
     """Calls in the store, once it has caught up (or 20 s have passed)."""
     count = 0
