@@ -224,6 +224,8 @@ class Engine:
     """Replies have token ids and log-probabilities where they are asked for, so that calls can be trained on."""
     health = "/v1/models"
     """Answers 200 when the engine is up."""
+    module = ""
+    """What the process imports that ``slipstream up`` starts; empty: it starts none."""
     neutral_fix = ""
     """What to do so that it samples as the model likes where a call says nothing."""
     fixes: ClassVar[Mapping[str, str]] = {}

@@ -11,6 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from slipstream.errors import ConfigError, StartError
+from slipstream.shared.imports import root_cause
+from slipstream.shared.processes.remedies import remedy
 
 
 def load_object(setting: str, spec: str, wanted: str = "function") -> object:
@@ -51,11 +53,19 @@ def module_in(package: str, rooms: Sequence[str], name: str) -> str:
 
 
 def need(module: str, extra: str) -> ModuleType:
-    """Import a part of the distribution whose extra may not be installed."""
+    """Import a part of the distribution whose extra may not be installed, or whose packages may not fit together."""
     try:
         return importlib.import_module(module)
-    except ModuleNotFoundError as e:
-        raise StartError(other_system(e) or f"{e.name} is not installed: pip install 'slipstream[{extra}]'") from e
+    except ConfigError:
+        raise
+    except Exception as e:  # a package's own code may fail in any way
+        cause = root_cause(e)
+        if isinstance(cause, ModuleNotFoundError) and cause.name:
+            text = other_system(cause) or f"{cause.name} is not installed: pip install 'slipstream[{extra}]'"
+            raise StartError(text) from e
+        words = f"{type(cause).__name__}: {' '.join(str(cause).split())}"
+        fix = remedy(words) or "`slipstream doctor` says what does not fit"
+        raise StartError(f"the packages of slipstream[{extra}] can't be imported: {words}\n{fix}") from e
 
 
 def other_system(e: ModuleNotFoundError) -> str | None:

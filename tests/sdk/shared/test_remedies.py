@@ -51,6 +51,8 @@ def test_the_cause_and_not_what_followed_from_it() -> None:
         ("OSError: [Errno 98] Address already in use", "engine.port"),
         ("ValueError: The checkpoint has model type `q` but Transformers does not recognize it", "upgrade"),
         ("ModuleNotFoundError: No module named 'torchvision'", "pytorch.org"),
+        ("RuntimeError: operator torchvision::nms does not exist", "built for another torch"),
+        ("OSError: libnvrtc.so.13: cannot open shared object file", "built for another torch"),
         ("ModuleNotFoundError: No module named 'timm'", "`slipstream doctor`"),
         ("ValueError: StablelmForCausalLM does not support LoRA yet.", "choose another model"),
         ("was ended by signal 9 (SIGKILL)", "if nobody killed it"),

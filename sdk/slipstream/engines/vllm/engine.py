@@ -55,6 +55,7 @@ _REFUSES = (400, 404, 405, 422, 501)
 class Vllm(Engine):
     kind = "vllm"
     title = "vLLM"
+    module = "vllm.entrypoints.openai.api_server"
     gives_ids = True
     health = "/health"
     neutral_fix = NO_CONFIG

@@ -20,6 +20,7 @@ from slipstream.engines import started
 from slipstream.engines.findings import Finding, fail, ok, warn
 from slipstream.errors import StartError
 from slipstream.operate.doctor.engine import check_engine
+from slipstream.operate.doctor.imports import check_imports
 from slipstream.operate.doctor.ports import Running, check_ports, find_running
 from slipstream.operate.doctor.proxy import check_proxy
 from slipstream.operate.run.preflight import untrainable
@@ -273,6 +274,7 @@ def examine(config: Config, url: str | None, key: str | None) -> Iterator[Findin
     except Exception:
         text_only = None  # the engine's own check says what is wrong
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
+        ("imports", lambda: check_imports(config, running)),
         ("engine", lambda: check_configured(config, running)),
         *((f"engine {u}", partial(check_engine, u, asked)) for u in urls),
         ("proxy", lambda: check_proxy(url or running.proxy, key, running.busy, trainable=text_only is None)),

@@ -47,8 +47,12 @@ REMEDIES = (
     ),
     (r"trust_remote_code", 'the model brings its own code: set engine.args = ["--trust-remote-code"] if you trust it'),
     (
-        r"No module named '?torchvision|operator torchvision::",
-        "vLLM needs torchvision for models that see: install the build for your torch (see pytorch.org/get-started)",
+        r"No module named '?torchvision",
+        "vLLM's class for this model imports torchvision: install the build for your torch (pytorch.org/get-started)",
+    ),
+    (
+        r"operator torchvision::|Could not load this library|libtorch|libc10|libnvrtc|undefined symbol",
+        "a package is built for another torch than the installed one: `slipstream doctor` names it, and what mends it",
     ),
     (
         r"does not support LoRA",
