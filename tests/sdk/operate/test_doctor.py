@@ -26,6 +26,12 @@ from slipstream.operate.doctor.ports import Running
 from slipstream.shared.processes.proxy_file import announce_proxy
 
 
+@pytest.fixture
+def nothing_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The imports take seconds, and have tests of their own."""
+    monkeypatch.setattr("slipstream.operate.doctor.doctor.check_imports", lambda *_: iter(()))
+
+
 def proxy(server: Server) -> None:
     server.on("GET", "/healthz", {})
     server.on("GET", "/episodes", {"episodes": []})
@@ -227,6 +233,7 @@ def test_all_of_it(server: Server, tmp_path: Path) -> None:
     assert (first.level, first.what) == ("warn", "no engine is configured")
 
 
+@pytest.mark.usefixtures("nothing_imported")
 def test_the_engine_of_a_running_up_is_checked(server: Server, tmp_path: Path) -> None:
     """Its model and its URL stood on the command line alone: the proxy knows them."""
     engine(server)
@@ -254,6 +261,7 @@ def test_a_model_that_cannot_be_served_is_a_finding(tmp_path: Path) -> None:
     assert (found.level, "smaller than its hidden size" in found.what) == ("fail", True)
 
 
+@pytest.mark.usefixtures("nothing_imported")
 def test_a_check_that_breaks_is_a_finding_too(server: Server, tmp_path: Path) -> None:
     proxy(server)
     server.routes["GET", "/v1/models"] = Reply({"data": [{"no": "id"}]})

