@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slipstream.imports.messages import Message, Spoken, content_into, expand, grow, names_role
+from slipstream.imports.messages import Message, Spoken, content_into, expand, grow, is_call, is_plain, names_role
 from slipstream.imports.report import Place, Value
 from slipstream.imports.values import first, listed, mapping, parsed, text_of, tool_call
 
@@ -111,6 +111,9 @@ def messages_of(value: Value, role: str, place: Place) -> list[Message]:
     if read in ([], {}):
         return []
     text = isinstance(value, str) or role == "assistant"
+    alone = [read] if isinstance(read, Mapping) else listed(read)
+    if role == "assistant" and alone and all(is_call(item) for item in alone) and not _is_item(alone[0]):
+        return expand({"role": role, "content": alone}, role, place)
     if text and (isinstance(read, bool | int | float) or (isinstance(read, list) and not _holds_messages(value, read))):
         # what a model answered as JSON, or a text that is no message
         return [{"role": role, "content": text_of(value)}]
@@ -139,10 +142,16 @@ def messages_of(value: Value, role: str, place: Place) -> list[Message]:
     return found
 
 
+def _is_item(value: Value) -> bool:
+    return mapping(value).get("type") in ITEMS
+
+
 def _holds_messages(value: Value, read: list[Value]) -> bool:
-    """A list of texts is several messages, but where it is itself written in a text."""
-    kinds = (Mapping, list) if isinstance(value, str) else (Mapping, list, str)
-    return any(isinstance(item, kinds) or parsed(item) is not item for item in read)
+    """A list of texts is several messages, but where it is itself written in a text. So are objects that are none."""
+    if not isinstance(value, str):
+        return any(isinstance(item, Mapping | list | str) or parsed(item) is not item for item in read)
+    objects = [item for item in map(parsed, read) if isinstance(item, Mapping | list)]
+    return any(isinstance(o, list) or not is_plain(o) for o in objects)
 
 
 def _wrapped(own: Mapping[str, Value], role: str, place: Place) -> list[Message]:

@@ -29,6 +29,8 @@ def part_of(item: Value, place: Place) -> Found:
     kind = str(part.get("type") or "")
     if (reader := KINDS.get(kind)) is not None:
         yield from reader(part)
+    elif is_call(part):
+        yield from _call(part)
     elif kind == "message":  # what a reply of the responses format is made of
         for inner in listed(part.get("content")):
             yield from part_of(inner, place)
@@ -40,6 +42,21 @@ def part_of(item: Value, place: Place) -> Found:
         yield from _untyped(part, place)
     else:
         place.drop(f"part {kind}", "chat completions have no such part")
+
+
+def is_call(value: Value) -> bool:
+    """Whether an object is a tool call by itself, in OpenAI's spelling or in Vercel's."""
+    part = mapping(value) if isinstance(value, Mapping) else {}
+    if "role" in part:
+        return False
+    if part.get("type") in CALL_KINDS:
+        return True
+    inner = mapping(part.get("function")) or (part if part.get("type") == "function" else {})
+    if "name" in inner and "arguments" in inner:
+        return True
+    return (
+        "toolCallId" in part and "toolName" in part and bool({"args", "input"} & set(part)) and not ANSWERED & set(part)
+    )
 
 
 def answer(ident: Value, content: Value, name: Value = None) -> dict[str, Value]:
@@ -143,10 +160,12 @@ def _untyped(part: Mapping[str, Value], place: Place) -> Found:
         place.drop(f"part with {', '.join(sorted(part))}", "chat completions have no such part")
 
 
+ANSWERED = {"result", "output", "errorText"}
+CALL_KINDS = ("tool_use", "tool-call", "tool_call", "toolCall", "function_call", "server_tool_use")
 KINDS: dict[str, Callable[[Mapping[str, Value]], Found]] = {
     **dict.fromkeys(TEXTS, _text),
     **dict.fromkeys(("thinking", "reasoning"), _thought),
-    **dict.fromkeys(("tool_use", "tool-call", "tool_call", "toolCall", "function_call", "server_tool_use"), _call),
+    **dict.fromkeys(CALL_KINDS, _call),
     **dict.fromkeys(("tool_result", "tool-result", "tool_call_response", "tool_result_part"), _answer),
     **dict.fromkeys(("image", "input_image", "uri", "blob"), _image),
     **dict.fromkeys(MEDIA, _media),
@@ -306,11 +325,17 @@ def _native(message: Mapping[str, Value]) -> bool:
     return all(isinstance(c, dict) and isinstance(c.get("function"), dict) for c in listed(calls))
 
 
+def is_plain(value: Mapping[str, Value]) -> bool:
+    """Whether an object is neither a message, nor a part of one, nor what an API answered: somebody said it as JSON."""
+    kind = value.get("type")
+    return SPOKEN.isdisjoint(value) and not names_role(kind) and kind not in KINDS and kind != "message"
+
+
 def _unframed(value: Value, role: str) -> Value:
     """JSON in a text, read where it is a message; any other is a text, and so is what a model answered as JSON."""
     read = parsed(value)
     text = isinstance(value, str) or role == "assistant"
-    if text and isinstance(read, Mapping) and SPOKEN.isdisjoint(read) and not names_role(read.get("type")):
+    if text and isinstance(read, Mapping) and is_plain(read):
         return text_of(value) if read else None
     return read
 
@@ -330,6 +355,9 @@ def expand(value: Value, role: str, place: Place) -> list[Message]:
             place.drop("a message", "it is neither text nor an object")
         return []
     own = {str(k): v for k, v in value.items()}
+    calls = listed(own.get("content")) if isinstance(own.get("content"), str) else []
+    if calls and own.get("role") == "assistant" and all("toolCallId" in mapping(c) and is_call(c) for c in calls):
+        own["content"] = calls  # no model says this by itself
     if isinstance(own.get("weight"), str | bool):
         own["weight"] = place.number(own["weight"], "messages.weight")
     for name in ("kwargs", "data", "message"):  # LangChain's serialised messages, OpenAI's choices

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 
 from slipstream.contract import name_of, tag_text
 from slipstream.imports.messages import Message, plain_key, with_ids
@@ -125,6 +126,7 @@ def labels(named: Mapping[str, Value], place: Place) -> dict[str, str]:
     for name, value in named.items():
         if value is None or value == "":
             continue
+        value = value.isoformat() if isinstance(value, date) else value
         if not isinstance(value, str | int | float) or not name:
             place.drop(f"tag {name}", "a tag is text, this is a list or an object")
             continue

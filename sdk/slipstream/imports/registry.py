@@ -25,6 +25,7 @@ FORMS = {
     "codex": "session files of Codex",
     "atif": "trajectories of Harbor (ATIF)",
     "nemo_gym": "rollouts of NeMo Gym",
+    "mini_swe_agent": "trajectories of mini-swe-agent",
     "tau_bench": "results of tau-bench and tau2-bench",
     "openai_batch": "input and output files of OpenAI's batches",
     "preference": "DPO pairs of OpenAI and TRL",
@@ -85,12 +86,16 @@ def each(read: ReadRow) -> ReadRows:
 
 @contextlib.contextmanager
 def guarded(place: Place) -> Iterator[None]:
-    """What cannot be read in here is told to the report, and no more."""
+    """What cannot be read in here is told to the report, and no more. A row that is refused is counted once."""
+    report = place.report
+    before = report.dropped.copy(), report.converted.copy(), report.first.copy()
     try:
         yield
+        return
     except Refused as e:
-        place.report.refuse(place.where, e)
+        report.refuse(place.where, e)
     except RecursionError:
-        place.report.refuse(place.where, "its values are nested too deeply")
+        report.refuse(place.where, "its values are nested too deeply")
     except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as e:
-        place.report.refuse(place.where, f"it is not as its form has it: {e!r:.200}")
+        report.refuse(place.where, f"it is not as its form has it: {e!r:.200}")
+    report.dropped, report.converted, report.first = before

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import NamedTuple
 
 from slipstream.contract import ImportState
@@ -17,7 +17,7 @@ Value = object
 MOST_LINES = 20
 """Refused rows that are named one by one."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_DAY = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?|(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])([T ].*)?")
 MOST_REWARD = 1e12
 STATES: tuple[ImportState, ...] = ("there", "changed", "new")
 
@@ -177,11 +177,13 @@ def _kind(value: Value) -> str:
 
 def time_of(value: Value) -> float | None:
     """Seconds since the epoch, of ISO 8601, seconds, milliseconds, micro- or nanoseconds. Dates without a zone: UTC."""
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)  # noqa: DTZ001 - read as UTC below
     if isinstance(value, datetime):
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
     if isinstance(value, str) and _DAY.fullmatch(value.strip()):
         try:
-            read = datetime.fromisoformat(value.strip().removesuffix(" UTC"))
+            read = datetime.fromisoformat(re.sub(r" (UTC|GMT)$", "", value.strip().upper()))
             return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError):
             return None

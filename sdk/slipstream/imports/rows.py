@@ -8,16 +8,18 @@ import bz2
 import codecs
 import gzip
 import importlib
-import itertools
 import json
 import lzma
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, NamedTuple
+from uuid import UUID
 
 from slipstream.errors import SlipstreamError, StartError
 from slipstream.imports.report import Report, Value
@@ -166,37 +168,99 @@ def _zstd(raw: BinaryIO) -> BinaryIO:
 
 
 def encoding_of(head: bytes) -> tuple[str, int]:
-    """Encoding of a text, and how many bytes say it."""
+    """Encoding of a text by the first bytes of a line, and how many of them say it. JSON begins in ASCII."""
     for bom, name in BOMS:
         if head.startswith(bom):
             return name, len(bom)
-    if len(head) > 3 and 0 in head[:4]:
-        return ("utf-16-be" if head[0] == 0 else "utf-16-le"), 0
+    zeros = [byte == 0 for byte in head[:4]]
+    if zeros[:4] in ([False, True, True, True], [True, True, True, False]):
+        return ("utf-32-be" if zeros[0] else "utf-32-le"), 0
+    if len(zeros) > 1 and zeros[0] != zeros[1]:
+        return ("utf-16-be" if zeros[0] else "utf-16-le"), 0
     return "utf-8", 0
 
 
+class _Recoder:
+    """Lines of any encoding, as UTF-8: what one program began, another one may have gone on with in its own."""
+
+    def __init__(self, log: Log, *, begins: bool) -> None:
+        self.log, self.begins = log, begins
+        self.rest, self.name = b"", "utf-8"
+        self.decoder: codecs.IncrementalDecoder | None = None
+        """None: the line is in UTF-8, or what is no text is refused by whoever reads it."""
+
+    def feed(self, chunk: bytes, *, final: bool = False) -> Iterator[bytes]:
+        raw = self.rest + chunk
+        while raw:
+            if self.begins:
+                if len(raw) < 4 and not final:
+                    break
+                self.name, skip = encoding_of(raw[:4])
+                self.decoder = None
+                if self.name != "utf-8":
+                    self.decoder = codecs.getincrementaldecoder(self.name)("surrogatepass")
+                raw, self.begins = raw[skip:], False
+            end = _line_end(raw, self.name)
+            cut = len(raw) if final else len(raw) - len(raw) % 4
+            part, raw = (raw[:cut], raw[cut:]) if end < 0 else (raw[:end], raw[end:])
+            yield self._line(part, final=final or end >= 0)
+            self.begins = end >= 0
+            if end < 0:
+                break
+        self.rest = raw
+
+    def _line(self, part: bytes, *, final: bool) -> bytes:
+        if self.decoder is None:
+            return part
+        try:
+            return self.decoder.decode(part, final=final).encode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as e:
+            self.log.refuse(f"{self.log.path}", f"a line is not {self.name.upper()} to its end: {e.reason}")
+            self.decoder.reset()
+            return b"\n"
+
+
+def _line_end(raw: bytes, name: str) -> int:
+    """Where the first line ends; -1: it does not."""
+    sign = "\n".encode(name)
+    at = raw.find(sign)
+    while at % len(sign) and at >= 0:
+        at = raw.find(sign, at + 1)
+    return at + len(sign) if at >= 0 else -1
+
+
+_OTHER = re.compile(rb"[\x00\xfe\xff]")
+"""UTF-8 has none of these bytes, and each other encoding has."""
+
+
 def _utf8(chunks: Iterator[bytes], log: Log) -> Iterator[bytes]:
-    first = next(chunks, b"")
-    while len(first) < 4 and (more := next(chunks, b"")):
-        first += more
-    name, skip = encoding_of(first)
-    if name == "utf-8":
-        yield first[skip:]
-        yield from chunks
-        return
-    decoder = codecs.getincrementaldecoder(name)("surrogatepass")
-    try:
-        for chunk in itertools.chain([first[skip:]], chunks):
-            yield decoder.decode(chunk).encode("utf-8", "surrogatepass")
-        yield decoder.decode(b"", final=True).encode("utf-8", "surrogatepass")
-    except UnicodeDecodeError as e:
-        log.refuse(f"{log.path}", f"it is not {name.upper()} to its end: {e.reason}; the rest is not read")
+    recoder: _Recoder | None = None
+    begins, first, held = True, True, b""
+    for chunk in chunks:
+        raw = held + chunk
+        if recoder is None and _OTHER.search(raw):
+            recoder = _Recoder(log, begins=begins)
+        if recoder is not None:
+            held = b""
+            yield from recoder.feed(raw)
+            continue
+        begun = raw.rfind(b"\n") + 1
+        if (not begun and not begins) or len(raw) - begun >= 4:
+            begun = len(raw)  # the line that has begun is in UTF-8; fewer bytes do not tell
+        raw, held = raw[:begun], raw[begun:]
+        if raw:
+            yield raw.removeprefix(codecs.BOM_UTF8) if first else raw
+            begins, first = raw.endswith(b"\n"), False
+    if recoder is not None:
+        yield from recoder.feed(b"", final=True)
+    elif held:
+        yield held.removeprefix(codecs.BOM_UTF8) if first else held
 
 
 LISTS = ("data", "traces", "observations", "spans", "rows", "runs", "results", "conversations", "simulations", "items")
 """Names under which an object holds a file's rows."""
 _DECODER = json.JSONDecoder()
-_GAP = re.compile(r"[\s,]*")
+_GAP = re.compile(r"[\s,\ufeff]*")
 _SIGN = re.compile(r'[\[\]{}"]')
 _IN_TEXT = re.compile(r'"|\\.', re.DOTALL)
 
@@ -448,6 +512,21 @@ def _parquet(path: Path, report: Report) -> Iterator[LogRow]:
         for batch in file.iter_batches(256):
             for row in batch.to_pylist():
                 number += 1
-                yield LogRow(f"{path}:{number}", row, number / size, number)
+                yield LogRow(f"{path}:{number}", {k: _plain(v) for k, v in row.items()}, number / size, number)
     except (pa.ArrowException, OSError) as e:
         report.refuse(f"{path}", f"not Parquet: {e}")
+
+
+def _plain(value: Value) -> Value:
+    """A value of a table as JSON has it. Days and moments stay what they are."""
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return str(value) if isinstance(value, time | UUID) else value

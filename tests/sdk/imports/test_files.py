@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import itertools
+import json
 import tracemalloc
 import zipfile
 
+import pytest
 import zstandard
 from tests.support.logs import ASK, END, taken, written
 
@@ -82,3 +86,25 @@ def test_lines_are_numbered_as_an_editor_numbers_them(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('\n{"a": 1}\n\n{"a": 2}')
     assert [(line.number, line.text) for line in Log(path, Report()).lines()] == [(2, b'{"a": 1}'), (4, b'{"a": 2}')]
+
+
+WAYS = {
+    "utf-8": b"", "utf-16-le": codecs.BOM_UTF16_LE, "utf-16-be": codecs.BOM_UTF16_BE, "utf-32-le": codecs.BOM_UTF32_LE,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 2**20])
+@pytest.mark.parametrize("pretty", [False, True])
+@pytest.mark.parametrize("ways", [*itertools.product(WAYS, repeat=2)], ids="+".join)
+@pytest.mark.parametrize("boms", [*itertools.product([False, True], repeat=2)])
+def test_a_file_in_two_encodings_is_read_to_its_end(tmp_path, monkeypatch, ways, boms, pretty, chunk):
+    """A program appended in its own encoding, with its own mark or none."""
+    monkeypatch.setattr(files, "CHUNK", chunk)
+    row = {"messages": [{**ASK, "content": "ü \U0001f324 \u0a0d\u2028"}, END]}
+    text = json.dumps(row, ensure_ascii=False, indent=1 if pretty else None) + "\r\n"
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(
+        b"".join((WAYS[way] if bom else b"") + (text * 3).encode(way) for way, bom in zip(ways, boms, strict=True))
+    )
+    bodies, report = taken(path)
+    assert [b["messages"] for b in bodies] == [row["messages"]] * 6 and report.clean

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
 from tests.support.logs import ASK, END, TOLD, USE, read, replied, whys
 
 from slipstream.imports.forms.traces.langfuse import is_one
@@ -101,3 +104,39 @@ def test_a_score_of_a_session_or_of_a_trace_that_is_away_is_told(tmp_path):
     lost = [{"traceId": t, "name": "s", "value": 1, "dataType": "NUMERIC", "sessionId": "x"} for t in (None, "other")]
     _, report = read(tmp_path, ROW, *lost)
     assert not report.refused and report.dropped == {("score s", "it names no trace that is in these files"): 2}
+
+
+VERCEL = [
+    {"toolCallType": "function", "toolCallId": "c1", "toolName": "w", "args": '{"city": "Oslo"}'},
+    {"type": "tool-call", "toolCallId": "c1", "toolName": "w", "input": {"city": "Oslo"}},
+    {"toolCallId": "c1", "toolName": "w", "input": '{"city": "Oslo"}'},
+    {"id": "c1", "type": "function", "function": {"name": "w", "arguments": '{"city": "Oslo"}'}},
+    {"id": "c1", "type": "function", "name": "w", "arguments": '{"city": "Oslo"}', "index": "0"},
+]
+
+
+@pytest.mark.parametrize("call", VERCEL)
+@pytest.mark.parametrize(
+    "frame",
+    [
+        lambda c: [c], lambda c: c, lambda c: json.dumps([c]), lambda c: {"toolCalls": [c]},
+        lambda c: {"text": "", "toolCalls": json.dumps([c])}, lambda c: {"content": [c]},
+        lambda c: [{"role": "assistant", "content": [c]}],
+    ],
+)  # fmt: skip
+def test_a_tool_call_is_one_however_it_is_framed(tmp_path, call, frame):
+    seen = {"id": "o", "traceId": "t", "type": "GENERATION", "startTime": "2026-11-01T10:00:00Z", "model": "m"}
+    seen |= {"input": json.dumps([{"role": "user", "content": [{"type": "text", "text": "q"}]}]), "output": frame(call)}
+    (body,), report = read(tmp_path, {"id": "t", "name": "x", "observations": [seen], "scores": []})
+    reply = body["messages"][body["replies"][0]["message"]]
+    (made,) = reply["tool_calls"]
+    assert (made["id"], made["function"]["name"]) == ("c1", "w") and not reply["content"]
+    assert json.loads(made["function"]["arguments"]) == {"city": "Oslo"} and report.clean
+
+
+def test_an_answer_that_is_json_stays_a_text(tmp_path):
+    for text in ('[{"name": "w"}]', '{"name": "w", "arguments": "none"}', '[{"toolName": "w"}]'):
+        seen = {"id": "o", "traceId": "t", "type": "GENERATION", "startTime": "2026-11-01T10:00:00Z"}
+        seen |= {"input": [{"role": "user", "content": "q"}], "output": text}
+        (body,), _ = read(tmp_path, {"id": "t", "name": "x", "observations": [seen], "scores": []})
+        assert body["messages"][1] == {"role": "assistant", "content": text}

@@ -49,3 +49,22 @@ def test_annotations_in_rows_of_their_own_find_their_span(tmp_path):
     (body,), report = read(tmp_path, rows[0], *spans, *rows[1:])
     assert (body["reward"], body["metrics"]) == (0.5, {"tone": 0.5})
     assert report.dropped == {("score x", "it names no trace that is in these files"): 1}
+
+
+def test_a_trace_as_the_command_line_prints_it(tmp_path):
+    attributes = {
+        "openinference.span.kind": "LLM", "llm.model_name": "m",
+        "llm.input_messages.0.message.role": "user", "llm.input_messages.0.message.content": "hi",
+        "llm.output_messages.0.message.role": "assistant", "llm.output_messages.0.message.content": "done",
+    }  # fmt: skip
+    root = {"name": "agent", "context": {"trace_id": "t", "span_id": "r"}, "span_kind": "AGENT", "parent_id": None}
+    call = {"name": "chat", "context": {"trace_id": "t", "span_id": "s"}, "span_kind": "LLM", "parent_id": "r"}
+    call |= {"attributes": attributes, "annotations": [{"name": "right", "result": {"score": 1}}]}
+    trace = {"traceId": "t", "status": "OK", "duration": 5, "rootSpan": root, "spans": [root, call]}
+    for told in ([trace], trace):
+        notes = {**(told if isinstance(told, dict) else told[0]), "annotations": [{"name": "good", "score": 0.5}]}
+        bodies, report = read(tmp_path, notes if isinstance(told, dict) else [notes])
+        assert [(b["id"], b["task"], b["metrics"]) for b in bodies] == [
+            ("phoenix-t", "agent", {"good": 0.5, "right": 1.0})
+        ]
+        assert report.calls == 1 and report.clean

@@ -9,7 +9,7 @@ from slipstream.imports.records import ModelCall, Told
 from slipstream.imports.report import Place, Value
 from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import Late, Traces, gathered, replies_of, sent_of, tool_of
-from slipstream.imports.values import in_order, listed, mapping, nested, parsed, text_of, whole
+from slipstream.imports.values import first, in_order, listed, mapping, nested, parsed, text_of, whole
 
 GATHERS = True
 MODEL_CALL = "LLM"
@@ -18,7 +18,7 @@ MODEL_CALL = "LLM"
 def is_one(row: Mapping[str, Value]) -> bool:
     if "context.trace_id" in row or any(str(name).startswith("attributes.llm.") for name in row):
         return True
-    if _is_annotation(row):
+    if _is_annotation(row) or _spans(row):
         return True
     return "span_kind" in row or "spanKind" in row or "openinference.span.kind" in mapping(row.get("attributes"))
 
@@ -28,8 +28,27 @@ def _is_annotation(row: Mapping[str, Value]) -> bool:
     return "annotator_kind" in row and ("span_id" in row or "trace_id" in row)
 
 
+def _spans(row: Mapping[str, Value]) -> list[Value]:
+    """Of a trace as the command line of Phoenix prints it, its spans."""
+    spans = listed(row.get("spans")) if "traceId" in row or "trace_id" in row else []
+    first = mapping(spans[0]) if spans else {}
+    return spans if "span_kind" in first or "spanKind" in first or "span_id" in mapping(first.get("context")) else []
+
+
 @gathered("phoenix")
 def runs(found: Traces, flat: LogRow, place: Place) -> None:
+    if spans := _spans(flat.value):
+        ident = first(flat.value, "traceId", "trace_id")
+        for span in map(mapping, spans):
+            _span(found, flat._replace(value={"trace_id": ident, **span}), place)
+        notes = [*listed(flat.value.get("annotations")), *listed(flat.value.get("trace_annotations"))]
+        trace = found.named(ident, flat)
+        trace.scores += filter(None, [_score(mapping(score), True, place) for score in notes])
+    else:
+        _span(found, flat, place)
+
+
+def _span(found: Traces, flat: LogRow, place: Place) -> None:
     if _is_annotation(flat.value):
         if (said := _score(flat.value, True, place)) is not None:
             found.late.append(Late((flat.value.get("span_id"), flat.value.get("trace_id")), *said, place))
