@@ -12,7 +12,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
@@ -51,6 +51,8 @@ ANYONE = Key("-", "-", SCOPES)
 class _KeysFile:
     stamp: tuple[int, int] | None = None
     by_hash: dict[str, Key] = field(default_factory=dict)
+    reserved: dict[str, Key] = field(default_factory=dict)
+    """Keys that are in force once there is another: by themselves they close no proxy."""
 
 
 class Keys:
@@ -93,7 +95,7 @@ class Keys:
         secret = "sk-slip-" + secrets.token_urlsafe(24)
         key = Key(secrets.token_hex(6), name, tuple(dict.fromkeys(scopes)), rate, concurrency, time.time())
         with self._changing():
-            self._save({**self._file.by_hash, _hash(secret): key})
+            self._save({**self._given(), _hash(secret): key})
             self._note("key_add", key)
         return key.id, secret
 
@@ -107,6 +109,19 @@ class Keys:
         """Key and the time at which its secret was made, of each secret that is taken now."""
         self._load()
         return {(k.id, k.created) for k in self._file.by_hash.values() if not k.ended}
+
+    def reserve(self, name: str, scopes: Sequence[str]) -> str:
+        """A secret that is taken as soon as there are keys, in place of those that were reserved before. An open proxy
+        stays open, and takes it like anything else.
+        """
+        secret = "sk-slip-" + secrets.token_urlsafe(24)
+        key = Key(secrets.token_hex(6), name, tuple(scopes), created=time.time())
+        with self._changing():
+            self._save(self._given(), {_hash(secret): key})
+        return secret
+
+    def _given(self) -> dict[str, Key]:
+        return {h: k for h, k in self._file.by_hash.items() if h not in self._file.reserved}
 
     def named(self, text: str) -> Key:
         """The key of this id or name. Raises ``SlipstreamError``: there is none, or several have the name."""
@@ -134,7 +149,7 @@ class Keys:
             newest = max(before.values(), key=lambda k: k.created)
             end = now + grace
             ending = {h: replace(k, until=min(end, k.until or end)) for h, k in before.items()} if grace else {}
-            left = {h: k for h, k in self._file.by_hash.items() if h not in before and not k.ended}
+            left = {h: k for h, k in self._given().items() if h not in before and not k.ended}
             self._save({**left, **ending, _hash(secret): replace(newest, created=now, until=None)})
             self._note("key_rotate", newest)
         return secret
@@ -142,9 +157,9 @@ class Keys:
     def revoke(self, key_id: str) -> bool:
         """Returns whether there was such a key. The proxy knows within a second."""
         with self._changing():
-            left = {h: k for h, k in self._file.by_hash.items() if k.id != key_id}
-            found = len(left) < len(self._file.by_hash)
-            gone = [k for k in self._file.by_hash.values() if k.id == key_id]
+            left = {h: k for h, k in self._given().items() if k.id != key_id}
+            found = len(left) < len(self._given())
+            gone = [k for k in self._given().values() if k.id == key_id]
             if found:
                 self._save(left)
                 self._note("key_revoke", gone[0])
@@ -172,11 +187,13 @@ class Keys:
             os.close(fd)
 
     def check(self, secret: str) -> Key | None:
-        """The key of a secret. Compared by hash, so that time tells nothing about the secret."""
-        now = time.monotonic()
-        if now - self._looked > 1.0:
+        """The key of a secret. Compared by hash, so that time tells nothing about the secret. One that is not known may
+        have been made a moment ago: the file is looked at.
+        """
+        found = _hash(secret)
+        if found not in self._file.by_hash or time.monotonic() - self._looked > 1.0:
             self._load()
-        key = self._file.by_hash.get(_hash(secret))
+        key = self._file.by_hash.get(found)
         return None if key is None or key.ended else key
 
     def _load(self) -> None:
@@ -188,6 +205,7 @@ class Keys:
                 return
             read = json.loads(self.path.read_text())
             by_hash = {k.pop("hash"): _key_of(k) for k in read["keys"]}
+            reserved = {k.pop("hash"): _key_of(k) for k in read.get("reserved", ())}
         except (FileNotFoundError, NotADirectoryError):
             self._file, self.broken = _KeysFile(), None
             self._generation += 1
@@ -200,11 +218,14 @@ class Keys:
             if not self.serving:
                 raise SlipstreamError(self.broken) from e
             return
-        self._file, self.broken = _KeysFile(stamp, by_hash), None
+        self._file, self.broken = _KeysFile(stamp, {**reserved, **by_hash} if by_hash else {}, reserved), None
         self._generation += 1
 
-    def _save(self, by_hash: dict[str, Key]) -> None:
-        text = json.dumps({"keys": [{"hash": h, **_members(k)} for h, k in by_hash.items()]}, indent=1)
+    def _save(self, given: dict[str, Key], reserved: dict[str, Key] | None = None) -> None:
+        """``reserved`` None: as they are."""
+        parts = {"keys": given, "reserved": self._file.reserved if reserved is None else reserved}
+        members = {name: [{"hash": h, **_members(k)} for h, k in keys.items()] for name, keys in parts.items() if keys}
+        text = json.dumps({"keys": [], **members}, indent=1)
         fd, temp = tempfile.mkstemp(dir=self.path.parent, prefix=".keys-")  # mkstemp makes it 0600
         with os.fdopen(fd, "w") as file:
             file.write(text)

@@ -10,7 +10,7 @@ from tests.support.served import Served
 
 from slipstream.settings import JudgeConfig
 from slipstream_judge.model.budget import Budget, OverBudget
-from slipstream_judge.model.llm import JudgeFailed, Llm, PromptRefused, TooLong, Usage, retry_after
+from slipstream_judge.model.llm import JudgeFailed, Llm, OutOfQuota, PromptRefused, TooLong, Usage, retry_after
 from slipstream_judge.model.metrics import JudgeMetrics
 from slipstream_judge.text.excerpts import Shortening, Shown
 from slipstream_judge.text.prompt import build
@@ -310,3 +310,40 @@ def test_usage_adds_up_and_an_unknown_price_stays_unknown():
     assert (total.tokens, total.cost, total.calls) == (3, 0.5, 1)
     total.add(Usage(1, 2, None, 1.0, 1))
     assert total.cost is None and total.seconds == 2.0
+
+
+NO_QUOTA_LEFT = {"status": 429, "body": "You exceeded your current quota, please check your plan and billing details."}
+
+
+async def test_an_api_without_quota_is_asked_after_growing_pauses_alone(ruled, caplog):
+    ruled.always = NO_QUOTA_LEFT
+    llm = make(ruled)
+    asked = []
+    for _ in range(540):  # nine minutes, a question each second
+        with pytest.raises(OutOfQuota) as e:
+            await ask(llm)
+        assert e.value.retry_after
+        asked.append(len(ruled.requests))
+        llm._quota_until -= 1
+    assert asked[0] == asked[29] == 1 and asked[-1] == 5, "at 0, 30, 90, 210 and 450 seconds"
+    assert caplog.text.count("no quota left") == 5
+    ruled.always = None
+    llm._quota_until = 0.0
+    assert (await ask(llm)).text and llm.out_of_quota is None
+    assert (await ask(llm)).text
+
+
+@pytest.mark.parametrize(
+    "fault", [{"status": 402, "body": "Payment Required"}, {"status": 400, "body": "Your credit balance is too low"}]
+)
+async def test_quota_is_known_by_its_words_or_status(ruled, fault):
+    ruled.always = fault
+    with pytest.raises(OutOfQuota):
+        await ask(make(ruled))
+
+
+async def test_a_rate_limit_is_no_quota(ruled):
+    ruled.faults.append({"status": 429, "body": "Rate limit reached for requests", "headers": {"retry-after": "0"}})
+    llm = make(ruled)
+    await ask(llm)
+    assert llm.out_of_quota is None and len(ruled.requests) == 2

@@ -187,3 +187,13 @@ async def test_gather_raises_the_first_error():
     with pytest.raises(JudgeFailed, match="this one"):
         await gather([works(), fails()])
     assert await gather([works(), works()]) == [1, 1]
+
+
+@pytest.mark.parametrize("counts", [1, 16, 255])
+async def test_a_near_server_that_does_not_count_its_prompts_goes_on_judging(ruled, counts):
+    ruled.counts = counts
+    runs, truth = runs_of([0.1, 0.9], "a word of run {n}. " * 800)
+    ruler = make(ruled, "hosted_vllm/ruled")
+    room = ruler.room
+    assert scores(await vote(ruler, runs)) == truth
+    assert (ruler.room, len(ruled.requests)) == (room, 1)

@@ -248,3 +248,19 @@ def test_lease_and_name():
     assert 60 <= lease_seconds(Config.model_validate({"judge": {"timeout": 1}})) <= 120
     assert worker_name() != worker_name()
     GroupLeaseIn(worker=worker_name())
+
+
+async def test_without_quota_no_group_is_leased_until_the_next_question(ruled, control, monkeypatch):
+    monkeypatch.setattr("slipstream_judge.model.llm.QUOTA_PAUSES_S", (0.5, 1.0))
+    monkeypatch.setattr("slipstream_judge.model.llm.SOON", 0.2)
+    ruled.always = {"status": 429, "body": "insufficient_quota"}
+    control.add_groups(*(quality_group(f"g{n}", [0.1, n / 10]) for n in range(2, 8)))
+    async with working(control, configured(ruled, concurrency=1)) as worker:
+        await until(lambda: worker.reporter.last_error)
+        before = len(ruled.requests)
+        await asyncio.sleep(2.2)
+        assert "insufficient_quota" in worker.reporter.last_error
+        assert len(ruled.requests) - before <= 4, "a question after each pause, not one a group"
+        ruled.always = None
+        await until(lambda: len(control.scored) == 6)
+    assert worker.reporter.last_error is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from tests.support.dataplane import ASK, post
 
@@ -83,6 +85,8 @@ async def test_an_open_proxy_closes_with_the_first_key(start, fake):
     key_id, secret = keys.add("agent", ["inference"])
     proxy.plane.admission.keys._looked = 0.0
     assert (await post(proxy.url, ASK))[0] == 401
+    (count, at) = proxy.plane.services.metrics.turned_away[401]
+    assert count == 1 and time.time() - at < 60, "status says that agents have no key"
     assert (await post(proxy.url, ASK, headers={"authorization": f"Bearer {secret}"}))[0] == 200
     keys.revoke(key_id)
     proxy.plane.admission.keys._looked = 0.0

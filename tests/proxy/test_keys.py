@@ -173,3 +173,27 @@ def test_revoking_the_last_key_opens_no_door(tmp_path):
 def test_without_keys_anyone_is_let_in(tmp_path):
     key, suffix = Admission(Keys(tmp_path / "k")).who(bearer("EMPTY:ep1"))
     assert key.id == "-" and suffix == "ep1"
+
+
+def test_a_key_is_known_at_once_and_a_rotated_secret_too(tmp_path):
+    serving = Keys(tmp_path / "keys.json", serving=True)
+    other = Keys(tmp_path / "keys.json")
+    for n in range(8):
+        key_id, secret = other.add(f"k{n}", ["inference"])
+        assert serving.check(secret) is not None
+        assert serving.check(other.rotate(key_id, 60.0)) is not None
+    assert serving.check("sk-slip-unknown") is None
+
+
+def test_reserved_keys_close_no_proxy_and_are_in_force_with_the_first_key(tmp_path):
+    keys = Keys(tmp_path / "keys.json")
+    before = keys.reserve("up-1", ["judge"])
+    after = keys.reserve("up-2", ["trainer"])
+    assert len(keys) == 0 and keys.list() == []
+    key_id, _ = keys.add("me", ["inference"])
+    again = Keys(tmp_path / "keys.json")
+    assert again.check(before) is None and again.check(after).may("trainer")
+    secret = keys.rotate(key_id)
+    assert again.check(after) is not None and again.check(secret) is not None
+    keys.revoke(key_id)
+    assert len(Keys(tmp_path / "keys.json")) == 0

@@ -110,6 +110,8 @@ class RuledJudge:
     """Most characters of a prompt."""
     cuts: int | None = None
     """Most characters of a prompt; what is longer is cut without a word, and the answer is a guess."""
+    counts: int | None = None
+    """The prompt tokens that it reports, whatever the prompt."""
     tells: dict[str, Any] = field(default_factory=dict)
     """Path → what a GET of it says."""
     place_bias: float = 0.0
@@ -170,7 +172,7 @@ class RuledJudge:
         read = understand(body["messages"])
         self.seen.append(read)
         text, extra, finish = _spoil(json.dumps(self._judge(read)), fault if isinstance(fault, str) else None, read)
-        return _reply(body, text, extra, finish, length // 4)
+        return _reply(body, text, extra, finish, self.counts or length // 4)
 
     def _judge(self, read: Read) -> dict[str, Any]:
         orders = re.findall(r"give (?:me|yourself|every run|it) (?:a |the score )?(\d(?:\.\d+)?)", read.outside.lower())

@@ -57,6 +57,7 @@ class Panel:
         self.budget = Budget(judge, metrics, client)
         self.model: GroupJudge | None = None
         self.audit: GroupJudge | None = None
+        self.llm: Llm | None = None
         self.function: FunctionJudge | None = None
         self.next_turn: NextTurn | None = None
         self.calls: CallJudge | None = None
@@ -65,7 +66,7 @@ class Panel:
         cache = VoteCache(client, metrics, read=not fresh)
         self.rubrics = rubrics = Rubrics(judge, rubric)
         if judge.model is not None:
-            llm = Llm(judge, self.budget, metrics, own=proxy)
+            llm = self.llm = Llm(judge, self.budget, metrics, own=proxy)
             if any(route.feedback for route in config.models.values()):
                 self.next_turn = NextTurn(llm)
             if judge.calls:

@@ -290,7 +290,8 @@ class Ruler:
         context = (await self.llm.look("after")).context
         if before is None and context is not None and used + answer.usage.completion_tokens >= context:
             return True
-        if self.llm.near and 0 < 4 * used < length - OVERHEAD:
+        # no server holds less than that: one that says so does not count its prompts
+        if self.llm.near and used >= LEAST_ROOM and 4 * used < length - OVERHEAD:
             self.llm.served.context = used + answer.usage.completion_tokens
             return True
         return False

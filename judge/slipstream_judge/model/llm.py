@@ -23,7 +23,8 @@ from typing import Any, Literal
 
 from slipstream.errors import ConfigError
 from slipstream.settings import JudgeConfig
-from slipstream.settings.judge import is_own
+from slipstream.settings.judge import NO_QUOTA, is_own
+from slipstream.shared.backoff import Backoff
 from slipstream_judge.model.budget import Budget
 from slipstream_judge.model.metrics import JudgeMetrics
 from slipstream_judge.model.server import OLLAMA, OwnProxy, Served, ask, base_of, bypass, is_near, provider_of
@@ -62,6 +63,8 @@ BEHIND_AGENTS = 1000
 """vLLM's priority of a call of ``self``; the agents' is 0, which goes first where vLLM schedules by priority."""
 SOON = 5.0
 """Seconds until a group is tried again that a slow server had no time for."""
+QUOTA_PAUSES_S = (30.0, 300.0)
+"""Seconds between two questions to an API without quota: at first, and at most."""
 NOT_THE_GROUP = 60.0
 """Seconds until a group is tried again after an error that says nothing about the group (no connection, a wrong key).
 """
@@ -73,6 +76,10 @@ class JudgeFailed(Exception):
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class OutOfQuota(JudgeFailed):
+    """The account that pays for the judge's model has nothing left."""
 
 
 class TooLong(JudgeFailed):
@@ -202,6 +209,10 @@ class Llm:
         self._format = 0 if self.near else 1
         self._not_before = 0.0
         self._price_warned = False
+        self._quota = Backoff(*QUOTA_PAUSES_S)
+        self.out_of_quota: str | None = None
+        """What the API said. It is asked by one call at a time until it answers."""
+        self._quota_until = self._quota_said = 0.0
 
     async def look(self, when: Literal["before", "after"] = "before") -> Served:
         """What a near server says of the model. It is asked before the first call, and once more after it.
@@ -268,6 +279,10 @@ class Llm:
 
     async def ask(self, messages: list[dict[str, str]], schema: dict[str, Any], deadline: float) -> Answer:
         """Raises ``JudgeFailed`` (``TooLong`` for a prompt beyond the context), ``OverBudget``."""
+        if self.out_of_quota is not None:
+            if (left := self.quota_pause()) > 0:
+                raise OutOfQuota(self.out_of_quota, max(SOON, left))
+            self._quota_until = time.time() + self._quota.next()
         await self.look()
         tokens = sum(estimate(m["content"]) for m in messages)
         tries = 0
@@ -285,6 +300,23 @@ class Llm:
                     if time.time() + pause > deadline:
                         raise JudgeFailed(again.message, again.retry_after) from None
                     await asyncio.sleep(pause)
+
+    def quota_pause(self) -> float:
+        """Seconds until the API is asked again whether it has quota."""
+        return max(0.0, self._quota_until - time.time()) if self.out_of_quota is not None else 0.0
+
+    def _note_quota(self, text: str) -> OutOfQuota:
+        if self.out_of_quota is None:
+            self._quota_until = time.time() + self._quota.next()
+        self.out_of_quota = text
+        if self._quota_until != self._quota_said:
+            self._quota_said = self._quota_until
+            log.error(
+                "the judge's API has no quota left; it is asked again in %.0f s: restore the quota of the account that "
+                "pays for judge.model",
+                self.quota_pause(),
+            )
+        return OutOfQuota(text, max(SOON, self.quota_pause()))
 
     async def _hold(self, deadline: float) -> None:
         while (wait := self._not_before - time.time()) > 0:
@@ -346,6 +378,10 @@ class Llm:
             self.running -= 1
             self._ended.set()
         self._quicken(usage.seconds)
+        if self.out_of_quota is not None:
+            log.warning("the judge's API has quota again; the judge goes on")
+            self.out_of_quota = None
+            self._quota.reset()
         if usage.cost is None and self.judge.dollars_per_day is not None and not self._price_warned:
             self._price_warned = True
             log.warning("LiteLLM knows no price for %s: judge.dollars_per_day cannot be kept", self.model)
@@ -369,6 +405,9 @@ class Llm:
         if isinstance(error, m.ContentPolicyViolationError):
             count("refused").inc()
             return PromptRefused(text)
+        if status == 402 or NO_QUOTA.search(str(error)):
+            count("out_of_quota").inc()
+            return self._note_quota(text)
         if isinstance(error, m.RateLimitError) or status in {429, 529}:
             count("rate_limited").inc()
             return self._slow_down(_headers(error), text)

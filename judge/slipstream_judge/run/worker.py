@@ -106,6 +106,10 @@ class JudgeWorker:
         if blocked is not None:
             return min(1.0, blocked[1])
         room = self._room()
+        if self.panel.llm is not None and self.panel.llm.out_of_quota is not None:
+            if self.tasks or (pause := self.panel.llm.quota_pause()) > 0:
+                return min(1.0, pause if not self.tasks else SLOWER[0] / 2)
+            room = 1
         if self.failures >= FAILED:
             if self.tasks or time.monotonic() < self._next:
                 return SLOWER[0] / 2

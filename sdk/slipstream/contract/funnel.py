@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from enum import StrEnum
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, computed_field, model_validator
 
 from slipstream.contract.base import Model
 
@@ -26,6 +27,21 @@ Stage = Literal[
 """In the order in which a call becomes an adapter."""
 
 
+class Severity(StrEnum):
+    """How bad a cause is, the worst first."""
+
+    BLOCKS = "blocks"
+    """No step can come, or the agent's calls fail, until somebody changes it."""
+    SLOWS = "slows"
+    """Steps come later, or learn from less, until somebody changes it."""
+    REMARK = "remark"
+    """It changes by itself, or nothing has to change."""
+
+    @property
+    def mark(self) -> str:
+        return "!" if self is Severity.BLOCKS else "-"
+
+
 class FunnelLine(Model):
     stage: Stage
     cause: str
@@ -34,8 +50,21 @@ class FunnelLine(Model):
     """How many episodes, groups, calls or seconds the text speaks of."""
     text: str
     fix: str | None = None
-    blocks: bool = False
-    """No step can come until this changes."""
+    severity: Severity = Severity.REMARK
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_older_proxy(cls, data: Any) -> Any:
+        """It says ``blocks`` alone."""
+        if isinstance(data, dict) and "blocks" in data:
+            stands = {"severity": Severity.BLOCKS} if data["blocks"] else {}
+            data = stands | {name: value for name, value in data.items() if name != "blocks"}
+        return data
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def blocks(self) -> bool:
+        return self.severity is Severity.BLOCKS
 
     @property
     def sentence(self) -> str:
@@ -47,6 +76,14 @@ class Funnel(Model):
     """What stands between calls and the next live adapter. ``slipstream status``, ``doctor`` and the page show it."""
 
     lines: list[FunnelLine] = Field(default_factory=list)
+    """The worst first."""
 
     def blocking(self) -> list[FunnelLine]:
         return [line for line in self.lines if line.blocks]
+
+    def troubles(self) -> list[FunnelLine]:
+        """What somebody should change, the worst first."""
+        return [line for line in self.lines if line.severity is not Severity.REMARK]
+
+    def remarks(self) -> list[FunnelLine]:
+        return [line for line in self.lines if line.severity is Severity.REMARK]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
@@ -28,6 +29,16 @@ FUNCTION = "function"
 """Reward name of ``judge.function``'s scores beside a model's."""
 SELF = "self"
 """The model that is trained, without an adapter, asked through the proxy; ``self/NAME``: another model behind it."""
+
+
+NO_QUOTA = re.compile(
+    r"(?i)insufficient[_ ]quota|exceeded your current quota|credit balance|insufficient[_ ](?:funds|credit)"
+    r"|payment required"
+)
+"""In the error of an API whose account has nothing left to pay with."""
+RESTORE_QUOTA = (
+    "restore the quota of the account that pays for judge.model: the judge goes on by itself, within five minutes"
+)
 
 
 def is_own(model: str | None) -> bool:

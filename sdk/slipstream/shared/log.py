@@ -136,15 +136,16 @@ class FloodFilter(logging.Filter):
         super().__init__()
         self._handler = handler
         self._lock = threading.Lock()
-        self._seen: dict[tuple[str, int, str], int] = {}
+        self._seen: dict[tuple[str, int, str], tuple[int, str]] = {}
+        """Cause → lines, and the newest one's text."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING:
             return True
         cause = (record.name, record.lineno, str(record.msg)[:200])
         with self._lock:
-            count = self._seen.get(cause, 0) + 1
-            self._seen[cause] = count
+            count = self._seen.get(cause, (0, ""))[0] + 1
+            self._seen[cause] = count, record.getMessage()
         if count == 1:
             timer = threading.Timer(SPAN, self._end, (cause, record.levelno))
             timer.daemon = True
@@ -153,9 +154,9 @@ class FloodFilter(logging.Filter):
 
     def _end(self, cause: tuple[str, int, str], level: int) -> None:
         with self._lock:
-            hidden = self._seen.pop(cause) - MOST_LINES
-        if hidden > 0:
-            text = f"{hidden} more lines of this kind in {SPAN:g} s: {cause[2]}"
+            count, newest = self._seen.pop(cause)
+        if (hidden := count - MOST_LINES) > 0:
+            text = f"{hidden} more lines of this kind in {SPAN:g} s; the last: {newest}"
             fields = {"name": cause[0], "levelno": level, "levelname": logging.getLevelName(level), "msg": text}
             self._handler.emit(logging.makeLogRecord(fields))
 

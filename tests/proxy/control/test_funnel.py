@@ -12,6 +12,7 @@ from tests.support.adapters import write_adapter
 from tests.support.plane import until
 
 from slipstream.contract import Funnel
+from slipstream.contract.funnel import Severity
 from slipstream.shared.processes.sidecars import SidecarFile
 from slipstream.shared.processes.supervisor import Child
 from slipstream_proxy.control.observe import boards as activity
@@ -123,12 +124,12 @@ async def test_open_episodes_and_when_they_end(make_plane):
     await plane.call("e1")
     await plane.seen("e1")
     found = await line(plane, "episodes", "open")
-    assert found.blocks and found.count == 1
+    assert found.severity is Severity.SLOWS and found.count == 1, "it ends by itself: nothing is blocked for ever"
     left = float(found.text.split("ends in ")[1].split()[0])
     assert 200 < left <= 300
     assert "x-slipstream-done" in found.fix
     plane.deps.now = lambda now=plane.deps.now(): now + left - 20
-    assert not (await line(plane, "episodes", "open")).blocks  # it ends by itself in a moment
+    assert (await line(plane, "episodes", "open")).severity is Severity.REMARK
 
 
 async def test_episodes_without_a_task(make_plane):
@@ -148,7 +149,27 @@ async def test_evaluation_episodes_alone(plane):
 async def test_a_group_that_forms(plane):
     await run(plane, "e1", reward=1.0)
     found = await line(plane, "groups", "forming")
-    assert found.blocks and "8 episodes of one task" in found.text and "groups.size" in found.fix
+    assert not found.blocks and "8 episodes of one task" in found.text and "groups.size" in found.fix
+
+
+async def test_tasks_of_which_none_comes_twice(make_plane):
+    plane = await make_plane(**FEW)
+    for n in range(2):
+        await run(plane, f"e{n}", task=f"t{n}")
+    found = await until(lambda: alone(plane))
+    assert "no task has come twice" in found.text
+    await run(plane, "e3", task="t0")
+    assert not (await until(lambda: together(plane))).blocks
+
+
+async def alone(plane):
+    found = await line(plane, "groups", "forming")
+    return found if found.blocks else None
+
+
+async def together(plane):
+    found = await line(plane, "groups", "forming")
+    return None if found.blocks else found
 
 
 async def test_a_reward_that_is_missing(make_plane):

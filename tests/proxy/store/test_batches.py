@@ -334,3 +334,33 @@ def test_hard_tasks_go_first_where_more_wait_than_a_step_takes(opened):
     assert {r["task"] for r in got} == {"b", "d"}
     assert hard_first("abcd", {"a": 0.0, "b": 0.0, "c": 0.5, "d": 0.9}) == ["a", "d", "b", "c"]
     assert hard_first([], {}) == []
+
+
+def test_what_a_judge_scores_late_and_at_once_is_trained_on_before_it_is_too_old(store):
+    """44 groups waited for a judge that failed. It scores them one after the other, and each step makes a version."""
+    records = [r for n in range(44) for r in group(f"t{n:02}", value=None, start=NOW)]
+    store.ingest(records, {})
+    live, left, now, trained = 0, list(range(44)), NOW + 100, 0
+    versions = {"m": 0}
+    while left or trained < 44:
+        for n in left[:2]:  # two groups a second, where a step takes as long
+            rewards = [reward(f"t{n:02}-{i}", float(i), at=now) for i in range(2)]
+            store.ingest(rewards, {})
+        left, now = left[2:], now + 1
+        batch = store.batches.lease(want(min_groups=4, max_wait=30.0), versions, live, now)
+        if batch is not None:
+            trained += len({row["group"] for row in batch.table.to_pylist() if row["trainable"]})
+            live += 1
+            versions[f"m@{live}"] = live
+            take_ack(store, batch.id, ack(batch, adapter=f"m@{live}", step=live), now)
+        assert now < NOW + 400, "it came to an end"
+    assert trained == 44 and live <= 6
+    assert not store.statistics.counts(now)["lost"]
+
+
+def test_a_few_groups_wait_for_no_others(store):
+    """Rewards that come one by one are no flood."""
+    store.ingest([r for n in range(8) for r in group(f"t{n}", value=None, start=NOW)], {})
+    for n in range(4):
+        store.ingest([reward(f"t{n}-{i}", float(i), at=NOW + 50) for i in range(2)], {})
+    assert store.batches.lease(want(min_groups=4, max_wait=30.0), {"m": 0}, 0, NOW + 51) is not None

@@ -116,3 +116,17 @@ def test_tasks_that_always_fail_are_not_at_their_best(store):
 def test_a_reward_that_broke(store):
     found = shape_of(store, lambda n, _: n == 0)
     assert (found.same, found.newest, found.at_best) == (63, 0.0, 1)
+
+
+def test_runs_of_one_length_whose_rewards_differ_speak_against_the_length(store):
+    """Most runs are equally long: what their rewards follow is something else."""
+    lengths = [20] * 48 + [30, 31, 32, 33, 34, 35, 36, 37] * 2
+    records = []
+    for n, tokens in enumerate(lengths):
+        said = ({"role": "assistant", "content": "x"}, [4] * tokens, [-0.5] * tokens)
+        records += [call(f"r{n}", task=f"t{n % 8}", done=True, at=NOW + n, choices=[said])]
+        records += [reward(f"r{n}", float(tokens == 20 and n % 3 > 0))]
+    store.ingest(records, {})
+    with store.db.read() as tx:
+        found = _shape(tx, 1.0, 0.0)
+    assert found is not None and found.length is not None and abs(found.length) < 0.9

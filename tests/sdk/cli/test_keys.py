@@ -53,6 +53,25 @@ def test_a_name_does_as_well_as_an_id(capsys: pytest.CaptureFixture[str]) -> Non
     assert keys("revoke", note.split()[1].rstrip(";")) == 0 and keys("revoke", "ci") == 0
 
 
+def test_a_key_for_another_proxy_than_the_folders_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLIPSTREAM_URL", raising=False)
+    assert main(["keys", "add", "ci"]) == 0
+    said = capsys.readouterr()
+    assert "no proxy runs on" in said.err and said.out.startswith("sk-slip-")
+    monkeypatch.setenv("SLIPSTREAM_URL", "http://10.0.0.9:8790")
+    assert main(["keys", "add", "ci"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "no proxy runs on that folder" in err and "http://10.0.0.9:8790" in err and "--config" in err
+    announce_proxy(Path("slipstream-data"), "http://127.0.0.1:8791")
+    assert main(["keys", "add", "ci"]) == 2
+    assert "the proxy of that folder is http://127.0.0.1:8791" in capsys.readouterr().err
+    announce_proxy(Path("slipstream-data"), "http://127.0.0.1:8790")
+    assert main(["keys", "add", "ci"]) == 0
+    assert main(["keys", "--url", "http://127.0.0.1:1", "list"]) == 2
+
+
 def test_an_unknown_scope(capsys: pytest.CaptureFixture[str]) -> None:
     assert keys("add", "ci", "--scopes", "inference,root") == 2
     out, err = capsys.readouterr()

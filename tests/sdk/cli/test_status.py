@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import time
+from email.utils import formatdate
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ STATUS = {
     "episodes": {"done": 7, "open": 2}, "groups": {"waiting": 1}, "calls": 30, "capture_lost": 1, "ingest_lag_seconds": 0.25, "steps": 4,
     "last_step": 1e9, "untrainable": {"top_k": 3}, "waiting": [],
     "funnel": {"lines": [
-        {"stage": "ready", "cause": "too_few", "count": 5, "text": "5 of 8 scored groups"},
-        {"stage": "reward", "cause": "missing", "count": 2, "text": "2 groups have no reward", "fix": "post one", "blocks": True},
+        {"stage": "ready", "cause": "too_few", "count": 5, "text": "5 of 8 scored groups", "severity": "remark"},
+        {"stage": "reward", "cause": "missing", "count": 2, "text": "2 groups have no reward", "fix": "post one", "severity": "blocks"},
+        {"stage": "lost", "cause": "stale_judge", "count": 2, "text": "2 groups were lost", "severity": "slows"},
     ]},
 }  # fmt: skip
 
@@ -30,6 +32,9 @@ def test_where_things_stand_and_what_the_next_step_waits_for(
     server.on("GET", "/status", STATUS | {"space": space})
     assert main(["status", "--url", server.url]) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["! 2 groups have no reward → post one", "- 2 groups were lost"], "the worst comes first"
+    assert lines[2].startswith("(! = nothing is learnt, or the agent's calls fail")
+    del lines[:3]
     full = lines.pop(7)
     assert full.startswith("  disk 1.5 GB of data.max_gb = 1: checkpoints 1.5 GB, store 20 MB; ")
     assert full.endswith("→ raise data.max_gb, or set trainer.keep_checkpoints = 1")
@@ -42,7 +47,18 @@ def test_where_things_stand_and_what_the_next_step_waits_for(
     ]
     assert lines[5] == "  groups 1 waiting"
     assert lines[6].endswith("ingest is 0.2 s behind")
-    assert lines[8:] == ["  - 5 of 8 scored groups", "  ! 2 groups have no reward → post one"]
+    assert lines[7:] == ["  1 remark on what comes next: `slipstream status --all`"]
+    assert main(["status", "--url", server.url, "--all"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "  - 5 of 8 scored groups"
+
+
+def test_a_clock_that_is_wrong_is_a_trouble(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on("GET", "/status", {"version": "0", "started": 1e9, "models": {}})
+    server.on("GET", "/healthz", {}, date=formatdate(time.time() - 3600, usegmt=True))
+    assert main(["status", "--url", server.url]) == 0
+    said = capsys.readouterr().out.splitlines()[0]
+    assert said.startswith("- the proxy's clock is 3600 s behind") or said.startswith("- the proxy's clock is 3601 s")
+    assert "NTP" in said
 
 
 def test_an_engine_that_takes_no_adapters(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

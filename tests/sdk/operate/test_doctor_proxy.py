@@ -29,7 +29,7 @@ def test_a_good_proxy(server: Server) -> None:
     assert [f.what for f in found] == [
         f"the proxy at {server.url} answers; 3 calls recorded",
         "this machine's clock and the proxy's agree",
-        "the next step: 2 of 8 scored groups → wait",
+        "1 remark on the next step: `slipstream status --all`",
     ]
     assert levels(found) == ["ok"] * 3
 
@@ -44,12 +44,15 @@ def test_a_good_proxy(server: Server) -> None:
         ({"ingest_lag_seconds": 100.0}, "warn", "100 s behind the spool", "raise store.memory_limit"),
         ({"engines": [{"url": "http://e", "ok": False, "error": "refused"}]}, "fail", "http://e is down: refused", "see its log (`up.log` in data_dir"),
         ({"funnel": {"lines": [LINE | {"stage": "untrainable", "text": "9 calls can't be trained on: temperature 0", "fix": "ask 1.0", "blocks": True}]}}, "warn", "temperature 0", "ask 1.0"),
-        ({"funnel": {"lines": [LINE | {"stage": "engine", "cause": "no_adapter_routes", "text": "the engine http://e (for 12 min) takes no adapters", "fix": "start vLLM again"}]}}, "warn", "http://e (for 12 min) takes no adapters", "start vLLM again"),
+        ({"funnel": {"lines": [LINE | {"stage": "engine", "cause": "no_adapter_routes", "text": "the engine http://e (for 12 min) takes no adapters", "fix": "start vLLM again", "severity": "slows"}]}}, "warn", "http://e (for 12 min) takes no adapters", "start vLLM again"),
         ({"calls": 201, "episodes": {"open": 1}}, "warn", "all 201 calls are one episode", "x-slipstream-episode"),
         ({"calls": 500, "episodes": {"done": 9}, "episodes_": [{"id": "a", "calls": 400}, {}]}, "warn", "400 of 500 calls are one episode (a)", "x-slipstream-episode"),
         ({"calls": 30, "episodes": {"done": 6}, "episodes_": [{"id": f"run~{n}"} for n in range(2, 8)]}, "warn", "6 of the latest 6 episodes are called run", "x-slipstream-episode"),
-        ({"funnel": {"lines": [LINE | {"stage": "episodes", "cause": "lone", "text": "9 of them go on with what was said", "fix": "send x-slipstream-episode"}]}}, "warn", "9 of them go on", "x-slipstream-episode"),
-        ({"funnel": {"lines": [LINE | {"stage": "step", "cause": "engine_gap", "text": "0.3 nats a token away", "fix": "compute in one number format"}]}}, "warn", "0.3 nats", "number format"),
+        ({"funnel": {"lines": [LINE | {"stage": "episodes", "cause": "lone", "text": "9 of them go on with what was said", "fix": "send x-slipstream-episode", "severity": "slows"}]}}, "warn", "9 of them go on", "x-slipstream-episode"),
+        ({"funnel": {"lines": [LINE | {"stage": "step", "cause": "engine_gap", "text": "0.3 nats a token away", "fix": "compute in one number format", "severity": "slows"}]}}, "warn", "0.3 nats", "number format"),
+        ({"funnel": {"lines": [LINE | {"stage": "groups", "cause": "forming", "text": "no task has come twice", "fix": "run each task again", "severity": "blocks"}]}}, "warn", "no task has come twice", "run each task"),
+        ({"funnel": {"lines": [LINE | {"stage": "calls", "cause": "failing", "text": "64 of 64 calls fail", "fix": "leave tools out", "severity": "blocks"}]}}, "fail", "64 of 64 calls fail", "leave tools out"),
+        ({"judging": {"judges": [{"at": 1.0, "worker": "j", "last_error": "RateLimitError: insufficient_quota"}]}}, "fail", "insufficient_quota", "restore the quota"),
         ({"funnel": {"lines": [LINE | {"stage": "trainer", "cause": "restarting", "text": "the trainer ended", "fix": None, "blocks": True}]}}, "warn", "the trainer ended", "`up.log`"),
     ],
 )  # fmt: skip
@@ -66,8 +69,8 @@ def test_a_proxy_in_trouble(server: Server, told: dict, level: str, what: str, f
 
 def test_a_healthy_agent_of_one_call_a_run(server: Server) -> None:
     """What is only on its way to the next step, and what teaches nothing beside enough that does, is no warning."""
-    states = [("episodes", "open", True), ("groups", "forming", True), ("gate", "undecided", False), ("untrainable", "a title call", False), ("reward", "equal", False), ("step", "slots", False)]  # fmt: skip
-    lines = [LINE | {"stage": stage, "cause": cause, "blocks": blocks} for stage, cause, blocks in states]
+    states = [("episodes", "open"), ("groups", "forming"), ("gate", "undecided"), ("untrainable", "a title call"), ("reward", "equal"), ("step", "slots")]  # fmt: skip
+    lines = [LINE | {"stage": stage, "cause": cause, "severity": "remark"} for stage, cause in states]
     lost = LINE | {"stage": "lost", "cause": "dropped_rolled_back", "fix": "nothing to do: it was bad"}
     latest = [{"id": f"x{n}", "calls": 1} for n in range(9)]
     proxy(server, episodes=latest)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from tests.support.server import Server
 
 from slipstream.client import AsyncClient
-from slipstream.operate.run.watch import Quiet, Watch, sparkline
+from slipstream.operate.run.watch import Quiet, Watch, sparkline, watch
 
 STATUS = {"version": "1", "started": 1.0, "models": {"m": "m@1"}}
 BLOCK = {
@@ -103,3 +104,37 @@ def test_a_traceback_is_one_line_that_says_where_it_stands(tmp_path: Path, head:
 
 def test_a_curve_in_a_line() -> None:
     assert sparkline([0.0, 0.5, 1.0]) == "▁▅█" and sparkline([]) == "" and sparkline([0.3, 0.3]) == "▁▁"
+
+
+async def test_the_worst_comes_first_and_what_slows_is_said_once(server: Server) -> None:
+    said: list[str] = []
+    slow = BLOCK | {"cause": "skipped", "text": "a batch was skipped", "fix": None, "blocks": False}
+    lines = [BLOCK | {"severity": "blocks"}, slow | {"severity": "slows"}, slow | {"severity": "remark", "cause": "x"}]
+    server.on("GET", "/training/events", "")
+    server.on("GET", "/learning", {"points": [], "success_from": 0.5, "left_out": 0, "bucket": None})
+    async with AsyncClient(server.url) as client:
+        watch = Watch(client, said.append)
+        for shown in (lines, [], lines):
+            server.on("GET", "/status", {**STATUS, "funnel": {"lines": shown}})
+            await watch.look()
+    paused = "! training is paused by ann → slipstream resume"
+    assert said == [paused, "- a batch was skipped", paused]
+
+
+async def test_a_refusal_at_the_start_blinds_nobody(server: Server) -> None:
+    said: list[str] = []
+    server.on("GET", "/status", {"error": {"type": "unauthorized", "message": "no API key"}}, 401)
+    async with AsyncClient(server.url) as client:
+        watching = asyncio.create_task(watch(client, said.append, period=0.02))
+        async with asyncio.timeout(20):
+            while not said:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.2)
+            assert len(said) == 1 and "no API key" in said[0], "it is said once"
+            server.on("GET", "/training/events", "")
+            server.on("GET", "/learning", {"points": [], "success_from": 0.5, "left_out": 0, "bucket": None})
+            server.on("GET", "/status", {**STATUS, "funnel": {"lines": [BLOCK]}})
+            while len(said) < 2:
+                await asyncio.sleep(0.01)
+        watching.cancel()
+    assert said[1].startswith("! training is paused")

@@ -7,6 +7,7 @@ returns, so they use the same words.
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,21 +18,24 @@ import tomli_w
 
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterState, Funnel, FunnelLine, GateReport, JudgeAgreement
+from slipstream.contract.funnel import Severity, Stage
 from slipstream.engines import ENGINES, OWN
 from slipstream.engines.engine import NEUTRAL, EngineSampling, NoAdapters
+from slipstream.settings.judge import NO_QUOTA, RESTORE_QUOTA
 from slipstream.shared.hub import quantised_as
 from slipstream.shared.processes.remedies import remedy
 from slipstream_proxy.control.engines.pool import AdapterOutage
 from slipstream_proxy.control.observe.boards import ScheduleState
 from slipstream_proxy.data.observe.losses import Losses
 from slipstream_proxy.dialects.sampling import UNKNOWN_SAMPLING
-from slipstream_proxy.store.read.status import RATE_SECONDS, FunnelCounts, plural, span
+from slipstream_proxy.store.read.status import RATE_SECONDS, FunnelCounts, RecentCalls, plural, span
 from slipstream_proxy.store.values import SAME
 from slipstream_proxy.store.write.batches import LEAST_RUNS, MUCH_LONGER
 
 if TYPE_CHECKING:
     from slipstream_proxy.store.read.status import AdapterReward
 
+BLOCKS, SLOWS, REMARK = Severity
 TRUST = 'or set models."<name>".sampling = "trust" to train on such calls all the same'
 EXPLORE = 'set models."<name>".explore = "temperature" for a share of the runs'
 OVERRIDE = 'set models."<name>".{0} = {1}, which replaces what the client asks'
@@ -236,7 +240,9 @@ def unweighted_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[Fun
         judge_comes = around.judge_expected and judge.name in counts.missing
         stuck = bool(counts.missing) and not (judge_comes or counts.ready or counts.leased)
         cause = f"unweighted_{name}"[:80]
-        yield FunnelLine(stage="reward", cause=cause, count=count, text=text, fix=fix, blocks=stuck)
+        yield FunnelLine(
+            stage="reward", cause=cause, count=count, text=text, fix=fix, severity=BLOCKS if stuck else SLOWS
+        )
 
 
 def reward_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
@@ -248,7 +254,9 @@ def reward_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
         else:
             fix = f"post it to /slipstream/v1/episodes/<id>/rewards as {name!r}, or change reward.weights"
         cause, stuck = f"missing_{name}"[:80], not counts.ready and not counts.leased
-        yield FunnelLine(stage="reward", cause=cause, count=count, text=text, fix=fix, blocks=stuck)
+        comes = name == around.config.judge.name and around.judge_expected
+        severity = REMARK if comes else BLOCKS if stuck else SLOWS
+        yield FunnelLine(stage="reward", cause=cause, count=count, text=text, fix=fix, severity=severity)
     shape = list(shape_lines(counts))
     yield from shape
     equal = [o for o in counts.outcomes if o.high - o.low < SAME]
@@ -259,14 +267,14 @@ def reward_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
         why = f"every run of the last {recent} groups has the best reward, {counts.best:g}"
         text = f"training has nothing left to learn: {why}"
         fix = "give the agent harder tasks, or stop the trainer: this adapter is done"
-        yield FunnelLine(stage="reward", cause="learned", count=recent, text=text, fix=fix, blocks=True)
+        yield FunnelLine(stage="reward", cause="learned", count=recent, text=text, fix=fix, severity=BLOCKS)
         return
     which = f"{len(equal)} of the last {recent} groups" if recent > 1 else "the last group"
     verb = "teaches nothing: its" if len(equal) == 1 else "teach nothing: their"
     text = f"{which} {verb} rewards are all equal"
     fix = "give partial credit in the reward, mix easier and harder tasks, or sample at temperature 1.0"
-    stuck = len(equal) == recent
-    yield FunnelLine(stage="reward", cause="equal", count=len(equal), text=text, fix=fix, blocks=stuck)
+    severity = BLOCKS if len(equal) == recent else SLOWS if 2 * len(equal) > recent else REMARK
+    yield FunnelLine(stage="reward", cause="equal", count=len(equal), text=text, fix=fix, severity=severity)
 
 
 def shape_lines(counts: FunnelCounts) -> Iterator[FunnelLine]:
@@ -277,23 +285,24 @@ def shape_lines(counts: FunnelCounts) -> Iterator[FunnelLine]:
     if counts.best is None or counts.worst is None or counts.best - counts.worst < SAME:
         text = f"all {shape.n} rewards of the newest runs are {shape.high:g}, and no run ever got another"
         fix = "try the reward or the judge on a run that you know is good and on one that is bad: both must differ"
-        yield FunnelLine(stage="reward", cause="constant", count=shape.n, text=text, fix=fix, blocks=True)
+        yield FunnelLine(stage="reward", cause="constant", count=shape.n, text=text, fix=fix, severity=BLOCKS)
     elif shape.same >= SHAPE_LEAST and counts.best is not None and shape.newest < counts.best:
         text = f"the reward has not varied in the last {shape.same} runs, which all have {shape.newest:g}"
         fix = "see whether the reward, the judge or the agent broke: try the reward on a run that you know is good"
-        yield FunnelLine(stage="reward", cause="unvaried", count=shape.same, text=text, fix=fix)
+        yield FunnelLine(stage="reward", cause="unvaried", count=shape.same, text=text, fix=fix, severity=SLOWS)
     elif shape.length is not None and abs(shape.length) >= LENGTH_ALONE:
         which = "longer" if shape.length > 0 else "shorter"
+        kind = "rank correlation" if shape.ranked else "correlation"
         text = (
-            f"rewards follow the number of sampled tokens alone (correlation {shape.length:+.2f} over the newest "
+            f"rewards follow the number of sampled tokens alone ({kind} {shape.length:+.2f} over the newest "
             f"{shape.n} runs): training makes runs {which}"
         )
         fix = "let the reward or the rubric say what a good result is; a length may cost a little beside it"
-        yield FunnelLine(stage="reward", cause="length", count=shape.n, text=text, fix=fix)
+        yield FunnelLine(stage="reward", cause="length", count=shape.n, text=text, fix=fix, severity=SLOWS)
     elif CEILING * shape.n <= shape.at_best < shape.n:
         text = f"{shape.at_best} of the newest {shape.n} runs have the best reward that their task ever had: few teach"
         fix = "give the agent harder tasks, or let the reward tell good runs from better ones"
-        yield FunnelLine(stage="reward", cause="ceiling", count=shape.at_best, text=text, fix=fix)
+        yield FunnelLine(stage="reward", cause="ceiling", count=shape.at_best, text=text, fix=fix, severity=SLOWS)
 
 
 def flat_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
@@ -315,7 +324,7 @@ def flat_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLin
             "see whether the reward tells good runs from bad ones (`slipstream episodes`), whether most calls train "
             "(the lines here), and whether each task recurs; the page's Training shows KL and learning rate"
         )
-        yield FunnelLine(stage="reward", cause="flat", count=newest.n, text=text, fix=fix)
+        yield FunnelLine(stage="reward", cause="flat", count=newest.n, text=text, fix=fix, severity=SLOWS)
 
 
 class _Pool(NamedTuple):
@@ -355,32 +364,33 @@ def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:
     if not around.engines:
         fix = "set engine.urls, or set engine.model and start with `slipstream up`"
         text = "no engine is configured (engine.urls)"
-        yield FunnelLine(stage="engine", cause="not_configured", count=0, text=text, fix=fix, blocks=True)
+        yield FunnelLine(stage="engine", cause="not_configured", count=0, text=text, fix=fix, severity=BLOCKS)
     elif down and around.engine_busy:
         fix = "wait; `up.log` in data_dir says how far it is"
         text = around.engine_busy
-        yield FunnelLine(stage="engine", cause="starting", count=len(down), text=text, fix=fix, blocks=True)
+        yield FunnelLine(stage="engine", cause="starting", count=len(down), text=text, fix=fix, severity=BLOCKS)
     elif len(down) == len(around.engines):
         fix = f"see the log of {down[0][0]} ({down[0][1] or 'it does not answer'}), and start it again"
-        yield FunnelLine(stage="engine", cause="down", count=len(down), text="no engine answers", fix=fix, blocks=True)
+        text = "no engine answers: calls fail"
+        yield FunnelLine(stage="engine", cause="down", count=len(down), text=text, fix=fix, severity=BLOCKS)
     yield from _outages(around, up=len(around.engines) - len(down))
     if around.engine_ended:
         fix = remedy(around.engine_ended) or "see `up.log` in data_dir, above that error"
-        yield FunnelLine(stage="engine", cause="ended", count=1, text=around.engine_ended, fix=fix)
+        yield FunnelLine(stage="engine", cause="ended", count=1, text=around.engine_ended, fix=fix, severity=SLOWS)
     if around.sampling is not None and around.sampling.cuts:
         text = (
             f"the engine samples with {around.sampling.said()} where a call says nothing (its generation_config.json)"
         )
         text += ": such calls are recorded so, and can't be trained on"
         fix = f"{OWN.neutral_fix}; or {in_the_file(around.config.model_name)}"
-        yield FunnelLine(stage="engine", cause="generation_config", count=1, text=text, fix=fix)
+        yield FunnelLine(stage="engine", cause="generation_config", count=1, text=text, fix=fix, severity=SLOWS)
     if around.held:
         text = "the trainer has the GPU: calls wait until its step is done"
         yield FunnelLine(stage="engine", cause="held", count=1, text=text)
     if around.behind:
         text = f"another proxy's adapter: {around.behind}"
         fix = "mount its adapters folder here too, or roll it back"
-        yield FunnelLine(stage="engine", cause="behind", count=1, text=text, fix=fix)
+        yield FunnelLine(stage="engine", cause="behind", count=1, text=text, fix=fix, severity=SLOWS)
 
 
 def _outages(around: Surroundings, up: int) -> Iterator[FunnelLine]:
@@ -394,7 +404,7 @@ def _outages(around: Surroundings, up: int) -> Iterator[FunnelLine]:
         if cause == NoAdapters.NO_IDS:
             text = f"{these} {', '.join(url for url, _ in found)} give{s} no token ids: calls are relayed, recorded as "
             text += "text, judged and exported, and never trained on"
-            yield FunnelLine(stage="engine", cause=cause, count=len(found), text=text, fix=fix, blocks=True)
+            yield FunnelLine(stage="engine", cause=cause, count=len(found), text=text, fix=fix, severity=BLOCKS)
             continue
         lasted = [(url, max(0.0, around.now - outage.since)) for url, outage in found]
         engines = ", ".join(f"{url} (for {span(age)})" for url, age in lasted)
@@ -404,12 +414,14 @@ def _outages(around: Surroundings, up: int) -> Iterator[FunnelLine]:
             if none_takes
             else "; calls with an adapter go to the other engines"
         )
-        count = round(max(age for _, age in lasted))
-        yield FunnelLine(stage="engine", cause=cause, count=count, text=text, fix=fix, blocks=none_takes)
+        count, severity = round(max(age for _, age in lasted)), BLOCKS if none_takes else SLOWS
+        yield FunnelLine(stage="engine", cause=cause, count=count, text=text, fix=fix, severity=severity)
 
 
 ENGINE_GAP = 0.08
 """Nats a token. bf16 on both sides is 0.001 to 0.05; an engine whose graphs were wrong had 0.1 to 1.5."""
+RECENT_SECONDS = 600.0
+"""For which what happened still speaks of now."""
 SHOWN_SECONDS = 86_400.0
 """For which a loss is shown."""
 RIGHT_JUDGE = "correct judge.model, judge.api_base or the judge's server"
@@ -483,22 +495,93 @@ class Surroundings:
     """Rewards and other changes that were answered 503, because they could not be written down."""
     refused_at: float = 0.0
     """When the last of them was."""
+    turned_away: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+    """Status → calls that the proxy refused with it before any engine saw them, and when the last was."""
+    lost_folders: Sequence[tuple[str, str]] = ()
+    """Versions that new episodes get and whose folder is gone, and the folder."""
 
 
 def funnel_of(counts: FunnelCounts | None, around: Surroundings) -> Funnel:
     """``counts`` None: the store does not answer."""
-    lines = [*engine_lines(around), *_store(counts, around), *_losses(around)]
+    lines = [*_folders(around), *engine_lines(around), *_store(counts, around), *_losses(around)]
+    recent = counts.recent if counts is not None else RecentCalls()
+    lines += [*_clock(recent, around), *call_lines(recent, around)]
     rewards = (unweighted_lines, reward_lines, flat_lines)
     if around.text_only:  # nothing can be trained, so that nothing is said of what training waits for
         for stage in (_calls, _judge):
             lines += stage(counts, around) if counts is not None else ()
-        return Funnel(lines=lines)
+        return Funnel(lines=sorted(lines, key=_badness))
     stages = (_calls, _episodes, _groups, _siblings, _judge, *rewards, _untrainable, _lost, _ready, _trainer, _steps)
     for stage in stages:
         lines += stage(counts, around) if counts is not None else ()
     lines += _slots(around)
     lines += _gate(around)
-    return Funnel(lines=lines)
+    if counts is not None and (counts.leased or around.now - counts.stepped_at < RECENT_SECONDS):
+        lines = [_while_steps_come(line) for line in lines]
+    return Funnel(lines=sorted(lines, key=_badness))
+
+
+ROOTS: tuple[Stage, ...] = ("engine", "store", "calls", "trainer", "judge")
+"""Where a trouble is the reason for others, in that order."""
+OF_RUNS = ("episodes", "groups", "reward", "untrainable")
+"""What is counted over past runs: it cannot tell that no step comes where one came."""
+
+
+def _badness(line: FunnelLine) -> tuple[int, int]:
+    return list(Severity).index(line.severity), ROOTS.index(line.stage) if line.stage in ROOTS else len(ROOTS)
+
+
+def _while_steps_come(line: FunnelLine) -> FunnelLine:
+    return line.model_copy(update={"severity": SLOWS}) if line.blocks and line.stage in OF_RUNS else line
+
+
+def _folders(around: Surroundings) -> Iterator[FunnelLine]:
+    for name, folder in around.lost_folders:
+        text = f"the folder of {name}, which new episodes get, is gone ({folder}): an engine that starts cannot load it"
+        fix = f"bring the folder back from a backup, or `slipstream adapters demote {name}`"
+        yield FunnelLine(stage="engine", cause="lost_folder", count=1, text=text, fix=fix, severity=BLOCKS)
+
+
+TURNED_AWAY = {
+    401: (
+        "they had no API key, or one that is not known",
+        "give the agent a key that `slipstream keys list` shows (`slipstream keys add` makes one)",
+    ),
+    403: ("their API key has no scope inference", "give the agent a key with it (`slipstream keys list` shows scopes)"),
+    413: ("they were too large", "raise proxy.body_limit, or send less in one request"),
+    429: ("their key's limits were used up", "raise the key's limits, or let the agent ask less at a time"),
+}
+"""Status of a call that the proxy refused → why, and what to do."""
+WELL_AGAIN = 8
+"""Calls that were answered after an error, from which on calls are taken to be answered again."""
+TEMPLATE = re.compile(r"chat.?template|jinja|roles must alternate", re.IGNORECASE)
+
+
+def call_lines(recent: RecentCalls, around: Surroundings) -> Iterator[FunnelLine]:
+    """The agent's calls fail."""
+    for status, (count, at) in sorted(around.turned_away.items()):
+        if around.now - at > RECENT_SECONDS or status >= 500:
+            continue  # of an engine that is away another line speaks
+        why, fix = TURNED_AWAY.get(status) or (f"the proxy answered {status}", "see the message that the agent got")
+        text = f"{plural(count, 'call was', 'calls were')} refused with {status}, the last "
+        text += f"{span(max(0.0, around.now - at))} ago: {why}"
+        severity = SLOWS if around.now - recent.answered_at < RECENT_SECONDS else BLOCKS
+        yield FunnelLine(stage="calls", cause=f"refused_{status}", count=count, text=text, fix=fix, severity=severity)
+    if recent.failed and recent.answered_since < WELL_AGAIN:
+        text = f"{recent.failed} of {plural(recent.calls, 'call fails', 'calls fail')}: {recent.status} {recent.error}"
+        severity = BLOCKS if 2 * recent.failed >= recent.calls else SLOWS
+        fix = _fix_of_calls(recent)
+        yield FunnelLine(stage="calls", cause="failing", count=recent.failed, text=text, fix=fix, severity=severity)
+
+
+def _fix_of_calls(recent: RecentCalls) -> str:
+    if TEMPLATE.search(recent.error):
+        return "start the engine with a --chat-template that fits the model and the agent's messages"
+    if recent.status in (401, 403):
+        return "the engine refuses the proxy's key: set engine.api_key to the engine's own"
+    if recent.status >= 500:
+        return "see the engine's log"
+    return "change what the agent sends: `slipstream episodes ID` shows a call as it came"
 
 
 def _store(counts: FunnelCounts | None, around: Surroundings) -> Iterator[FunnelLine]:
@@ -506,10 +589,21 @@ def _store(counts: FunnelCounts | None, around: Surroundings) -> Iterator[Funnel
         why = around.store_error or "it does not answer"
         fix = "see the proxy's log; the spool keeps calls and rewards meanwhile"
         text = f"the store takes nothing just now: {why}"
-        yield FunnelLine(stage="store", cause="away", count=1, text=text, fix=fix, blocks=True)
+        yield FunnelLine(stage="store", cause="away", count=1, text=text, fix=fix, severity=BLOCKS)
     elif around.lag > 5.0:
         text = f"the store is {span(around.lag)} behind: it reads the spool's backlog"
-        yield FunnelLine(stage="store", cause="behind", count=round(around.lag), text=text)
+        severity = SLOWS if around.lag > SOON else REMARK
+        yield FunnelLine(stage="store", cause="behind", count=round(around.lag), text=text, severity=severity)
+
+
+def _clock(recent: RecentCalls, around: Surroundings) -> Iterator[FunnelLine]:
+    back = recent.last_at - around.now
+    if back > SOON:
+        text = (
+            f"the clock is {span(back)} behind the newest call's: it was set back, or the call came from another proxy"
+        )
+        fix = "run an NTP client (`timedatectl set-ntp true`): leases, groups and idle episodes go by the clock"
+        yield FunnelLine(stage="store", cause="clock", count=round(back), text=text, fix=fix, severity=SLOWS)
 
 
 def _losses(around: Surroundings) -> Iterator[FunnelLine]:
@@ -520,12 +614,13 @@ def _losses(around: Surroundings) -> Iterator[FunnelLine]:
         ago = span(max(0.0, around.now - lost.at))
         what = plural(lost.calls, "call was", "calls were")
         text = f"{what} answered and not recorded, the last {ago} ago: {lost.why}"
-        yield FunnelLine(stage="calls", cause="lost", count=lost.calls, text=text, fix=fix)
+        severity = BLOCKS if around.now - lost.at < RECENT_SECONDS else SLOWS
+        yield FunnelLine(stage="calls", cause="lost", count=lost.calls, text=text, fix=fix, severity=severity)
     if refused and around.now - around.refused_at < SHOWN_SECONDS:
         what = plural(refused, "reward or end mark was", "rewards and end marks were")
         text = f"{what} refused (503), because the disk took nothing"
         fix = "free space under data_dir, or mend its disk: then send them again"
-        yield FunnelLine(stage="calls", cause="refused", count=refused, text=text, fix=fix)
+        yield FunnelLine(stage="calls", cause="refused", count=refused, text=text, fix=fix, severity=SLOWS)
 
 
 def _calls(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
@@ -536,7 +631,8 @@ def _calls(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         text = f"{plural(unseen, 'call was', 'calls were')} relayed and not recorded since the proxy's start, because "
         text += " or ".join(f"their header {header} asked for it" for _, header in found)
         fix = "leave the header out of the agent's calls to record them" if not counts.live else None
-        yield FunnelLine(stage="calls", cause="uncaptured", count=unseen, text=text, fix=fix, blocks=not counts.live)
+        severity = REMARK if counts.live else BLOCKS
+        yield FunnelLine(stage="calls", cause="uncaptured", count=unseen, text=text, fix=fix, severity=severity)
     if unseen and not counts.live:
         return
     lost = around.losses.calls and around.now - around.losses.at < SHOWN_SECONDS
@@ -546,22 +642,23 @@ def _calls(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         fix = "set the agent's OPENAI_BASE_URL to the proxy's address with /v1"
         text = "no call has come through the proxy yet"
         text += f" ({plural(counts.calls, 'call was', 'calls were')} imported)" if counts.calls else ""
-        yield FunnelLine(stage="calls", cause="none", count=0, text=text, fix=fix, blocks=True)
+        yield FunnelLine(stage="calls", cause="none", count=0, text=text, fix=fix, severity=BLOCKS)
     elif not counts.trained_calls and not counts.untrainable and not around.text_only:
         fix = f'let the agent ask for {around.config.model_name}, or map its model name in [models."<name>"]'
         fix += "; `slipstream distill --from NAME` trains on what another model answered"
         text = "calls have come, and none asks for the trained model"
-        yield FunnelLine(stage="calls", cause="untrained_model", count=counts.calls, text=text, fix=fix, blocks=True)
+        count = counts.calls
+        yield FunnelLine(stage="calls", cause="untrained_model", count=count, text=text, fix=fix, severity=BLOCKS)
     fix = (
         "their calls were refused, or never came here: post rewards and done marks to the x-slipstream-episode that "
         "the replies carry, with the key that made the calls"
     )
     if n := counts.orphans.rewarded:
         text = f"{plural(n, 'unknown episode has', 'unknown episodes have')} rewards but no calls"
-        yield FunnelLine(stage="calls", cause="orphan_rewards", count=n, text=text, fix=fix)
+        yield FunnelLine(stage="calls", cause="orphan_rewards", count=n, text=text, fix=fix, severity=SLOWS)
     if n := counts.orphans.ended:
         text = f"{plural(n, 'unknown episode was', 'unknown episodes were')} marked as done and made no calls"
-        yield FunnelLine(stage="calls", cause="orphan_marks", count=n, text=text, fix=fix)
+        yield FunnelLine(stage="calls", cause="orphan_marks", count=n, text=text, fix=fix, severity=SLOWS)
 
 
 def _episodes(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
@@ -572,23 +669,25 @@ def _episodes(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine
         fix = "post the final reward, or send x-slipstream-done with the last call, and it ends at once"
         done = counts.outcomes or counts.forming.groups or counts.evaluating.groups or counts.missing or counts.ready
         soon = counts.next_end is not None and counts.next_end - around.now <= SOON
-        stuck, count = not done and not soon, counts.open_episodes
-        yield FunnelLine(stage="episodes", cause="open", count=count, text=text, fix=fix, blocks=stuck)
+        severity, count = REMARK if done or soon else SLOWS, counts.open_episodes
+        yield FunnelLine(stage="episodes", cause="open", count=count, text=text, fix=fix, severity=severity)
     if counts.without_task:
         text = f"{plural(counts.without_task, 'episode has', 'episodes have')} no task, so nothing compares them"
         fix = "send x-slipstream-task, or set groups.ungrouped = true"
-        yield FunnelLine(stage="episodes", cause="no_task", count=counts.without_task, text=text, fix=fix)
+        count, stuck = counts.without_task, counts.without_task >= counts.train_episodes
+        severity = BLOCKS if stuck else SLOWS
+        yield FunnelLine(stage="episodes", cause="no_task", count=count, text=text, fix=fix, severity=severity)
     if counts.lone:
         text = f"the latest untagged runs have one call each, and {counts.lone} of them go on with what was said before"
         fix = (
             "something before the conversation changes with each call, such as a clock in the system prompt: send "
             "x-slipstream-episode, or start the agent with `slipstream connect NAME --run` (docs, Coding agents)"
         )
-        yield FunnelLine(stage="episodes", cause="lone", count=counts.lone, text=text, fix=fix)
+        yield FunnelLine(stage="episodes", cause="lone", count=counts.lone, text=text, fix=fix, severity=SLOWS)
     if counts.trained_calls and not counts.train_episodes:
         text = "all episodes are evaluation episodes (split = eval): they measure and never train"
         fix = "leave x-slipstream-split out for the runs to learn from"
-        yield FunnelLine(stage="episodes", cause="all_eval", count=counts.calls, text=text, fix=fix, blocks=True)
+        yield FunnelLine(stage="episodes", cause="all_eval", count=counts.calls, text=text, fix=fix, severity=BLOCKS)
 
 
 def _groups(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
@@ -602,8 +701,12 @@ def _groups(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
             f"run each task {size} times, or set groups.size lower; two episodes are enough after "
             f"groups.max_age ({span(max_age)})"
         )
-        stuck = not (counts.ready or counts.leased or counts.missing or counts.outcomes)
-        yield FunnelLine(stage="groups", cause="forming", count=forming, text=text, fix=fix, blocks=stuck)
+        done = counts.ready or counts.leased or counts.missing or counts.outcomes
+        alone = forming >= size and counts.forming.episodes == forming
+        if alone:
+            text += ", and no task has come twice"
+        severity = REMARK if done or not alone else BLOCKS
+        yield FunnelLine(stage="groups", cause="forming", count=forming, text=text, fix=fix, severity=severity)
     if evaluating := counts.evaluating.groups:
         groups = plural(evaluating, "evaluation group forms", "evaluation groups form")
         text = f"{groups} with {plural(counts.evaluating.episodes, 'episode', 'episodes')}: never trained on"
@@ -611,7 +714,7 @@ def _groups(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
 
 
 def _judge(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
-    yield from _sidecar("judge", around, blocks=around.config.judge.name in counts.missing)
+    yield from _sidecar("judge", around, BLOCKS if around.config.judge.name in counts.missing else SLOWS)
     if not around.judge_expected:
         return
     if counts.to_judge:
@@ -623,32 +726,36 @@ def _judge(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         )
         slow = lag > SOON and around.judge_error is None
         fix = "raise judge.concurrency, choose a faster judge.model, or lower judge.votes" if slow else None
-        yield FunnelLine(stage="judge", cause="waiting", count=counts.to_judge, text=text, fix=fix)
+        severity = SLOWS if slow else REMARK
+        yield FunnelLine(stage="judge", cause="waiting", count=counts.to_judge, text=text, fix=fix, severity=severity)
         yield from _judge_fails(counts, around)
         if around.judge_budget is not None:
             setting, wait = around.judge_budget
             text = f"the judge's budget is spent ({setting}); it starts again in {span(wait)}"
             fix = f"raise {setting}, or choose a cheaper judge.model"
-            yield FunnelLine(stage="judge", cause="budget", count=round(wait), text=text, fix=fix, blocks=wait > 60)
+            severity = BLOCKS if wait > SOON and not (counts.ready or counts.leased) else SLOWS
+            yield FunnelLine(stage="judge", cause="budget", count=round(wait), text=text, fix=fix, severity=severity)
         if around.judge_away and not _in_trouble("judge", around):
             text = f"the judge has not asked for work for {span(around.judge_silence)}"
             fix = "start `slipstream judge` (or `slipstream up`), and see its log"
             wanted, silence = around.config.judge.name in around.config.reward.weights, round(around.judge_silence)
-            yield FunnelLine(stage="judge", cause="away", count=silence, text=text, fix=fix, blocks=wanted)
+            severity = BLOCKS if wanted else SLOWS
+            yield FunnelLine(stage="judge", cause="away", count=silence, text=text, fix=fix, severity=severity)
     if (found := around.judge_chance) is not None and around.judge_error is None:
         text = (
             f"the judge scores by chance: its votes on the same runs in another order agree by {found.value or 0:.2f} "
             f"over {plural(found.pairs, 'group', 'groups')} (1 is full agreement, 0 is chance)"
         )
         fix = "choose a larger judge.model, or post rewards; `slipstream judge eval` measures a judge"
-        yield FunnelLine(stage="judge", cause="chance", count=found.pairs, text=text, fix=fix)
+        yield FunnelLine(stage="judge", cause="chance", count=found.pairs, text=text, fix=fix, severity=SLOWS)
     if counts.parked:
         text = f"{plural(counts.parked, 'group is', 'groups are')} parked: the judge failed too often"
         text += f" ({counts.failures['parked']})" if "parked" in counts.failures else ""
         fix = f"{RIGHT_JUDGE}; then `slipstream judge retry` hands them out again"
         wanted = around.config.judge.name in around.config.reward.weights
         stuck = wanted and not (counts.judged or counts.ready or counts.leased)
-        yield FunnelLine(stage="judge", cause="parked", count=counts.parked, text=text, fix=fix, blocks=stuck)
+        severity = BLOCKS if stuck else SLOWS
+        yield FunnelLine(stage="judge", cause="parked", count=counts.parked, text=text, fix=fix, severity=severity)
 
 
 def _judge_fails(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
@@ -657,15 +764,23 @@ def _judge_fails(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
     stuck = around.config.judge.name in around.config.reward.weights and not (counts.ready or counts.leased)
     text = f"the judge fails: {around.judge_error}"
     fix = f"{RIGHT_JUDGE}; waiting groups are tried again by themselves"
-    yield FunnelLine(stage="judge", cause="failing", count=counts.to_judge, text=text, fix=fix, blocks=stuck)
+    if NO_QUOTA.search(around.judge_error):
+        text = f"the judge's API has no quota left: {around.judge_error}"
+        fix = RESTORE_QUOTA
+    severity = BLOCKS if stuck else SLOWS
+    yield FunnelLine(stage="judge", cause="failing", count=counts.to_judge, text=text, fix=fix, severity=severity)
 
 
 def _untrainable(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
-    total = sum(counts.untrainable.values())
+    recent = counts.recent
+    never = counts.trained_calls <= sum(counts.untrainable.values())
+    stuck = 0 < recent.trained <= recent.untrainable and (never or not counts.ready)
+    many = 2 * recent.untrainable > recent.trained
     for reason, count in counts.untrainable.items():
         text = f"{plural(count, 'call', 'calls')} can't be trained on: {reason}"
         own = around.sampling.values if around.sampling else {}
-        fix, stuck = fix_untrainable(reason, own, around.config.model_name), 0 < counts.trained_calls <= total
+        fix = fix_untrainable(reason, own, around.config.model_name)
+        severity = BLOCKS if stuck else SLOWS if many else REMARK
         explores = {
             name: route
             for name, route in around.config.models.items()
@@ -678,8 +793,8 @@ def _untrainable(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
             )
             whole = explores.keys() >= {around.config.model_name, *around.config.models}
             fix = f"nothing to do where explore is set (model {', '.join(gives)})" + ("" if whole else f"; else {fix}")
-            stuck = stuck and not whole
-        yield FunnelLine(stage="untrainable", cause=reason[:80], count=count, text=text, fix=fix, blocks=stuck)
+            severity = REMARK if whole else severity
+        yield FunnelLine(stage="untrainable", cause=reason[:80], count=count, text=text, fix=fix, severity=severity)
 
 
 def _siblings(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
@@ -690,7 +805,7 @@ def _siblings(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine
     if not around.judge_expected:
         text = "siblings of agents' steps train nothing: no judge compares them"
         needed = "set judge.model or judge.function"
-        yield FunnelLine(stage="judge", cause="siblings", count=counts.siblings, text=text, fix=needed)
+        yield FunnelLine(stage="judge", cause="siblings", count=counts.siblings, text=text, fix=needed, severity=SLOWS)
         return
     spent, most = sum(around.sibling_tokens.values()), sum(r.explore_tokens for r in routes)
     text = f"{plural(counts.siblings, 'sibling', 'siblings')} of agents' steps so far, {spent} of {most} tokens today"
@@ -711,7 +826,10 @@ def _lost(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
             why, fix = f"{why}, which failed: {counts.failures['lost']}", RIGHT_JUDGE
         fix += "; `slipstream train --from-store` trains on them all the same" if state == "stale" else ""
         text = f"{plural(count, 'group was', 'groups were')} lost: {why}"
-        yield FunnelLine(stage="lost", cause=f"{state}_{cause}"[:80], count=count, text=text, fix=fix)
+        severity = REMARK if fix.startswith("nothing") else SLOWS
+        yield FunnelLine(
+            stage="lost", cause=f"{state}_{cause}"[:80], count=count, text=text, fix=fix, severity=severity
+        )
 
 
 def _ready(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
@@ -796,25 +914,26 @@ def _in_trouble(name: str, around: Surroundings) -> bool:
     return any(sidecar == name for sidecar, _, _ in around.sidecars)
 
 
-def _sidecar(name: Literal["judge", "trainer"], around: Surroundings, *, blocks: bool) -> Iterator[FunnelLine]:
+def _sidecar(name: Literal["judge", "trainer"], around: Surroundings, severity: Severity) -> Iterator[FunnelLine]:
     """What `slipstream up` knows of its process."""
     for sidecar, state, text in around.sidecars:
         if sidecar == name:
-            yield FunnelLine(stage=name, cause=state, count=1, text=text, blocks=blocks)
+            yield FunnelLine(stage=name, cause=state, count=1, text=text, severity=severity)
 
 
 def _trainer(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
-    yield from _sidecar("trainer", around, blocks=True)
+    yield from _sidecar("trainer", around, BLOCKS)
     if around.paused is not None:
         text = f"training is paused by {around.paused}"
-        yield FunnelLine(stage="trainer", cause="paused", count=1, text=text, fix="slipstream resume", blocks=True)
+        fix = "slipstream resume"
+        yield FunnelLine(stage="trainer", cause="paused", count=1, text=text, fix=fix, severity=BLOCKS)
     elif not around.schedule.open:
         wait = max(1.0, around.schedule.at - around.now)
         at = time.strftime("%a %H:%M", time.localtime(around.schedule.at)) if wait > SOON else f"in {span(wait)}"
         text = f"the trainer's schedule is closed: {around.schedule.why}. It goes on {at}"
         text += " at the earliest" if around.config.trainer.schedule.idle is not None else ""
         fix = "wait: groups are kept until then, however old they become; or change trainer.schedule"
-        yield FunnelLine(stage="trainer", cause="schedule", count=round(wait), text=text, fix=fix, blocks=True)
+        yield FunnelLine(stage="trainer", cause="schedule", count=round(wait), text=text, fix=fix, severity=BLOCKS)
     if counts.leased:
         doing = "with the trainer" if _in_trouble("trainer", around) else "being trained on"
         text = f"{plural(counts.leased, 'group is', 'groups are')} {doing}"
@@ -823,11 +942,11 @@ def _trainer(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]
         text = f"the trainer has not asked for work for {span(around.trainer_silence)}"
         fix = "start `slipstream trainer` (or `slipstream up`), and see its log"
         silence = round(around.trainer_silence)
-        yield FunnelLine(stage="trainer", cause="away", count=silence, text=text, fix=fix, blocks=True)
+        yield FunnelLine(stage="trainer", cause="away", count=silence, text=text, fix=fix, severity=BLOCKS)
     if counts.last_skipped is not None:
         text = f"the trainer skipped its latest batch: {counts.last_skipped}"
         fix = "see the lines above, and the docs on the trainer's guards (max_ratio, max_engine_kl, max_grad)"
-        yield FunnelLine(stage="trainer", cause="skipped", count=1, text=text, fix=fix)
+        yield FunnelLine(stage="trainer", cause="skipped", count=1, text=text, fix=fix, severity=SLOWS)
 
 
 def _steps(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
@@ -838,14 +957,15 @@ def _steps(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
         fix: str | None = 'set trainer.learning_rate = "auto", or raise it'
         if around.config.trainer.learning_rate == "auto":
             text, fix = f"{text}: the learning rate rises by itself; the step events name the cause", None
-        yield FunnelLine(stage="step", cause="small_kl", count=len(small), text=text, fix=fix)
+        severity = SLOWS if fix else REMARK
+        yield FunnelLine(stage="step", cause="small_kl", count=len(small), text=text, fix=fix, severity=severity)
     if (gap := counts.engine_gap) is not None and gap > ENGINE_GAP:
         text = (
             f"the engine's log-probabilities are {gap:.2g} nats a token away from the trainer's with the same weights "
             f"(up to {ENGINE_GAP} is usual): the trainer learns from tokens that the model would not choose"
         )
         fix = _closer(around.config)
-        yield FunnelLine(stage="step", cause="engine_gap", count=round(1000 * gap), text=text, fix=fix)
+        yield FunnelLine(stage="step", cause="engine_gap", count=round(1000 * gap), text=text, fix=fix, severity=SLOWS)
 
 
 def _closer(config: Config) -> str:

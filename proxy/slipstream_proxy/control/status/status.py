@@ -27,7 +27,7 @@ from slipstream_proxy.control.status.funnel import Surroundings, funnel_of
 from slipstream_proxy.control.storage.ingester import spool_bytes
 from slipstream_proxy.data.engines.models import ModelMap
 from slipstream_proxy.data.observe.losses import read_losses
-from slipstream_proxy.data.observe.metrics import read_uncaptured
+from slipstream_proxy.data.observe.metrics import read_turned_away, read_uncaptured
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.read.curves import difference, mean_interval
 from slipstream_proxy.store.read.status import FunnelCounts, span
@@ -149,6 +149,12 @@ def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
         uncaptured=read_uncaptured(config.root / "metrics"),
         refused_writes=deps.mutations.refused,
         refused_at=deps.mutations.refused_at,
+        turned_away=read_turned_away(config.root / "metrics"),
+        lost_folders=[
+            (a.name, str(deps.registry.files.folder(a)))
+            for model in deps.registry.models
+            if (a := deps.registry.served(model)) is not None and not deps.registry.files.exist(a)
+        ],
     )
 
 

@@ -55,6 +55,8 @@ class ActiveCall(Call):
         try:
             do()
         except RequestRefused as e:
+            if not self.route.tries:
+                self.services.metrics.turn_away(e.status)
             self.refuse(e)
         except Exception:
             log.exception("a call could not be relayed")

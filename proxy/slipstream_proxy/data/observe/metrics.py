@@ -100,6 +100,11 @@ class WorkerMetrics:
         self._adapters: dict[str, None] = {}
         self._tags: dict[str, dict[str, None]] = {name: {} for name in tags}
         self._before: list[JsonObject] = []
+        self.turned_away: dict[int, tuple[int, float]] = {}
+        """Status → calls that were refused with it before an engine saw them, and when the last one was."""
+
+    def turn_away(self, status: int) -> None:
+        self.turned_away[status] = (self.turned_away.get(status, (0, 0.0))[0] + 1, time.time())
 
     def add(self, name: str, labels: str = "", amount: float = 1.0) -> None:
         """``labels`` in Prometheus's own notation: ``status="404"``."""
@@ -179,7 +184,9 @@ class WorkerMetrics:
         for form, own in self.formats.items():
             for family, histogram in zip(PER_FORMAT, (own.call, own.first, own.chunk), strict=True):
                 histograms.append((family, f'format="{form}"', histogram))
-        return {"values": values, "histograms": [[n, labels, h.counts, h.total] for n, labels, h in histograms]}
+        away: JsonList = [[status, count, at] for status, (count, at) in self.turned_away.items()]
+        shown: JsonList = [[n, labels, h.counts, h.total] for n, labels, h in histograms]
+        return {"values": values, "histograms": shown, "turned_away": away}
 
     def save(self, path: Path, parts: list[JsonObject] | None = None) -> None:
         """For the other workers and ``status``. Best effort: on a full disk an older file is written over where it
@@ -234,6 +241,16 @@ def read_uncaptured(folder: Path) -> dict[str, int]:
         for _, labels, value in (v for part in read_parts(path) for v in part["values"] if v[0] == UNCAPTURED):
             by = labels.split('"')[1]
             found[by] = found.get(by, 0) + round(value)
+    return found
+
+
+def read_turned_away(folder: Path) -> dict[int, tuple[int, float]]:
+    """As ``WorkerMetrics.turned_away``, of all workers."""
+    found: dict[int, tuple[int, float]] = {}
+    for path in folder.glob("data*.json"):
+        for status, count, at in (v for part in read_parts(path) for v in part.get("turned_away", ())):
+            before = found.get(status, (0, 0.0))
+            found[status] = (before[0] + count, max(before[1], at))
     return found
 
 

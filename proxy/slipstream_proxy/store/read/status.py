@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import combinations
 from typing import NamedTuple, TypeVar
 
@@ -240,6 +242,10 @@ PAIRS = 64
 """Pairs of runs that differ in both, from which on their order says something."""
 LONE = 4
 """Untagged runs of one call that are told about."""
+LATEST_CALLS = 64
+"""Calls that say whether calls fail now, and whether they can be trained on."""
+MOST_ERROR = 200
+"""Characters of an engine's error that are shown."""
 RATE_SECONDS = 600.0
 """Seconds over which the judge's rate is measured."""
 
@@ -286,6 +292,30 @@ class RewardShape(NamedTuple):
     """Newest runs one after the other with one reward."""
     newest: float = 0.0
     """That reward."""
+    ranked: bool = False
+    """``length`` is a correlation of ranks."""
+
+
+class RecentCalls(NamedTuple):
+    """The latest calls that came through the proxy, at most ``LATEST_CALLS``. Times are seconds since the epoch."""
+
+    calls: int = 0
+    failed: int = 0
+    """Answered with an error. One that its client closed is none of them."""
+    status: int = 0
+    """The most frequent error's status, and what it said."""
+    error: str = ""
+    failed_at: float = 0.0
+    """When the newest of them was."""
+    answered_at: float = 0.0
+    """When the newest call was answered well."""
+    answered_since: int = 0
+    """Calls that were answered well after the newest error."""
+    trained: int = 0
+    """Calls of a trained model that were answered well."""
+    untrainable: int = 0
+    """Those of them that cannot be trained on."""
+    last_at: float = 0.0
 
 
 class DearFigures(NamedTuple):
@@ -300,6 +330,7 @@ class DearFigures(NamedTuple):
     shape: RewardShape | None
     live: bool
     lone: int
+    recent: RecentCalls = RecentCalls()
 
 
 class Teaching(NamedTuple):
@@ -368,7 +399,48 @@ def dear_figures(tx: Tx, rules: Rules, judge_name: str) -> DearFigures:
         shape=None if best is None else _shape(tx, best, worst),
         live=_live(tx),
         lone=_lone(tx),
+        recent=_recent_calls(tx),
     )
+
+
+def _recent_calls(tx: Tx) -> RecentCalls:
+    found: list[tuple[float, int, str, bool, bool, str | None]] = []
+    for (day,) in tx.all("SELECT day FROM t_days ORDER BY day DESC"):
+        sql = f"""SELECT ts, status, outcome, trained IS NOT NULL, coalesce(trainable, FALSE), error
+            FROM {table_of(day)} WHERE id > ? ORDER BY id DESC LIMIT {LATEST_CALLS - len(found)}"""
+        found += tx.all(sql, (f"{IMPORTED}~",))
+        if len(found) >= LATEST_CALLS:
+            break
+    ended = [row for row in found if row[2] != "aborted"]
+    bad = [row for row in ended if row[2] == "error"]
+    well = [row for row in ended if row[2] != "error"]
+    errors = Counter((status, error_text(error)) for _, status, _, _, _, error in bad)
+    (status, error), _ = errors.most_common(1)[0] if errors else ((0, ""), 0)
+    since = next((n for n, row in enumerate(ended) if row[2] == "error"), len(ended))
+    trained = [usable for _, _, _, of_ours, usable, _ in well if of_ours]
+    return RecentCalls(
+        calls=len(ended),
+        failed=len(bad),
+        status=status,
+        error=error,
+        failed_at=max((row[0] for row in bad), default=0.0),
+        answered_at=max((row[0] for row in well), default=0.0),
+        answered_since=since,
+        trained=len(trained),
+        untrainable=trained.count(False),
+        last_at=max((row[0] for row in found), default=0.0),
+    )
+
+
+def error_text(error: str | None) -> str:
+    """The message of an engine's error, in one line."""
+    said: object = error or "no reason given"
+    with suppress(ValueError):
+        said = json.loads(error or "")
+    for name in ("error", "message", "detail"):
+        if isinstance(said, dict) and said.get(name):
+            said = said[name]
+    return " ".join(str(said).split())[:MOST_ERROR]
 
 
 def _shape(tx: Tx, best: float, worst: float) -> RewardShape | None:
@@ -387,15 +459,18 @@ def _shape(tx: Tx, best: float, worst: float) -> RewardShape | None:
     rewards, lengths, groups = map(np.asarray, zip(*runs, strict=True))
     _, own = np.unique(groups, return_inverse=True)
     known: list[float] = []
+    ranked: list[float] = []
     if len(np.unique(lengths)) >= DIFFERENT:
         above, longer = _off_mean(rewards, own), _off_mean(lengths, own)
         above[np.abs(above) < SAME] = 0.0
         if len(np.unique(rewards)) >= DIFFERENT:
             known = [*_correlation(rewards, lengths), *_correlation(above, longer)]
-        known += _orders(runs)
+        ranked = _orders(runs)
     same = next((i for i, run in enumerate(runs) if abs(run[0] - runs[0][0]) >= SAME), len(runs))
     low, high = float(rewards.min()), float(rewards.max())
-    return RewardShape(len(runs), low, high, at_best, max(known, key=abs, default=None), same, runs[0][0])
+    length = max([*known, *ranked], key=abs, default=None)
+    by_rank = length is not None and length not in known
+    return RewardShape(len(runs), low, high, at_best, length, same, runs[0][0], ranked=by_rank)
 
 
 def _off_mean(values: Floats, groups: NDArray[np.intp]) -> Floats:
@@ -411,17 +486,18 @@ def _correlation(a: Floats, b: Floats) -> list[float]:
 
 
 def _orders(runs: Sequence[tuple[float, float, str]]) -> list[float]:
-    """How far rewards are ordered as lengths are, over all pairs of runs, and over pairs of one group: 1 where no
-    longer run has less, -1 where none has more. Nothing where too few runs differ from the rest.
+    """Somers' D over all pairs of runs whose rewards differ, and over pairs of one group: 1 where the longer run always
+    has more, -1 where it always has less. Two runs of one length count as 0: their rewards differ for another reason.
     """
     if len(runs) - max(Counter(reward for reward, _, _ in runs).values()) < DIFFERENT:
         return []
-    pairs = [Counter[bool](), Counter[bool]()]
+    pairs, same_group = Counter[int](), Counter[int]()
     for (reward, tokens, grp), (other, others, place) in combinations(runs, 2):
-        if tokens != others and abs(reward - other) >= SAME:
-            for kept in pairs if grp == place else pairs[:1]:
-                kept[(tokens > others) is (reward > other)] += 1
-    return [(p[True] - p[False]) / p.total() for p in pairs if p.total() >= PAIRS]
+        if abs(reward - other) >= SAME:
+            order = 0 if tokens == others else 1 if (tokens > others) is (reward > other) else -1
+            pairs[order] += 1
+            same_group[order] += grp == place
+    return [(p[1] - p[-1]) / p.total() for p in (pairs, same_group) if p.total() >= PAIRS]
 
 
 def _lone(tx: Tx) -> int:
@@ -494,6 +570,9 @@ class FunnelCounts(NamedTuple):
     siblings: int
     """Further samples of agents' steps."""
     orphans: Orphans
+    recent: RecentCalls = RecentCalls()
+    stepped_at: float = 0.0
+    """When the newest batch that was trained on was leased."""
     again: TrainingAgain = TrainingAgain(None, 0, 0, 0)
     corrected: int = 0
     """Trained groups whose rewards are others by now."""
@@ -628,6 +707,7 @@ def funnel_counts(
         outcomes=figures.outcomes,
         standing=standing(kept),
         trained=trained.n if trained else 0,
+        stepped_at=trained.newest if trained else 0.0,
         last_skipped=figures.last_skipped,
         kls=figures.kls,
         engine_gap=figures.engine_gap,

@@ -246,6 +246,8 @@ def broken_groups(episodes: Sequence[BatchEpisode], fresh: Freshness) -> list[st
 OUTCOMES = ("trained", "skipped", "released")
 LEAST_RUNS = 8
 """Runs of groups that teach, in a batch that has waited ``max_wait``. A step from fewer moves next to nothing."""
+FLOOD_SECONDS = 5.0
+"""Since the newest group was ready: while groups follow one another so closely, more are on their way."""
 MUCH_LONGER = 4
 """Times ``max_wait`` after which fewer are a batch as well."""
 ONE_OF_A_RUN = """id IN
@@ -447,7 +449,7 @@ class BatchQueue:
         ready = [g for g in ready if not g.words or g.id in said]
         ready = self._usable(tx, ready, members, fresh, now)
         bare = self._equal(ready, members) if wanted.equal == "rewards" else set()
-        ready = ready if again else self._due(wanted, ready, members, bare, now)
+        ready = ready if again else self._due(tx, wanted, ready, members, bare, now)
         if not ready:
             return None
         bare &= {g.id for g in ready}
@@ -484,6 +486,7 @@ class BatchQueue:
 
     def _due(
         self,
+        tx: Tx,
         wanted: BatchLeaseIn,
         ready: list[ReadyGroup],
         members: dict[str, list[EpisodeRow]],
@@ -500,12 +503,25 @@ class BatchQueue:
         long = wanted.max_wait if runs >= LEAST_RUNS else MUCH_LONGER * wanted.max_wait
         words = sum(g.words for g in teaching)  # one episode each, where a group has about eight
         enough = len(teaching) - words + words // LEAST_RUNS >= wanted.min_groups
-        if enough or (teaching and waited >= long):
+        if (enough and not self._flooded(tx, wanted, teaching, now)) or (teaching and waited >= long):
             return ready
         alone = [g for g in ready if g.id in bare]
         waited = now - min((g.ready_at for g in alone), default=now)
         pile = len(alone) >= PILE * wanted.max_groups
         return alone if pile or (alone and not teaching and waited >= wanted.max_wait) else []
+
+    @staticmethod
+    def _flooded(tx: Tx, wanted: BatchLeaseIn, teaching: Sequence[ReadyGroup], now: float) -> bool:
+        """Whether rewards come in a flood, as after a judge's outage: each step makes all that waits a version older,
+        so small steps would leave most of it too old. The batch is then worth waiting for.
+        """
+        newest = max((g.ready_at for g in teaching), default=now)
+        if len(teaching) >= wanted.max_groups or now - newest > FLOOD_SECONDS:
+            return False
+        sql = """SELECT count(*) FROM t_groups WHERE state IN ('waiting_reward', 'ready') AND NOT parked
+            AND split <> 'eval' AND kind <> 'words' AND again = 0"""
+        ((waiting,),) = tx.all(sql)
+        return len(teaching) < math.ceil(waiting / (wanted.max_staleness + 1))
 
     def _equal(self, ready: Sequence[ReadyGroup], members: dict[str, list[EpisodeRow]]) -> set[str]:
         """Groups in which there is nothing to compare. Those of other kinds than ``task`` share a baseline."""

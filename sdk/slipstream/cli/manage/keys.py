@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
+from urllib.parse import urlsplit
 
 from slipstream.cli.common import add_config, add_json, finite, read_config, table, when
+from slipstream.config import Config
 from slipstream.errors import ConfigError
 from slipstream.shared.functions import need
 from slipstream.shared.processes.proxy_file import running_proxy
@@ -15,6 +18,7 @@ SCOPES = ("inference", "reward", "grade", "judge", "trainer", "viewer", "admin")
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
+    parser.add_argument("--url", help="the proxy whose keys are meant; it is refused where this folder is another's")
     add_json(parser)
     sub = parser.add_subparsers(dest="action", required=True)
     new = sub.add_parser("add", help="create a key; it is shown once")
@@ -34,8 +38,28 @@ def add(parser: argparse.ArgumentParser) -> None:
         add_json(verb, again=True)
 
 
+def check_folder(args: argparse.Namespace, config: Config, serving: str | None) -> None:
+    """Keys stand in a folder, other commands ask a URL. Raises ``ConfigError`` where that proxy has another folder."""
+    asked = args.url or (None if args.config or args.set else os.environ.get("SLIPSTREAM_URL"))
+    if asked is None or (serving is not None and same_proxy(asked, serving)):
+        return
+    has = f"the proxy of that folder is {serving}" if serving else "no proxy runs on that folder"
+    raise ConfigError(
+        f"keys stand in {config.keys_file}, and {has}, not {asked}: run this where that proxy runs, with its settings "
+        "(--config FILE, or --set data_dir=FOLDER)"
+    )
+
+
+def same_proxy(asked: str, serving: str) -> bool:
+    """Another name of this machine, or a tunnel, cannot be told from another proxy by its port: the port counts."""
+    one, other = urlsplit(asked), urlsplit(serving)
+    return one.port == other.port or asked.rstrip("/").removesuffix("/v1") == serving.rstrip("/")
+
+
 def run(args: argparse.Namespace) -> int:
     config = read_config(args)
+    serving = running_proxy(config.root)
+    check_folder(args, config, serving)
     keys = need("slipstream_proxy.keys", "proxy").Keys(config.keys_file)
     if args.action == "add":
         scopes = [s.strip() for s in args.scopes.split(",") if s.strip()]
@@ -46,9 +70,14 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps({"id": key_id, "key": secret, "name": args.name, "scopes": scopes}))
             return 0
         print(f"{secret}\n(id {key_id}; only its hash is kept, in {keys.path}, so write it down now)")
-        if len(keys) == 1 and (url := running_proxy(config.root)):
+        if serving is None:
             print(
-                f"this is the first key, so the proxy at {url} asks everybody for one from now on: give it to your "
+                f"no proxy runs on {config.root}: the key counts for the one that is started with this data_dir",
+                file=sys.stderr,
+            )
+        elif len([k for k in keys.list() if not k.name.startswith("up-")]) == 1:
+            print(
+                f"this is the first key, so the proxy at {serving} asks everybody for one from now on: give it to your "
                 "agents (OPENAI_API_KEY, or in place of the api_key that their code names) and to the commands "
                 "(SLIPSTREAM_API_KEY, or --key)",
                 file=sys.stderr,

@@ -1,21 +1,26 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+import httpx
 from pydantic import JsonValue
 
 from slipstream.cli.common import add_client, away_line, connect, read_config, when
+from slipstream.contract.funnel import FunnelLine, Severity
 from slipstream.contract.status import Space
 from slipstream.engines.engine import NoAdapters
 from slipstream.errors import Unavailable
+from slipstream.shared.clock import NTP, SKEW_SECONDS, clock_skew
 from slipstream.shared.processes.sidecars import read_stack
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
+    parser.add_argument("--all", action="store_true", help="print the remarks too, not only their number")
 
 
 def counts(by: dict[str, int]) -> str:
@@ -62,6 +67,14 @@ def size(n: int) -> str:
     return f"{n / 1e9:.1f} GB" if n >= 1e9 else f"{n / 1e6:.0f} MB"
 
 
+def clock_lines(date: str | None) -> Iterator[FunnelLine]:
+    skew = clock_skew(date)
+    if skew is not None and abs(skew) > SKEW_SECONDS:
+        text = f"the proxy's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
+        severity = Severity.SLOWS
+        yield FunnelLine(stage="store", cause="clock", count=round(abs(skew)), text=text, fix=NTP, severity=severity)
+
+
 def starting(args: argparse.Namespace) -> str | None:
     """What the engine of this folder's `up` is busy with: the proxy starts after it."""
     engine = read_stack(read_config(args).root).engine
@@ -71,7 +84,9 @@ def starting(args: argparse.Namespace) -> str | None:
 def run(args: argparse.Namespace) -> int:
     try:
         with connect(args) as client:
-            status = client.status()
+            status, date = client.status(), None
+            with contextlib.suppress(httpx.HTTPError):
+                date = client.http.get("/healthz").headers.get("date")
     except Unavailable:
         busy = None if args.url else starting(args)
         if busy is None:
@@ -81,6 +96,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(status.model_dump_json(indent=2))
         return 0
+    troubles = [*clock_lines(date), *status.funnel.troubles()]
+    for line in troubles:
+        print(f"{line.severity.mark} {line.sentence}")
+    if any(line.blocks for line in troubles):
+        print("(! = nothing is learnt, or the agent's calls fail, until somebody changes it)")
     for model, text in status.headlines.items():
         print(f"{model}: {text}" if len(status.headlines) > 1 else text)
     print(f"slipstream {status.version}, up since {when(status.started)}")
@@ -110,9 +130,11 @@ def run(args: argparse.Namespace) -> int:
             print(f"  forgetting: {away_line(proxy)}")
     if status.space.parts:
         print(f"  {disk(status.space)}")
-    if status.funnel.lines:
-        why = "what the next step waits for" if status.steps else "why there is no step yet"
-        print(f"  {why} (! = none can come until it changes):")
-    for line in status.funnel.lines:
-        print(f"  {'!' if line.blocks else '-'} {line.sentence}")
+    remarks = status.funnel.remarks()
+    for line in remarks if args.all else ():
+        print(f"  - {line.sentence}")
+    if remarks and not args.all:
+        print(
+            f"  {len(remarks)} remark{'' if len(remarks) == 1 else 's'} on what comes next: `slipstream status --all`"
+        )
     return 0

@@ -5,8 +5,10 @@ import json
 
 from slipstream.cli.common import add_client, proxy_url, read_config
 from slipstream.cli.start.proxy import own_flags
+from slipstream.engines.findings import Finding
 
-MARKS = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL"}
+MARKS = {"fail": "FAIL", "warn": "WARN", "ok": "ok  "}
+"""The worst first."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -16,11 +18,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(host=None, port=None)
 
 
+def badness(finding: Finding) -> int:
+    return list(MARKS).index(finding.level)
+
+
 def run(args: argparse.Namespace) -> int:
     """Exit code 0: nothing fails (warnings may be there); 1: something does."""
     from slipstream.operate.doctor.doctor import as_json, examine
 
-    findings = list(examine(read_config(args, own_flags(args)), proxy_url(args), args.key))
+    findings = sorted(examine(read_config(args, own_flags(args)), proxy_url(args), args.key), key=badness)
     if args.json:
         print(json.dumps(as_json(findings), indent=2))
     else:

@@ -8,7 +8,6 @@ from slipstream.cli.common import add_config, add_profile, read_config
 from slipstream.cli.start.proxy import own_flags
 from slipstream.client import AsyncClient
 from slipstream.config import Config
-from slipstream.errors import ApiError
 from slipstream.operate.run.preflight import check_alone, check_room
 from slipstream.operate.run.stack import Stack, start_stack
 from slipstream.operate.run.watch import Quiet, watch
@@ -45,15 +44,8 @@ def say(line: str) -> None:
 
 
 async def events(stack: Stack) -> None:
-    """What happens, with the key of the stack's own trainer where keys are in force."""
-    key = next(
-        (c.env["SLIPSTREAM_API_KEY"] for c in (stack.trainer, stack.judge) if c and "SLIPSTREAM_API_KEY" in c.env), None
-    )
-    async with AsyncClient(stack.url, key) as client:
-        try:
-            await watch(client, say)
-        except ApiError as e:
-            say(f"what happens is not shown: {e}")
+    async with AsyncClient(stack.url, stack.key) as client:
+        await watch(client, say)
 
 
 async def up(config: Config, *, verbose: bool = False) -> int:

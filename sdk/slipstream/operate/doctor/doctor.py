@@ -284,9 +284,13 @@ def examine(config: Config, url: str | None, key: str | None) -> Iterator[Findin
         ("trainer", lambda: check_trainer(config) if text_only is None else iter(())),
         ("imports", lambda: check_imports(config, running)),
     ]
+    judge_fails = False
     for name, check in checks:
         try:
-            yield from check()
+            for found in check():
+                judge_fails |= found.level == "fail" and found.what.startswith("the judge ")
+                if not (name == "judge" and judge_fails and found.level == "ok"):
+                    yield found
         except Exception as e:
             yield fail(
                 f"the check of {name} itself failed: {e!r}",

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from email.utils import parsedate_to_datetime
 
 import httpx
 
@@ -16,8 +14,9 @@ from slipstream.contract.funnel import Stage
 from slipstream.engines.engine import NoAdapters
 from slipstream.engines.findings import Finding, fail, ok, warn
 from slipstream.errors import ApiError
+from slipstream.settings.judge import NO_QUOTA, RESTORE_QUOTA
+from slipstream.shared.clock import NTP, SKEW_SECONDS, clock_skew
 
-SKEW_SECONDS = 5
 MANY_CALLS = 200
 """Calls in one episode that look like an id used for ever."""
 AGAIN = 5
@@ -27,16 +26,10 @@ MANY_FAILURES = 5
 """Groups on which a judge failed before the doctor calls it broken."""
 MANY_EPISODES = 1_000_000
 """In one DuckDB file: beyond it scans of the columns are what routes wait for (docs/operations.md, *Sizing*)."""
+RIGHT_JUDGE = "correct judge.model or its API; then `slipstream judge retry` hands parked groups out again"
 UNSEEN = "what the proxy recorded, and why there is no step, can't be looked at"
-OWN_CHECKS = {("calls", "lost"), ("store", "behind")}
-"""Lines of the funnel that ``check_recording`` speaks of."""
-PROGRESS = {
-    ("episodes", "open"), ("groups", "forming"), ("ready", "too_few"), ("ready", "none"), ("step", "slots"),
-    ("gate", "undecided"), ("gate", "manual"),
-}  # fmt: skip
-"""States of a healthy stack on its way to the next step."""
-PARTS = ("untrainable", "reward")
-"""Where some of what comes teaches nothing in every healthy stack: a warning only if nothing else comes."""
+OWN_CHECKS = {("calls", "lost"), ("store", "behind"), ("engine", "down"), ("engine", "starting"), ("judge", "failing")}
+"""Lines of the funnel that ``check_recording``, ``check_judging`` or the check of the engine speaks of."""
 WHY: dict[tuple[Stage, str], str] = {
     ("engine", ""): "what is trained is not served until the engine takes it",
     ("engine", "ended"): "an engine that ended once ends again: calls fail meanwhile",
@@ -116,20 +109,20 @@ def check_judging(judging: JudgingStatus) -> Iterator[Finding]:
                 f"the judge {judge.worker} failed on {judge.failed + judge.postponed} groups and scored {judge.scored}"
                 + (f": {judge.last_error}" if judge.last_error else ""),
                 "groups without scores are not trained on, and are lost when they are too old",
-                "correct judge.model or its API; then `slipstream judge retry` hands parked groups out again",
+                RESTORE_QUOTA if judge.last_error and NO_QUOTA.search(judge.last_error) else RIGHT_JUDGE,
             )
 
 
 def check_clock(date: str | None) -> Iterator[Finding]:
     """Against the proxy's ``Date``. Leases, groups and idle episodes go by the clock."""
-    if not date:
+    skew = clock_skew(date)
+    if skew is None:
         return
-    skew = abs(parsedate_to_datetime(date).timestamp() - time.time())
-    if skew > SKEW_SECONDS:
+    if abs(skew) > SKEW_SECONDS:
         yield warn(
-            f"the proxy's clock differs from this machine's by {skew:.0f} s, more than {SKEW_SECONDS} s",
+            f"the proxy's clock differs from this machine's by {abs(skew):.0f} s, more than {SKEW_SECONDS:g} s",
             "leases, groups and the ends of idle episodes go by the clock",
-            "run an NTP client on both (`timedatectl set-ntp true`)",
+            NTP,
         )
     else:
         yield ok("this machine's clock and the proxy's agree")
@@ -170,24 +163,18 @@ def check_recording(status: Status, busy: str | None = None) -> Iterator[Finding
 
 
 def check_funnel(funnel: Funnel, known: Sequence[str] = ()) -> Iterator[Finding]:
-    """Why there is no step yet, in the words of `slipstream status`. What somebody should mend is a warning. ``known``:
-    causes of which something was said already.
+    """Why there is no step yet, in the words of `slipstream status`. ``known``: causes of which something was said
+    already.
     """
-    for line in funnel.lines:
+    for line in funnel.troubles():
         at = (line.stage, line.cause)
-        if (
-            at in OWN_CHECKS
-            or line.cause in known
-            or (line.stage == "engine" and line.cause not in {*NoAdapters, "ended"})
-        ):
+        if at in OWN_CHECKS or line.cause in known:
             continue
-        if at not in PROGRESS and (
-            line.blocks or (line.fix and not line.fix.startswith("nothing") and at[0] not in PARTS)
-        ):
-            fix = line.fix or "see `up.log` in data_dir, and `slipstream status` in a minute"
-            yield warn(line.text, WHY.get(at) or WHY[line.stage, ""], fix)
-        else:
-            yield ok(f"the next step: {line.sentence}")
+        fix = line.fix or "see `up.log` in data_dir, and `slipstream status` in a minute"
+        fails = line.blocks and (line.cause == "failing" or line.cause.startswith("refused_"))
+        yield (fail if fails else warn)(line.text, WHY.get(at) or WHY[line.stage, ""], fix)
+    if remarks := len(funnel.remarks()):
+        yield ok(f"{remarks} remark{'' if remarks == 1 else 's'} on the next step: `slipstream status --all`")
 
 
 def check_ids(status: Status, latest: list[Episode]) -> Iterator[Finding]:

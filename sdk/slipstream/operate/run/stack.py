@@ -7,7 +7,7 @@ import contextlib
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from slipstream.shared.machine import bytecode_env, has_gpu
 from slipstream.shared.processes.health import answers
 from slipstream.shared.processes.proxy_file import FILE, SETTLED_FILE, running_proxy
 from slipstream.shared.processes.remedies import ERROR, remedy
-from slipstream.shared.processes.supervisor import NO_PROGRAM, Child, ChildState, Supervisor
+from slipstream.shared.processes.supervisor import NO_PROGRAM, Child, Supervisor
 
 CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
 """The effective configuration, as it is handed to children."""
@@ -52,6 +52,8 @@ class Stack:
     proxy: Child
     trainer: Child | None
     judge: Child | None
+    key: str
+    """What `up` itself asks with."""
 
 
 def _self(command: str, config: Config, *args: str) -> Child:
@@ -125,35 +127,15 @@ async def _start_proxy(config: Config, supervisor: Supervisor) -> tuple[Child, s
     return child, found.get("url", "")
 
 
-def _own_key(config: Config) -> dict[str, str]:
-    """Where keys are in force, judge and trainer get one that lives as long as this stack's data folder needs it."""
-    if not config.keys_file.is_file():
-        return {}
+def own_key(config: Config) -> dict[str, str]:
+    """Judge, trainer and `up` itself have a key from the start: the first key that a person adds closes the proxy, and
+    they go on.
+    """
     keys = need("slipstream_proxy.keys", "proxy").Keys(config.keys_file)
-    if not keys.list():
-        return {}
     for old in [k for k in keys.list() if k.name.startswith("up-")]:
-        keys.revoke(old.id)
+        keys.revoke(old.id)  # an earlier release added them to the others
     scopes = ["judge", "trainer", "reward", *(["inference"] if is_own(config.judge.model) else [])]
-    _, secret = keys.add(f"up-{uuid.uuid4().hex[:8]}", scopes)
-    return {"SLIPSTREAM_API_KEY": secret}
-
-
-async def hand_over_key(config: Config, supervisor: Supervisor, sidecars: Sequence[Child], pause: float = 2.0) -> None:
-    """The first API key closes a proxy that was open. Judge and trainer are then restarted with a key of their own."""
-    while not (key := await asyncio.to_thread(_own_key, config)):
-        if await rest(pause, supervisor.stopping):
-            return
-    for child in sidecars:
-        if child.state in (ChildState.ENDED, ChildState.DOWN):
-            continue
-        starts = child.starts
-        child.env |= key
-        child.may_end = False  # this end is not one that it chose
-        await supervisor.end(child, "it gets an API key of its own")
-        while child.starts == starts and not child.gave_up and not supervisor.stopping.is_set():
-            await asyncio.sleep(0.05)
-        child.may_end = True
+    return {"SLIPSTREAM_API_KEY": keys.reserve(f"up-{uuid.uuid4().hex[:8]}", scopes)}
 
 
 async def named(config: Config, supervisor: Supervisor, say: Callable[[str], None], pause: float = 2.0) -> Config:
@@ -181,7 +163,7 @@ async def start_stack(config: Config, supervisor: Supervisor, say: Callable[[str
     if wants_trainer(config):
         check_adapter_name(config.model_name)
     engine = None
-    key = _own_key(config)
+    key = own_key(config)
     # its imports take as long as a good part of the engine's start: it makes them meanwhile, and touches no GPU
     if running_proxy(config.root) is None:  # of one that is no more, whose process id may come again
         for name in (FILE, SETTLED_FILE):
@@ -198,9 +180,7 @@ async def start_stack(config: Config, supervisor: Supervisor, say: Callable[[str
         supervisor.ends_first(trainer)
     if wants_judge(config) and not supervisor.stopping.is_set():
         judge = supervisor.start(_sidecar("judge", config, key, "--url", url))
-    if not key and (sidecars := [c for c in (trainer, judge) if c is not None]):
-        supervisor.watch(hand_over_key(config, supervisor, sidecars))
-    return Stack(url, config, engine, proxy, trainer, judge)
+    return Stack(url, config, engine, proxy, trainer, judge, key["SLIPSTREAM_API_KEY"])
 
 
 def _sidecar(command: str, config: Config, key: dict[str, str], *args: str) -> Child:

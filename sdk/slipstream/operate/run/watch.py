@@ -127,7 +127,8 @@ class Watch:
 
     def __init__(self, client: AsyncClient, say: Callable[[str], None]) -> None:
         self.client, self.say = client, say
-        self._seen: set[str] = set()
+        self._seen: set[tuple[str, str, bool]] = set()
+        """(stage, cause, whether it blocks)."""
         self._headlines: dict[str, str] = {}
         self._after: int | None = None
         self._lost = False
@@ -148,15 +149,20 @@ class Watch:
         self._lost = False
         for event in events or ():
             self.say(f"{time.strftime('%H:%M:%S', time.localtime(event.at))} {told(event)}")
-        blocks = {f"{line.stage} {line.cause}": line.sentence for line in status.funnel.lines if line.blocks}
-        for key in blocks.keys() - self._seen:
-            self.say(f"! {blocks[key]}")
-        self._seen = set(blocks)
+        self._say_troubles(status.funnel)
         if curve is not None and status.headlines != self._headlines:
             means = [p.mean for p in sorted(curve.points, key=lambda p: p.version or 0)]
             for text in status.headlines.values():
                 self.say(f"{sparkline(means)} {text}".strip())
             self._headlines = status.headlines
+
+    def _say_troubles(self, funnel: c.Funnel) -> None:
+        """The worst first: what blocks each time it comes, what slows once."""
+        there = {(line.stage, line.cause, line.blocks): line for line in funnel.troubles()}
+        for key, line in there.items():
+            if key not in self._seen:
+                self.say(f"{line.severity.mark} {line.sentence}")
+        self._seen = {key for key in self._seen if not key[2]} | there.keys()
 
     async def _events(self) -> list[c.Event] | None:
         """New ones; None at the first look, which only finds out what was before."""
@@ -166,16 +172,19 @@ class Watch:
         return None if first else events
 
 
-async def watch(client: AsyncClient, say: Callable[[str], None]) -> None:
-    """For ever. Raises ``ApiError`` where the proxy refuses at the first look."""
+async def watch(client: AsyncClient, say: Callable[[str], None], *, period: float = PERIOD) -> None:
+    """For ever. What the proxy refuses is said once, and asked again: it may be mended."""
     seen = Watch(client, say)
-    await seen.look()
+    refused: str | None = None
     while True:
-        await asyncio.sleep(PERIOD)
         try:
             await seen.look()
+            refused = None
         except ApiError as e:
-            say(f"! {e}")
+            if str(e) != refused:
+                say(f"! what happens is not shown: {e}")
+            refused = str(e)
+        await asyncio.sleep(period)
 
 
 def to_stdout(line: str) -> None:

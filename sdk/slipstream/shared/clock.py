@@ -1,0 +1,15 @@
+"""Whether this machine's clock and a proxy's agree. Leases, groups and the ends of idle episodes go by the clock."""
+
+from __future__ import annotations
+
+import time
+from email.utils import parsedate_to_datetime
+
+SKEW_SECONDS = 5.0
+"""By which two clocks may differ."""
+NTP = "run an NTP client on both (`timedatectl set-ntp true`)"
+
+
+def clock_skew(date: str | None) -> float | None:
+    """Seconds that the server of this ``Date`` is ahead. None: it says none."""
+    return parsedate_to_datetime(date).timestamp() - time.time() if date else None
