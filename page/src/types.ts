@@ -114,6 +114,8 @@ export interface Episode {
   completion_tokens: number;
   reward: number | null;
   group: string | null;
+  /** It failed: in none of its calls a model said anything, and this is the latest one's error. */
+  error?: string | null;
 }
 
 export interface EpisodePage {

@@ -2,7 +2,8 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { ApiError } from "../api";
 import { useNow } from "../data";
-import { ago, exact, fixed, iso, number, plural, signed } from "../format";
+import { ago, exact, fixed, iso, number, plural, signed, words } from "../format";
+import type { Episode } from "../types";
 
 /** A time: relative, the exact one on hover. `at`: seconds since the epoch. */
 export function Time({ at }: { at: number | null | undefined }): JSX.Element {
@@ -32,6 +33,11 @@ export function Num({ value, unit, sign, column }: {
 
 export function Mark({ kind, children }: { kind: string; children: ComponentChildren }): JSX.Element {
   return <span class={`mark ${kind}`}>{children}</span>;
+}
+
+/** How a run stands. One that failed is no run of any mean. `whole`: with its error. */
+export function Outcome({ of, whole }: { of: Pick<Episode, "state" | "error">; whole?: boolean }): JSX.Element {
+  return of.error ? <Mark kind="bad">failed{whole ? `: ${of.error}` : ""}</Mark> : <>{words(of.state)}</>;
 }
 
 export function Card(props: {

@@ -5,7 +5,7 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { ApiError, post, withQuery } from "../api";
 import { useNow } from "../data";
 import { readEpisode } from "../episode";
-import { duration, number, plural, signed, words } from "../format";
+import { duration, number, plural, signed } from "../format";
 import { useKeys } from "../keyboard";
 import { subscribe } from "../live";
 import { useMay } from "../may";
@@ -15,7 +15,7 @@ import { CallTree } from "../parts/calltree";
 import { Inspector } from "../parts/inspector";
 import type { Colour } from "../parts/tokens";
 import { Transcript } from "../parts/transcript";
-import { Mark, Refused, Time } from "../parts/ui";
+import { Mark, Outcome, Refused, Time } from "../parts/ui";
 import { change, link, type Place } from "../route";
 import { lastOfRun, treeOf } from "../tree";
 import type { CaseSet, EpisodeDetail, Reward } from "../types";
@@ -153,7 +153,7 @@ function Head({ detail: d }: { detail: EpisodeDetail }): JSX.Element {
         {d.task ? item(<>task <a href={link("episodes", "", { task: d.task })} title={d.task}>{taskOf(d)}</a></>) : null}
         {item(<Mark kind={arm(d)}>{d.split === "eval" ? "held-out" : d.arm}</Mark>)}
         {d.adapter ? item(<>adapter <a href={link("adapters", "", { adapter: d.adapter })}>{d.adapter}</a></>) : null}
-        {item(words(d.state))}
+        {item(<Outcome of={d} whole />)}
         {item(<>reward <strong>{number(d.reward)}</strong></>)}
         {d.advantage === null ? null : item(<>advantage <strong>{signed(d.advantage)}</strong></>)}
         {d.group ? item(<>group <a href={link("group", d.group)}>{d.group}</a></>) : null}

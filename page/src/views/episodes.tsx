@@ -6,13 +6,13 @@ import { API, headers, withQuery } from "../api";
 import { useAsk, useNow, usePages } from "../data";
 import { episodePath } from "../episode";
 import { FILTERS, type FilterName, fieldOf, type Filters, mistakes, toQuery } from "../filters";
-import { duration, number, plural, words } from "../format";
+import { duration, number, plural } from "../format";
 import { step, useKeys } from "../keyboard";
 import { useMay } from "../may";
 import { errorText, headline } from "../messages";
 import { isMeasured, tagsOf, taskOf } from "../names";
 import { type Column, VirtualTable } from "../parts/table";
-import { Facts, Field, Mark, Num, Refused, Stopped, Time } from "../parts/ui";
+import { Facts, Field, Mark, Num, Outcome, Refused, Stopped, Time } from "../parts/ui";
 import { change, link, parsePlace, type Place } from "../route";
 import type { Episode, EpisodeDetail, EpisodePage, Status } from "../types";
 
@@ -31,7 +31,7 @@ const COLUMNS: Column<Episode>[] = [
   { name: "task", whole: taskOf, cell: taskOf },
   { name: "adapter", whole: (e) => e.adapter, cell: (e) => e.adapter ?? "" },
   { name: "arm", cell: (e) => <Mark kind={arm(e)}>{e.split === "eval" ? "held-out" : e.arm}</Mark> },
-  { name: "state", cell: (e) => words(e.state) },
+  { name: "outcome", whole: (e) => e.error ?? null, cell: (e) => <Outcome of={e} /> },
   { name: "reward", num: true, cell: (e) => <Num value={e.reward} column /> },
   { name: "calls", num: true, cell: (e) => number(e.calls) },
   { name: "tokens", num: true, cell: (e) => (isMeasured(e) ? number(e.prompt_tokens + e.completion_tokens) : "–") },
@@ -211,7 +211,7 @@ function Filter(props: { place: Place; filters: Filters; problems: Filters }): J
         <div>
           {choice("split", "split", [["train", "train"], ["eval", "held-out (eval)"]])}
           {choice("state", "state", [["open", "open"], ["done", "done"], ["deleted", "deleted"]])}
-          {choice("outcome", "outcome", [["ok", "ok"], ["aborted", "aborted"], ["error", "error"], ["superseded", "superseded"]])}
+          {choice("outcome", "outcome", [["ok", "ok"], ["aborted", "aborted"], ["error", "error"], ["superseded", "superseded"], ["failed", "failed: no call was answered"]])}
           {choice("trainable", "trainable", [["true", "yes"], ["false", "no"]])}
           {text("kind", "with a call that is", "narrow", "title, subagent")}
           {text("reward_min", "reward from", "narrow")}
@@ -320,6 +320,7 @@ function Preview({ episode: e }: { episode: Episode }): JSX.Element {
       <Facts
         facts={[
           ["task", taskOf(e)],
+          ["outcome", e.error ? <Outcome of={e} whole /> : null],
           ["reward", <Num value={e.reward} />],
           ["adapter", e.adapter ? <a href={link("adapters", "", { adapter: e.adapter })}>{e.adapter}</a> : null],
           ["group", e.group ? <a href={link("group", e.group)}>{e.group}</a> : null],

@@ -2,10 +2,10 @@
 
 import type { JSX } from "preact";
 import { useAsk } from "../data";
-import { duration, number, plural, words } from "../format";
+import { duration, number, plural } from "../format";
 import { funnelOf } from "../funnel";
 import { taskOf } from "../names";
-import { Card, Copy, Mark, Said, Time } from "../parts/ui";
+import { Card, Copy, Mark, Outcome, Said, Time } from "../parts/ui";
 import { LearningCurve } from "../parts/curve";
 import { link } from "../route";
 import type { AdapterList, EpisodePage, Status } from "../types";
@@ -197,7 +197,7 @@ function Latest(): JSX.Element {
           {(data?.episodes ?? []).map((e) => (
             <li key={`${e.key}/${e.id}`}>
               <a href={link("episode", e.id, { key: e.key })}>{e.id}</a> <Time at={e.started} /> {e.task ? <span class="tag">{taskOf(e)}</span> : null}{" "}
-              {plural(e.calls, "call")}, {words(e.state)}
+              {plural(e.calls, "call")}, <Outcome of={e} />
               {e.reward === null ? "" : `, reward ${number(e.reward)}`}
             </li>
           ))}

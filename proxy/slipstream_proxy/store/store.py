@@ -37,6 +37,7 @@ from slipstream_proxy.store.tables.tallies import TallyTable
 from slipstream_proxy.store.values import Erasing, Forgotten, Name, Position, RecordedCall, Rules
 from slipstream_proxy.store.write.batches import BatchQueue
 from slipstream_proxy.store.write.deletion import CallArchive, Deletion
+from slipstream_proxy.store.write.failed_runs import FailedRuns
 from slipstream_proxy.store.write.ingest import Ingest, Recall, Snapshots, SpoolPositions
 from slipstream_proxy.store.write.judge_queue import JudgeQueue
 from slipstream_proxy.store.write.lifecycle import Lifecycle, Pruning
@@ -95,6 +96,7 @@ class Store:
         self._positions = SpoolPositions(instance, memory)
         self._snapshots = Snapshots(db, days, self._positions)
         self._ingest = self._wire_ingest(memory, pace)
+        FailedRuns(db, self.calls, self.episodes, self.groups, self.tallies).begin()
         self.rewards.apply_rules()
 
     def _wire_ingest(self, memory: Memory, pace: Pace) -> Ingest:

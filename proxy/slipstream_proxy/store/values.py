@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from math import isnan
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
@@ -80,6 +81,8 @@ class EpisodeFilter:
     """Words and "phrases" that its messages, its id, task and tags hold, all of them; or a call's id."""
     outcome: str | None = None
     """One of its calls has this outcome."""
+    failed: bool = False
+    """Only those in which the model never said anything."""
     trainable: bool | None = None
     """Whether one of its calls is."""
     kind: str | None = None
@@ -88,6 +91,8 @@ class EpisodeFilter:
     """Only these episodes (key/id)."""
     cursor: str | None = None
     limit: int = 50
+    count: bool = False
+    """Say how many there are on all pages."""
     patience: float = 1.0
     """Seconds that a search in calls (``q``, ``outcome``, ``trainable``) looks back for a page."""
 
@@ -147,7 +152,7 @@ class Outcome(NamedTuple):
     chances: str
     task: str
     reward: float | None
-    """None: the episode was assigned."""
+    """None: the episode was assigned. NaN: it failed."""
     at: float = 0.0
     """When it was assigned, or when its reward became final; seconds since the epoch."""
     eid: str = ""
@@ -155,6 +160,10 @@ class Outcome(NamedTuple):
     """The task that its agent named."""
     tags: str = "{}"
     """JSON. Of its first call, so they do not depend on the adapter."""
+
+    @property
+    def failed(self) -> bool:
+        return self.reward is not None and isnan(self.reward)
 
 
 @dataclass(slots=True)

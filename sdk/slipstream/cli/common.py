@@ -6,10 +6,13 @@ import argparse
 import json
 import math
 import os
+import shutil
+import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unicodedata import combining, east_asian_width
 
 from pydantic import BaseModel
 
@@ -167,15 +170,73 @@ def when(at: float | None) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else "-"
 
 
+def age(at: float | None, now: float) -> str:
+    """How long ago, as ``5 min``. In the future, as far as this machine knows: ``0 s``."""
+    if at is None:
+        return "-"
+    seconds = max(0.0, now - at)
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size or (unit == "min" and seconds >= size):
+            return f"{int(seconds / size)} {unit}"
+    return f"{int(seconds)} s"
+
+
+def task_text(task: str | None, tags: Mapping[str, str]) -> str:
+    """A task as its agent named it: the id is what the proxy made of a text that is none."""
+    return tags.get("task-text") or task or "-"
+
+
 def number(x: float | None, digits: int = 3) -> str:
     return "-" if x is None else f"{x:.{digits}f}"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns aligned by their widest cell."""
-    cells = [list(header), *([str(c) for c in row] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
+GAP = "  "
+"""Between two columns."""
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal, or of ``COLUMNS``. None: what is printed goes to a file or a program, whole."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
+        return shutil.get_terminal_size().columns
+    return None
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], shrink: Mapping[str, int] | None = None) -> str:
+    """Columns aligned by their widest cell. ``shrink``: columns that give way in this order where the terminal is too
+    narrow, and how many characters each keeps.
+    """
+    cells = [list(header), *([one_line(c) for c in row] for row in rows)]
+    widths = [max(map(text_width, column)) for column in zip(*cells, strict=True)]
+    room = terminal_width()
+    over = 0 if room is None else sum(widths) + len(GAP) * (len(widths) - 1) - room
+    for name, least in (shrink or {}).items() if over > 0 else ():
+        at = list(header).index(name)
+        given = min(over, max(0, widths[at] - least))
+        widths[at], over = widths[at] - given, over - given
+    lines = (GAP.join(fitted(c, w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
+    return "\n".join(lines)
+
+
+def one_line(value: object) -> str:
+    """As one cell: a line end in it would break the table."""
+    text = str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+
+
+def text_width(text: str) -> int:
+    """Columns that a text takes: two for each wide character, none for one that is put over another."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def fitted(text: str, width: int) -> str:
+    """Exactly so wide; what is cut off is an ellipsis."""
+    if text_width(text) > width:
+        while text and text_width(text) > width - 1:
+            text = text[:-1]
+        text += "…"
+    return text + " " * (width - text_width(text))
 
 
 def away_line(proxy: ErasingProxy) -> str:

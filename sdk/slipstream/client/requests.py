@@ -77,7 +77,9 @@ def _events(response: httpx.Response) -> list[c.Event]:
 
 
 def episodes(**filters: Any) -> Ask[c.EpisodePage]:
-    """Filters: task, split, adapter, state, model, kind, tags, reward_min, reward_max, since, until, cursor, limit."""
+    """Filters: task, split, adapter, state, outcome, model, kind, tags, reward_min, reward_max, since, until, cursor,
+    limit; ``count``: say the ``total``.
+    """
     return Ask("GET", "/episodes", model(c.EpisodePage), params=query(filters))
 
 

@@ -230,8 +230,12 @@ class Episode(Model):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     reward: float | None = None
-    """The combined training reward (``reward.weights``); None while a name with a weight is missing."""
+    """The combined training reward (``reward.weights``); None while a name with a weight is missing, and of a run that
+    failed."""
     group: str | None = None
+    error: str | None = None
+    """The run failed: in none of its calls the model said anything. This is the latest call's error. Such a run counts
+    in no group, mean, curve or trial, whatever rewards it has."""
 
 
 class Lineage(Model):
@@ -262,6 +266,8 @@ class EpisodePage(Model):
     searched_to: float | None = None
     """A search in calls (``q``, ``outcome``, ``trainable``) looked back to episodes that began then, and ``next``
     goes on from there, also where this page is not full. None: it looked at all."""
+    total: int | None = None
+    """How many there are on all pages, where ``count`` asked for it. None: a search in calls does not count."""
 
 
 class DoneIn(Model):

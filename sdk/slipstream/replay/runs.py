@@ -125,6 +125,10 @@ class PlayedRun:
     value: float | None = None
     stopped: str | None = None
     failed: str | None = None
+    answered: bool = False
+    """A call of it was."""
+    refusal: str | None = None
+    """What its latest call got instead of an answer."""
 
     def body(self, body: JsonObject, path: str = "chat/completions") -> JsonObject:
         """A request of the agent as the side gets it."""
@@ -227,6 +231,10 @@ class RunServer:
                 whole += part if len(whole) < 2**20 else b""
                 client.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
             client.wfile.write(b"0\r\n\r\n")
+        if answer.status_code < 400:
+            run.answered = True
+        else:
+            run.refusal = f"{answer.status_code} {whole[:100].decode(errors='replace')}"
         with contextlib.suppress(ValueError, TypeError, AttributeError):
             run.budget.spent += tokens_of(json.loads(whole), "total_tokens")
 
@@ -308,7 +316,10 @@ class RunReplayer:
                 value = await self.play(run.episode, f"{server.url}/{run.name}/v1", run.tools)
             if not isinstance(value, int | float) or not 0 <= value <= 1:
                 raise ConfigError(f"a run gave {value!r}: it is to give a number from 0 to 1")
-            run.value = float(value)
+            if run.refusal is not None and not run.answered:  # what it is worth says nothing of the model
+                run.failed = f"the model answered no call of a run, the last one got {run.refusal}"
+            else:
+                run.value = float(value)
         except RunStopped as e:
             run.stopped = str(e)
         except ConfigError:

@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.server import Server
+from tests.support.server import Reply, Seen, Server
 
 from slipstream.cli import main
+from slipstream.cli.common import text_width
 
 EPISODE = {
     "id": "e1", "key": "-", "task": "t1", "split": "train", "model": "inbox", "adapter": "inbox@2", "state": "done", "started": 1e9, "ended": 1e9,
@@ -31,15 +32,84 @@ def test_a_list(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
         == 0
     )
     header, first, second = capsys.readouterr().out.splitlines()
-    assert header.split() == ["episode", "task", "split", "state", "adapter", "arm", "calls", "reward", "started"]
-    assert first.split()[:8] == ["e1", "t1", "train", "done", "inbox@2", "live", "2", "0.500"]
+    assert header.split() == ["episode", "task", "adapter", "arm", "outcome", "reward", "age"]
+    assert first.split()[:6] == ["e1", "t1", "inbox@2", "live", "done", "0.500"] and first.endswith(" d")
     assert second.split()[:2] == ["e2", "-"]
-    assert server.seen[0].query == {"limit": ["2"], "task": ["t1"], "reward_min": ["0.0"], "tag.user": ["7"]}
+    assert server.seen[0].query == {
+        "limit": ["2"],
+        "count": ["1"],
+        "task": ["t1"],
+        "reward_min": ["0.0"],
+        "tag.user": ["7"],
+    }
     where = ["--where", "task=t1", "--where", "reward_min=0", "--where", "tag.user=7", "--limit", "2"]
     assert main(["episodes", "--url", server.url, *where]) == 0
     assert server.seen[1].query == server.seen[0].query, "another way to say it"
     assert main(["episodes", "--url", server.url, "--json"]) == 0
     assert json.loads("{" + capsys.readouterr().out.partition("{")[2])["episodes"][0]["id"] == "e1"
+
+
+FAILED = EPISODE | {"id": "bad", "reward": None, "error": "400: tools must not be empty"}
+
+
+def test_a_failed_run_stands_as_failed_with_its_error(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    others = [FAILED | {"id": f"bad{i}", "error": f"{500 + i}: away"} for i in range(7)]
+    server.on("GET", "/episodes", {"episodes": [EPISODE, FAILED, FAILED, *others], "next": None})
+    assert main(["episodes", "--url", server.url, "--where", "outcome=error"]) == 0
+    assert server.seen[0].query["outcome"] == ["error"]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[4] for line in lines[1:11]] == ["done", *["failed"] * 9]
+    assert lines[11] == "2 failed, and count in no mean: 400: tools must not be empty"
+    assert lines[-1] == "3 other errors: `slipstream episodes --where outcome=failed --json`"
+    server.on("GET", "/episodes/bad", FAILED | {"call_list": [], "rewards": []})
+    assert main(["episodes", "bad", "--url", server.url]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert "  failed  adapter" in first
+    assert second == "  failed, and counts in no mean, group or trial: 400: tools must not be empty"
+
+
+def test_it_says_how_many_more_there_are_and_shows_all(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    def page(seen: Seen) -> Reply:
+        start, limit = int(seen.query.get("cursor", ["0"])[0]), int(seen.query["limit"][0])
+        many = [EPISODE | {"id": f"e{i}"} for i in range(start, min(5038, start + limit))]
+        after = start + limit
+        total = 5038 if "count" in seen.query else None
+        return Reply({"episodes": many, "next": str(after) if after < 5038 else None, "total": total})
+
+    server.routes["GET", "/episodes"] = page
+    assert main(["episodes", "--url", server.url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (len(lines), lines[-1]) == (32, "30 of 5,038, --all")
+    assert main(["episodes", "--limit", "2500", "--url", server.url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (len(lines), lines[-1]) == (2502, "2,500 of 5,038, --all")
+    assert main(["episodes", "--all", "--url", server.url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5039
+    assert len({line.split()[0] for line in lines[1:]}) == 5038
+
+
+@pytest.mark.parametrize("columns", [80, 100, 132])
+def test_the_list_fits_the_terminal(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    long = {
+        "task": "find-1a2b3c4d",
+        "tags": {"task-text": "Find the mail in which Dana\nasks for 部署部署 a refund " * 3},
+    }
+    rows = [long, {"id": "ep-01kx5j3v0000000000000000ab"}, {"adapter": "support-agent@12", "arm": "candidate"}, {}]
+    rows += [{"id": "x" * 128, "split": "eval", "adapter": "a" * 64}]
+    server.on("GET", "/episodes", {"episodes": [EPISODE | row for row in rows], "next": None})
+    assert main(["episodes", "--url", server.url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(rows)
+    assert max(map(text_width, lines)) <= columns
+    assert "Find the mail"[:11] in lines[1] and "find-1a2b" not in lines[1]
+    monkeypatch.delenv("COLUMNS")
+    assert main(["episodes", "--url", server.url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith("x" * 128 + " "), "to a file or a program it is whole"
 
 
 def test_one_whole(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,6 +120,23 @@ def play(episode, base_url):
     assert main([*argv, "--run", "run_bad:play", "--against", "Find.txt"]) == 2
 
 
+def test_a_run_whose_calls_were_all_refused_has_no_worth(
+    argv: list[str], server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its agent gives a number all the same."""
+    Path("run_deaf.py").write_text(
+        """import httpx
+def play(episode, base_url):
+    body = {"model": "whatever", "messages": episode.call_list[0].messages}
+    httpx.post(base_url + "/chat/completions", verify=False, json=body)
+    return 1.0
+"""
+    )
+    server.on("POST", "/v1/chat/completions", {"error": {"message": "tools must not be empty"}}, 400)
+    assert main([*argv, "--run", "run_deaf:play", "--against", "Find.txt"]) == 2
+    assert "tools must not be empty" in str(json.loads(capsys.readouterr().out))
+
+
 def test_an_agent_that_reads_the_changed_prompt_does_not_give_it_to_the_control(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -163,6 +163,9 @@ class GateTrials:
     def feed(self, model: str, outcome: Outcome, measures: dict[str, float] | None = None) -> None:
         """The next assignment or end that was written down. ``measures``: of the guards, as far as they are known."""
         self.cursors[model] = outcome.seq
+        if outcome.failed:
+            self.lines[model].drop(outcome.eid)
+            return
         name = tried(outcome.chances)
         seen = outcome_of(
             self.version(outcome.adapter),

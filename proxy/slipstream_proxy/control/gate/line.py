@@ -193,6 +193,11 @@ class AssignmentLine:
             outcome.at = began if began is not None else at
             self.waiting[eid or f"#{seq}"] = WaitingRun(seq, at, outcome, compared=False)
 
+    def drop(self, eid: str) -> None:
+        """The run failed: no model said anything in it. It is waited for no more, and is no evidence."""
+        self.running.pop(eid, None)
+        self.waiting.pop(eid, None)
+
     def take(self, now: float, floor: int) -> ArmOutcome | None:
         """The next run to be counted; None: it is still running. ``floor``: versions up to there are decided."""
         self._expire(now)

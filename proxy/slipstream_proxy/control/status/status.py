@@ -281,7 +281,10 @@ LOOK_PATIENCE = 1.0
 ADAPTER_LABELS = 50
 """Adapters with series of their own in the reward metrics: the newest. Bounds the number of series."""
 NAMES = 30
-STATES = {"episodes": ("open", "done"), "groups": ("forming", "waiting_reward", "ready", "leased", "trained", "parked")}
+STATES = {
+    "episodes": ("open", "done", "failed"),
+    "groups": ("forming", "waiting_reward", "ready", "leased", "trained", "parked"),
+}
 """They have a series with 0 too, so that a query of one has an answer."""
 
 

@@ -388,7 +388,7 @@ class RecentRuns:
     @staticmethod
     def _load(tx: Tx, kind: Kind) -> deque[str]:
         sql = f"""SELECT alike FROM t_episodes WHERE state = 'done' AND NOT grouped AND key = ? AND model = ?
-            AND split = ?
+            AND split = ? AND error IS NULL
             AND substr(alike, 1, {HASH}) = ? ORDER BY ended DESC, eid LIMIT {RECENT}"""
         return deque([alike for (alike,) in tx.all(sql, kind)][::-1], maxlen=RECENT)
 
@@ -489,7 +489,7 @@ class GroupTable:
         """
         lines: dict[Line, list[EpisodeRow]] = defaultdict(list)
         for ep in ended:
-            if ep.grp is None and ep.trained_calls and (ep.grouped or self.rules.ungrouped):
+            if ep.grp is None and ep.trained_calls and ep.error is None and (ep.grouped or self.rules.ungrouped):
                 lines[line_of(ep, recurs=not ep.grouped and self.recent.recurs(tx, ep))].append(ep)
         if not lines:
             return []

@@ -9,6 +9,7 @@ more, so the log does not grow with the store.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -302,7 +303,8 @@ class RewardTable:
                 return
             set_meta(tx, "reward rules", now)
             if before is not None:
-                eids = [eid for (eid,) in tx.all("SELECT eid FROM t_episodes WHERE state <> 'deleted'")]
+                counting = "SELECT eid FROM t_episodes WHERE state <> 'deleted' AND error IS NULL"
+                eids = [eid for (eid,) in tx.all(counting)]
                 rows: list[Row] = list(self.combined(tx, eids).items())
                 tx.update("t_episodes", ("eid",), ("reward",), rows)
                 tx.run(
@@ -324,6 +326,8 @@ SUMS = (
 """Of an episode's calls in a day's table."""
 SHORT = 1200
 """Characters of a stored reply above which it is no refusal in plain words."""
+FAILED = math.nan
+"""What stands for a reward in the log where the run failed: it is no evidence of anything."""
 LOOK_BACK = 50_000
 """An episode that was done, went on, and is done again is found among so many newest numbers."""
 
@@ -353,8 +357,8 @@ class OutcomeLog:
         }
         if not final:
             return
-        sql = f"""SELECT eid FROM t_outcomes WHERE seq > (SELECT coalesce(max(seq), 0) - ? FROM t_outcomes)
-            AND reward IS NOT NULL AND eid {IN}"""
+        sql = f"""SELECT DISTINCT eid FROM t_outcomes WHERE seq > (SELECT coalesce(max(seq), 0) - ? FROM t_outcomes)
+            AND reward IS NOT NULL AND reward <> CAST('NaN' AS FLOAT8) AND eid {IN}"""
         self.db.in_order(tx)
         for (eid,) in tx.all(sql, (LOOK_BACK, list(final))):
             del final[eid]
@@ -362,6 +366,20 @@ class OutcomeLog:
         rows = [
             (first + i, ep.eid, ep.model, ep.adapter, ep.arm, ep.chances or "", _likeness(ep), ep.reward, now)
             for i, ep in enumerate(sorted(final.values(), key=lambda ep: (ep.ended or 0.0, ep.eid)))
+        ]
+        tx.insert("t_outcomes", rows)
+
+    def turn(self, tx: Tx, eps: Collection[EpisodeRow], now: float) -> None:
+        """Write down that these runs failed, or that they are assigned again because the model said something."""
+        turned = sorted((ep for ep in eps if ep.adapter and ep.split == "train"), key=lambda ep: ep.eid)
+        if not turned:
+            return
+        self.db.in_order(tx)
+        first = self.db.next_seq(tx, len(turned))
+        rows = [
+            (first + i, ep.eid, ep.model, ep.adapter, ep.arm, ep.chances or "", _likeness(ep), reward, now)
+            for i, ep in enumerate(turned)
+            for reward in [None if ep.error is None else FAILED]
         ]
         tx.insert("t_outcomes", rows)
 

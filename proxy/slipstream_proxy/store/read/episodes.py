@@ -290,6 +290,8 @@ def where_of(wanted: EpisodeFilter) -> tuple[str, list[object]]:
     if wanted.state is None:
         tests.append("state <> 'deleted'")
     tests += own_runs(wanted.split)
+    if wanted.failed:
+        tests.append("error IS NOT NULL")
     if not wanted.replays:
         tests.append("NOT (split = 'eval' AND left(id, 7) = 'replay-' AND strpos(tags, '\"replay\":') > 0)")
     if wanted.adapter is not None:
@@ -349,7 +351,13 @@ class EpisodeTable:
             shown = [rows[eid].public() for eid in found.eids]
             return EpisodePage(episodes=shown, next=found.next, searched_to=found.searched_to)
         eps, after = self._page(wanted)
-        return EpisodePage(episodes=[e.public() for e in eps], next=after)
+        total = self._total(wanted) if wanted.count else None
+        return EpisodePage(episodes=[e.public() for e in eps], next=after, total=total)
+
+    def _total(self, wanted: EpisodeFilter) -> int:
+        where, params = where_of(replace(wanted, cursor=None))
+        with self.db.read() as tx:
+            return int(tx.all(f"SELECT count(*) FROM t_episodes WHERE {where}", params)[0][0])
 
     def get(
         self, key: str | None, episode: str, *, tokens: bool = False, page: CallPage = EVERY_CALL

@@ -184,6 +184,7 @@ class LabelQueue:
         tests += [
             "state = 'done'",
             "calls > 0",
+            "error IS NULL",
             *own_runs(split),
             *([UNLABELLED] if second is None else []),
         ]
@@ -591,7 +592,7 @@ class BehaviourReport:
     ) -> c.Behaviour:
         """``key``: whose runs; None: all."""
         tests, params = given(("key = ?", key), ("split = ?", split), ("task = ?", task))
-        where = " AND ".join(["state = 'done'", "calls > 0", *own_runs(split), *tests])
+        where = " AND ".join(["state = 'done'", "calls > 0", "error IS NULL", *own_runs(split), *tests])
         of = f"SELECT task FROM t_episodes WHERE {where} AND adapter = ? AND task IS NOT NULL"
         common, names = f"{of} INTERSECT {of}", (*params, adapter, *params, base)
         newest = """SELECT adapter, eid, task FROM (SELECT adapter, eid, task, row_number() OVER

@@ -172,7 +172,11 @@ def counts(found: StoreCounts, missing: dict[str, int], orphans: int, now: float
     return {
         "groups": found.groups.states(),
         "batches": {state: batch.n for state, batch in found.batches.items()},
-        "episodes": totals((state, tally.n) for (state, split, _), tally in kept.episodes.items() if split != SIBLING),
+        "episodes": totals(
+            ("failed" if (state, apart) == ("done", "failed") else state, tally.n)
+            for (state, split, apart), tally in kept.episodes.items()
+            if split != SIBLING
+        ),
         "siblings": count_siblings(kept),
         "rewards": {source: tally.n for (source,), tally in kept.rewards.items()},
         "calls": int(sum(tally.x for (_, split, _), tally in kept.episodes.items() if split != SIBLING)),
@@ -502,7 +506,7 @@ def _orders(runs: Sequence[tuple[float, float, str]]) -> list[float]:
 
 def _lone(tx: Tx) -> int:
     """How many of the latest untagged runs begin with replies in their conversation, where each has one call."""
-    sql = f"""SELECT eid, calls, started FROM t_episodes WHERE untagged AND state = 'done'
+    sql = f"""SELECT eid, calls, started FROM t_episodes WHERE untagged AND state = 'done' AND error IS NULL
         ORDER BY ended DESC LIMIT {RECENT}"""
     latest = tx.all(sql)
     if len(latest) < LONE or any(calls != 1 for _, calls, _ in latest):
@@ -694,7 +698,7 @@ def funnel_counts(
         train_episodes=sum(t.n for (_, split, _), t in there.items() if split == "train"),
         open_episodes=sum(t.n for (state, _, _), t in there.items() if state == "open"),
         next_end=_next_end(figures, pace, now),
-        without_task=0 if rules.ungrouped else sum(t.n for (_, _, alone), t in there.items() if alone),
+        without_task=0 if rules.ungrouped else sum(t.n for (_, _, apart), t in there.items() if apart == "alone"),
         forming=_forming(found.groups, "train"),
         evaluating=_forming(found.groups, "eval"),
         judged=judged,

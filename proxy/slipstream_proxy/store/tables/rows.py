@@ -164,6 +164,8 @@ class EpisodeRow:
     """It is done because no call came, and goes on if one does after all."""
     chances: str | None = ""
     """The probability of each arm when it was assigned (``assignment.Assignment``)."""
+    error: str | None = None
+    """The run failed: in none of its calls the model said anything, and this is the latest one's error."""
 
     def row(self) -> Row:
         return tuple(getattr(self, name) for name in EPISODE_FIELDS)
@@ -353,7 +355,9 @@ class Changes:
     words: set[str] = field(default_factory=set)
     """Episodes that a user said something about."""
     late: set[str] = field(default_factory=set)
-    """Episodes whose first call of a trained model came after other calls."""
+    """Episodes whose first call of a trained model, or whose first token, came after other calls."""
+    turned: set[str] = field(default_factory=set)
+    """Episodes that failed with a call of this batch, or are no failed runs any more."""
     done: dict[str, None] = field(default_factory=dict)
     """Episodes that end, in the order in which they do, for the groups."""
     reopened: set[str] = field(default_factory=set)

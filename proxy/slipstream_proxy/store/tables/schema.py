@@ -17,7 +17,7 @@ from slipstream_proxy.store.tables.driver import Driver, StoreError, Tx
 from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, GroupRow, MemberRow, PinRow, RewardRow
 from slipstream_proxy.store.tables.tallies import drop_tallies
 
-VERSION = 6
+VERSION = 7
 
 SQL_TYPES = {str: "TEXT", float: "FLOAT8", int: "INTEGER", bool: "BOOLEAN", bytes: "BYTEA"}
 
@@ -117,7 +117,7 @@ DUCKDB_INDEXES = {
 VIEWS: dict[str, str] = {
     "episodes": """SELECT id, key, task, split, tags, model, adapter, arm, state, started,
         CASE WHEN ended IS NULL THEN NULL ELSE greatest(ended, last_end) END AS ended, calls, prompt_tokens,
-        completion_tokens, reward, grp AS group_id FROM t_episodes WHERE state <> 'deleted'""",
+        completion_tokens, reward, grp AS group_id, error FROM t_episodes WHERE state <> 'deleted'""",
     "rewards": """SELECT r.id, split_part(r.eid, '/', 2) AS episode, split_part(r.eid, '/', 1) AS key, r.call, r.name,
         r.source, r.value, r.reason, r.ts, e.adapter, r.seq FROM t_rewards r LEFT JOIN t_episodes e ON e.eid = r.eid""",
     "adapters": "SELECT name, model, version, state, created, decided, reason FROM t_adapters",
@@ -224,7 +224,19 @@ def _failures(tx: Tx) -> None:
     tx.run("UPDATE t_groups SET again = 0, kept = FALSE")
 
 
-MIGRATIONS: dict[int, Callable[[Tx], None]] = {1: _reasons, 2: _tree, 3: _tallies, 4: _cases, 5: _failures}
+def _failed_runs(tx: Tx) -> None:
+    """Version 7: a run in which the model never said anything has its error, and counts as no run."""
+    tx.run("ALTER TABLE t_episodes ADD COLUMN error TEXT")
+
+
+MIGRATIONS: dict[int, Callable[[Tx], None]] = {
+    1: _reasons,
+    2: _tree,
+    3: _tallies,
+    4: _cases,
+    5: _failures,
+    6: _failed_runs,
+}
 """From version n to n + 1."""
 
 
@@ -311,9 +323,12 @@ class DayTables:
             if archived is not None and count != archived:
                 return 0
             self._views(tx, days - {day})
-            tx.run(f"DROP TABLE {table}")
             tx.run("DELETE FROM t_days WHERE day = ?", (day,))
             drop_tallies(tx, table)
+            # an upstream's error may quote what it was asked, which goes with the calls
+            sql = "UPDATE t_episodes SET error = split_part(error, ':', 1) WHERE error IS NOT NULL AND eid IN"
+            tx.run(f"{sql} (SELECT DISTINCT eid FROM {table})")
+            tx.run(f"DROP TABLE {table}")
         self._days.discard(day)
         self.db.settle()
         return int(count)

@@ -49,8 +49,8 @@ def own_runs(split: str | None) -> list[str]:
     return [] if split else [OWN_RUNS]
 
 
-EPISODES = """SELECT 'episodes', state || chr(31) || split || chr(31) ||
-    CASE WHEN state = 'done' AND NOT grouped AND trained_calls > 0 THEN 'alone' ELSE '' END, count(*),
+EPISODES = """SELECT 'episodes', state || chr(31) || split || chr(31) || CASE WHEN error IS NOT NULL THEN 'failed'
+    WHEN state = 'done' AND NOT grouped AND trained_calls > 0 THEN 'alone' ELSE '' END, count(*),
     coalesce(sum(calls), 0), coalesce(sum(trained_calls), 0), NULL, NULL FROM t_episodes WHERE {which} GROUP BY 2"""
 SUCCESS = f"""SELECT 'success', model || chr(31) || adapter || chr(31) || split || chr(31) || arm, count(*),
     sum(reward), sum({SQUARE.format("reward")}), min(started), max(started) FROM t_episodes
@@ -61,14 +61,14 @@ SOURCES = f"""SELECT 'sources', r.source || chr(31) || e.adapter || chr(31) || e
     sum({SQUARE.format("r.value")}), NULL, NULL FROM (SELECT DISTINCT ON (eid, call, name, source) eid, source, value
     FROM t_rewards WHERE {{which}} ORDER BY eid, call, name, source, seq DESC) r
     JOIN (SELECT eid, adapter, split FROM t_episodes WHERE {{which}} AND state <> 'deleted' AND adapter IS NOT NULL
-    AND {OWN_RUNS}) e
+    AND error IS NULL AND {OWN_RUNS}) e
     ON e.eid = r.eid GROUP BY 2"""
 COUNTS = f"{EPISODES} UNION ALL {SUCCESS} UNION ALL {REWARDS} UNION ALL {SOURCES}"
 UNTRAINABLE = """SELECT coalesce(reason, 'unknown'), count(*) FROM {table}
     WHERE NOT trainable AND trained IS NOT NULL AND {which} GROUP BY 1"""
 
 
-EPISODE_ROWS = f"""SELECT eid, state, split, grouped, calls, trained_calls, model, adapter, arm, reward, started
+EPISODE_ROWS = f"""SELECT eid, state, split, grouped, calls, trained_calls, model, adapter, arm, reward, started, error
     FROM t_episodes WHERE eid {IN}"""
 REWARD_ROWS = f"""SELECT DISTINCT ON (eid, call, name, source) eid, call, name, source, value, seq,
     count(*) OVER (PARTITION BY eid, call, name, source) FROM t_rewards WHERE eid {IN}
@@ -88,6 +88,7 @@ class CountedEpisode(NamedTuple):
     arm: str
     reward: float | None
     started: float
+    error: str | None = None
 
 
 class CountedReward(NamedTuple):
@@ -145,7 +146,8 @@ class Tallied(NamedTuple):
     """What is kept, by the parts of its label."""
 
     episodes: dict[tuple[str, ...], KeptCount]
-    """By state, split, and ``alone`` for one that no group takes because it has no task."""
+    """By state, split, and ``failed`` for one in which the model never said anything, ``alone`` for one that no group
+    takes because it has no task."""
     success: dict[tuple[str, ...], KeptCount]
     """By model, adapter, split, arm."""
     rewards: dict[tuple[str, ...], KeptCount]
@@ -256,8 +258,8 @@ def count_rows(episodes: Sequence[CountedEpisode], rewards: Iterable[CountedRewa
     found: dict[tuple[str, str], list[tuple[float, float, float | None]]] = defaultdict(list)
     """(x, y, when it began) of each that counts."""
     for ep in episodes:
-        alone = "alone" if ep.state == "done" and not ep.grouped and (ep.trained_calls or 0) > 0 else ""
-        label = SEPARATOR.join((ep.state, ep.split, alone))
+        apart = "alone" if ep.state == "done" and not ep.grouped and (ep.trained_calls or 0) > 0 else ""
+        label = SEPARATOR.join((ep.state, ep.split, "failed" if ep.error is not None else apart))
         found["episodes", label].append((ep.calls or 0, ep.trained_calls or 0, None))
         if ep.reward is not None and ep.adapter is not None and ep.state != "deleted" and ep.split != Split.SIBLING:
             label = SEPARATOR.join((ep.model, ep.adapter, ep.split, ep.arm))
@@ -271,7 +273,7 @@ def count_rows(episodes: Sequence[CountedEpisode], rewards: Iterable[CountedRewa
         which = reward[:4]
         if which not in latest or latest[which].seq < reward.seq:
             latest[which] = reward
-    served = {ep.eid: ep for ep in episodes if ep.state != "deleted" and ep.adapter is not None}
+    served = {ep.eid: ep for ep in episodes if ep.state != "deleted" and ep.adapter is not None and ep.error is None}
     for reward in latest.values():
         if (by := served.get(reward.eid)) is not None:
             label = SEPARATOR.join((reward.source, str(by.adapter), by.split))

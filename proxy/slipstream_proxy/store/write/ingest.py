@@ -17,6 +17,7 @@ from slipstream.contract import SIBLING_TAG, Split, words_in
 from slipstream_proxy.log.records import CallHead, Mutation, mark_of
 from slipstream_proxy.store.conversation.call_rows import kind_of, left_out_reason, untrainable_reason
 from slipstream_proxy.store.conversation.calls import CallTable
+from slipstream_proxy.store.conversation.failures import note_call
 from slipstream_proxy.store.learning.adapters import PinTable
 from slipstream_proxy.store.learning.groups import Agent, GroupTable, Pace, alike_of, words_of
 from slipstream_proxy.store.learning.rewards import OutcomeLog, RewardTable
@@ -292,9 +293,12 @@ class Ingest:
         if row.number < ep.calls:
             self.calls.make_room(tx, ep, row, packed, changes.calls)
         changes.calls[schema.day_of(head.at)].append(row)
-        trained = ep.trained_calls
+        trained, failed = ep.trained_calls, ep.error is not None
+        note_call(ep, row)
+        if (ep.error is not None) is not failed:
+            changes.turned.add(eid)
         _note_adapter(ep, call, row)
-        if ep.calls and ep.trained_calls > trained == 0:
+        if ep.calls and (ep.trained_calls > trained == 0 or (failed and ep.error is None)):
             changes.late.add(eid)
         ep.calls += 1
         ep.prompt_tokens += packed.tokens[0]
@@ -349,8 +353,11 @@ class Ingest:
                 ended.append(ep)
             ep.idle = False
             changes.changed.add(eid)
-        full = self.groups.join(tx, ended, changes.now)
         eps = changes.eps
+        # of a run that had ended and failed, a call was answered after all
+        known = {ep.eid for ep in ended}
+        ended += [ep for eid in changes.turned - known if (ep := eps[eid]).state == "done" and ep.error is None]
+        full = self.groups.join(tx, ended, changes.now)
         tx.insert("t_episodes", [eps[eid].row() for eid in changes.new])
         changed = [tuple(getattr(eps[eid], f) for f in ("eid", *CHANGING)) for eid in changes.changed - changes.new]
         tx.update("t_episodes", ("eid",), CHANGING, changed)
@@ -358,6 +365,7 @@ class Ingest:
         self.pins.put(tx, changes.pins)
         begun = [(row, "") for row in changes.begun if row.eid in eps and eps[row.eid].split == "train"]
         self.outcomes.assigned(tx, begun)
+        self.outcomes.turn(tx, [eps[eid] for eid in changes.turned], changes.now)
         self.outcomes.note(
             tx, [eps[eid] for eid in changes.changed if eid in scored or eid in changes.done], changes.now
         )
@@ -377,13 +385,13 @@ class Ingest:
         missing = [eid for eid in changes.rewarded if eid not in changes.eps]
         changes.eps |= self.recall.known(tx, missing)
         orphans = self.memory.orphans
-        scored = {eid for eid in changes.rewarded if eid in changes.eps}
+        scored = {eid for eid in changes.rewarded | changes.turned if eid in changes.eps}
         scored |= changes.new if orphans is None else changes.new & orphans
         if orphans is not None:
             orphans -= changes.new
             orphans |= changes.rewarded - changes.eps.keys()
         for eid, reward in self.rewards.combined(tx, scored).items():
-            changes.eps[eid].reward = reward
+            changes.eps[eid].reward = None if changes.eps[eid].error is not None else reward
             changes.changed.add(eid)
         return scored
 
@@ -392,7 +400,10 @@ class Ingest:
         eps = {
             eid: ep
             for eid in (changes.words | changes.new).intersection(scored) | changes.late
-            if (ep := changes.eps[eid]).split == Split.TRAIN and ep.state != "deleted" and ep.trained_calls
+            if (ep := changes.eps[eid]).split == Split.TRAIN
+            and ep.state != "deleted"
+            and ep.trained_calls
+            and ep.error is None
         }
         if not eps:
             return

@@ -263,6 +263,7 @@ class JudgeQueue:
         """
         left = "SELECT id FROM t_groups WHERE state = 'forming' AND n < 2 AND created < ?"
         latest = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE state = 'done' AND NOT grouped AND calls > 0
+            AND error IS NULL
             AND (grp IS NULL OR grp IN ({left})) AND NOT EXISTS
             (SELECT 1 FROM t_groups w WHERE w.kind = 'window' AND w.single = t_episodes.eid)
             ORDER BY ended DESC, eid LIMIT {SINGLES}"""
@@ -303,7 +304,7 @@ class JudgeQueue:
     def _alike(self, tx: Tx, ep: EpisodeRow, names: Sequence[str]) -> list[EpisodeRow]:
         """The most recent scored episodes with the same system prompt and tools."""
         sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes e WHERE state = 'done' AND NOT grouped AND key = ?
-            AND model = ?
+            AND model = ? AND error IS NULL
             AND substr(alike, 1, {HASH}) = ? AND eid <> ? AND NOT {lacks_of("e.eid")} ORDER BY ended DESC,
                 eid LIMIT ?"""
         params = (ep.key, ep.model, likeness_of(ep.alike), ep.eid, list(names), len(names), self.rules.window)

@@ -57,6 +57,7 @@ from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import CallHead, Choice, Mutation, Parsed, mark_of
 from slipstream_proxy.store.conversation.call_rows import left_out_reason
 from slipstream_proxy.store.conversation.calls import CallTable
+from slipstream_proxy.store.conversation.failures import error_of_run
 from slipstream_proxy.store.learning.adapters import AdapterTable
 from slipstream_proxy.store.learning.groups import GroupTable, alike_of, group_of, line_of
 from slipstream_proxy.store.learning.rewards import RewardTable
@@ -65,6 +66,7 @@ from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.memory import Memory
 from slipstream_proxy.store.tables.rows import (
     BatchRow,
+    CallRow,
     Changes,
     EpisodeRow,
     GroupRow,
@@ -174,7 +176,7 @@ class CaseTable:
 
     def labelled(self, model: str, without: str, most: int) -> list[Name]:
         """(key, id) of a model's ended episodes that people rewarded, newest first. ``without``: a set."""
-        sql = """SELECT e.eid FROM t_episodes e WHERE e.model = ? AND e.state = 'done' AND e.eid IN (
+        sql = """SELECT e.eid FROM t_episodes e WHERE e.model = ? AND e.state = 'done' AND e.error IS NULL AND e.eid IN (
             SELECT eid FROM t_rewards WHERE source = 'human') AND e.eid NOT IN (
             SELECT eid FROM t_cases WHERE name = ? AND gone IS NULL) ORDER BY e.started DESC LIMIT ?"""
         with self.db.read() as tx:
@@ -399,8 +401,9 @@ class EpisodeRestore:
         changes.eps[eid] = ep
         changes.new.add(eid)
         changes.changed.add(eid)
-        for call in detail.call_list:  # each is put together when it is its turn: a long run's prompts fill a memory
-            self._call(tx, changes, ep, record_of(run.whole(call), detail), call)
+        # each is put together when it is its turn: a long run's prompts fill a memory
+        rows = [self._call(tx, changes, ep, record_of(run.whole(call), detail), call) for call in detail.call_list]
+        ep.error = error_of_run(rows) if rows and len(rows) >= detail.calls else detail.error
         self.memory.calls.add(c.id for c in detail.call_list)
         changes.rewards += [RewardRow.of(f"{item.id}/{i}", eid, r, r.at) for i, r in enumerate(detail.rewards)]
         changes.rewarded |= {eid} if detail.rewards else set()
@@ -409,17 +412,17 @@ class EpisodeRestore:
         self._regroup(changes, lineage, ep, detail, item.at)
         changes.now = max(changes.now, item.at)
 
-    def _call(self, tx: Tx, changes: Changes, ep: EpisodeRow, record: RecordedCall, call: CallRecord) -> None:
+    def _call(self, tx: Tx, changes: Changes, ep: EpisodeRow, record: RecordedCall, call: CallRecord) -> CallRow:
         row, _ = self.calls.append(tx, ep, record, call.number, changes.calls, new=True)
-        changes.calls[schema.day_of(call.at)].append(
-            row._replace(
-                trainable=call.trainable,
-                reason=clean(call.untrainable_reason),
-                prompt_tokens=call.prompt_tokens,
-                completion_tokens=call.completion_tokens,
-                extends=call.extends if "extends" in call.model_fields_set else row.extends,
-            )
+        row = row._replace(
+            trainable=call.trainable,
+            reason=clean(call.untrainable_reason),
+            prompt_tokens=call.prompt_tokens,
+            completion_tokens=call.completion_tokens,
+            extends=call.extends if "extends" in call.model_fields_set else row.extends,
         )
+        changes.calls[schema.day_of(call.at)].append(row)
+        return row
 
     def _regroup(self, changes: Changes, lineage: _Lineage, ep: EpisodeRow, detail: EpisodeDetail, now: float) -> None:
         """Back into its group, which forms again as its episodes come. One that has trained never trains again."""

@@ -4,16 +4,43 @@ import argparse
 import json
 import shutil
 import textwrap
+import time
+from collections import Counter
 from typing import Any
 
 from pydantic import JsonValue
 
-from slipstream.cli.common import MOMENT, add_client, connect, finite, number, step_line, table, tell, when
-from slipstream.contract import WORDS, CallRecord, EpisodeDetail, Reward, Split, words_in
+from slipstream.cli.common import (
+    MOMENT,
+    add_client,
+    age,
+    connect,
+    finite,
+    number,
+    step_line,
+    table,
+    task_text,
+    tell,
+    when,
+)
+from slipstream.client import Client
+from slipstream.contract import WORDS, CallRecord, Episode, EpisodeDetail, EpisodePage, Reward, Split, words_in
 from slipstream.errors import ConfigError
 from slipstream.shared.moments import parse_moment
 
-FILTERS = ("task", "split", "adapter", "state", "model", "reward_min", "reward_max", "since", "until", "kind")
+FILTERS = (
+    "task",
+    "split",
+    "adapter",
+    "state",
+    "model",
+    "reward_min",
+    "reward_max",
+    "since",
+    "until",
+    "kind",
+    "outcome",
+)
 MOMENTS = ("since", "until")
 LONG = 2000
 """Characters of one message that are shown."""
@@ -77,7 +104,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_filters(parser)
     parser.add_argument("id", nargs="?", help="show this episode with its calls")
     parser.add_argument("--delete", action="store_true", help="forget it: delete its text and tokens")
-    parser.add_argument("--limit", type=int, default=30)
+    parser.add_argument("--limit", type=int, default=30, metavar="N", help="show the newest N (default 30)")
+    parser.add_argument("--all", action="store_true", help="show all of them")
 
 
 def said(message: JsonValue) -> list[str]:
@@ -146,8 +174,11 @@ def _feedback(said: Reward, numbers: dict[str, int], changed: str) -> list[str]:
 
 def describe(episode: EpisodeDetail) -> str:
     """A page for a terminal: who, rewards, and the conversation call by call."""
-    about = f"task {episode.task or '-'}  {episode.split}  {episode.state}  adapter {episode.adapter or '-'}"
+    task = task_text(episode.task, episode.tags)
+    about = f"task {task}  {episode.split}  {outcome_of(episode)}  adapter {episode.adapter or '-'}"
     lines = [f"episode {episode.id}  {about}"]
+    if episode.error is not None:
+        lines.append(f"  failed, and counts in no mean, group or trial: {episode.error}")
     numbers = {call.id: call.number for call in episode.call_list}
     for r in episode.rewards:
         if words_in(r.name, r.meta):
@@ -191,10 +222,59 @@ def run(args: argparse.Namespace) -> int:
             episode = client.episode(args.id)
             print(episode.model_dump_json(indent=2) if args.json else describe(episode))
             return 0
-        page = client.episodes(limit=args.limit, **filters(args))
+        page = _listed(client, args)
+    return tell(args, page, listing(page, time.time()), indent=2)
+
+
+PAGE = 1000
+"""Episodes that are asked for at once."""
+SHRINK = {"task": 12, "adapter": 8, "episode": 20}
+
+
+def _listed(client: Client, args: argparse.Namespace) -> EpisodePage:
+    wanted, most = filters(args), None if args.all else args.limit
+    page = client.episodes(limit=min(PAGE, most or PAGE), count=1, **wanted)
+    found, after = list(page.episodes), page.next
+    while after is not None and (most is None or len(found) < most):
+        more = client.episodes(limit=min(PAGE, PAGE if most is None else most - len(found)), cursor=after, **wanted)
+        found += more.episodes
+        after = more.next
+    return page.model_copy(update={"episodes": found, "next": after})
+
+
+def role_of(e: Episode) -> str:
+    """What a run is for, or which adapter it was given and why."""
+    return "held-out" if e.split == Split.EVAL else "no adapter" if e.adapter is None else e.arm
+
+
+def outcome_of(e: Episode) -> str:
+    return "failed" if e.error is not None else str(e.state)
+
+
+def listing(page: EpisodePage, now: float) -> str:
+    """A table for a terminal, how many it leaves out, and why runs failed."""
+    header = ("episode", "task", "adapter", "arm", "outcome", "reward", "age")
     rows = [
-        (e.id, e.task or "-", e.split, e.state, e.adapter or "-", e.arm, e.calls, number(e.reward), when(e.started))
+        (
+            e.id,
+            task_text(e.task, e.tags),
+            e.adapter or "-",
+            role_of(e),
+            outcome_of(e),
+            number(e.reward),
+            age(e.started, now),
+        )
         for e in page.episodes
     ]
-    header = ("episode", "task", "split", "state", "adapter", "arm", "calls", "reward", "started")
-    return tell(args, page, table(header, rows), indent=2)
+    lines = [table(header, rows, SHRINK)]
+    errors = Counter(e.error for e in page.episodes if e.error is not None)
+    lines += [f"{n} failed, and count in no mean: {error}" for error, n in errors.most_common(SHOWN_ERRORS)]
+    if len(errors) > SHOWN_ERRORS:
+        lines.append(f"{len(errors) - SHOWN_ERRORS} other errors: `slipstream episodes --where outcome=failed --json`")
+    if page.next is not None:
+        total = "more" if page.total is None else f"{page.total:,}"
+        lines.append(f"{len(rows):,} of {total}, --all")
+    return "\n".join(lines)
+
+
+SHOWN_ERRORS = 5

@@ -156,3 +156,22 @@ def test_a_version_that_hangs_is_taken_back_for_its_timeouts_alone():
 def test_where_few_runs_have_a_reward_lacking_one_says_nothing():
     trial, _ = play(math.inf, 0.8, rewarded=0.1)
     assert trial.deadline.sparse and trial.worse.wealth < 100.0
+
+
+def test_a_run_that_failed_is_waited_for_no_more_and_counts_as_nothing():
+    line = AssignmentLine(known(10.0))
+    line.assign(1, "a", 0.0, outcome(1), compared=True)
+    line.assign(2, "b", 1.0, outcome(0), compared=True)
+    line.assign(3, "c", 1.0, outcome(0, chances=""), compared=False)
+    line.end(4, "b", 9.0, outcome(0, 1.0), compared=True)
+    assert line.take(9.0, -1) is None
+    line.drop("a")
+    line.drop("c")
+    taken = line.take(9.0, -1)
+    assert taken is not None and (taken.version, taken.reward, taken.finished) == (0, 1.0, True)
+    assert line.take(9_999.0, -1) is None
+    assert line.deadline.n == known(10.0).n  # nor does it teach how long runs take
+    line.assign(5, "a", 20.0, outcome(1), compared=True)  # the model answered after all
+    line.end(6, "a", 25.0, outcome(1, 0.5), compared=True)
+    again = line.take(25.0, -1)
+    assert again is not None and (again.reward, again.seconds) == (0.5, 5.0)

@@ -252,6 +252,24 @@ async def test_find_by_what_was_said_and_by_tag(plane):
     assert '"id":"a"' in text.replace(" ", "") and '"id":"b"' not in text.replace(" ", "")
 
 
+async def test_failed_runs_are_found_and_counted_by_themselves(plane):
+    for name in ("bad", "worse"):
+        refusal = {"choices": [], "error": {"message": "no tools"}}
+        await plane.call(name, status=400, outcome="error", answer=refusal, done=True)
+    await plane.call("good", done=True)
+    for name in ("bad", "worse", "good"):
+        await plane.seen(name)
+    await plane.ask("POST", "/episodes/bad/rewards", {"value": 1.0})
+    assert await _ids(plane, outcome="failed") == await _ids(plane, outcome="error") == ["worse", "bad"]
+    assert await _ids(plane, outcome="ok") == ["good"]
+    status, page = await plane.ask("GET", "/episodes", params={"outcome": "failed", "limit": "1", "count": "1"})
+    assert (status, page["total"], page["episodes"][0]["error"]) == (200, 2, "400: no tools")
+    assert (await plane.ask("GET", "/episodes", params={"limit": "1"}))[1]["total"] is None
+    assert (await plane.ask("GET", "/status"))[1]["episodes"] == {"done": 1, "failed": 2}
+    bad = (await plane.ask("GET", "/episodes/bad"))[1]
+    assert (bad["error"], bad["reward"], bad["rewards"][0]["value"]) == ("400: no tools", None, 1.0)
+
+
 async def test_a_wrong_filter_names_itself(plane):
     for params, field in (
         ({"reward_min": "x"}, "reward_min"),

@@ -72,8 +72,8 @@ class FilterQuery(Query):
         description='Words, and "phrases" in quotes, that stand in its messages, id, task or tags, all of them, in any '
         "case; or the id of one of its calls.",
     )
-    outcome: Literal["ok", "aborted", "error", "superseded"] | None = Field(
-        None, description="One of its calls has it."
+    outcome: Literal["ok", "aborted", "error", "superseded", "failed"] | None = Field(
+        None, description="One of its calls has it. `failed`: in none of its calls the model said anything."
     )
     trainable: bool | None = Field(None, description="Whether one of its calls can be trained on.")
     kind: Annotated[str, Field(pattern="^[A-Za-z0-9._-]{1,128}$")] | None = Field(
@@ -83,13 +83,14 @@ class FilterQuery(Query):
     )
 
 
-PLAIN = set(FilterQuery.model_fields) - {"key", "state", "tag"}
+PLAIN = set(FilterQuery.model_fields) - {"key", "state", "tag", "outcome"}
 """Filters that the store has under the same name."""
 
 
 class EpisodesQuery(FilterQuery):
     cursor: Cursor | None = Field(None, description="`next` of the page before.")
     limit: int = Field(50, ge=1, le=1000)
+    count: bool = Field(False, description="Say in `total` how many there are on all pages.")
     patience: float = Field(
         1.0,
         ge=0,
@@ -156,6 +157,8 @@ def wanted(ctx: Ctx, query: FilterQuery, **more: Any) -> EpisodeFilter:
         tags=tags | ({name: value} if value else {}),
         tagged=[name] if name and not value else [],
         replays="replay" in (name, *tags),
+        failed=query.outcome == "failed",
+        outcome=None if query.outcome == "failed" else query.outcome,
         **query.model_dump(include=PLAIN),
         **more,
     )
@@ -168,7 +171,7 @@ ROUTES = Routes()
 async def list_episodes(ctx: Ctx) -> web.StreamResponse:
     """List and filter episodes, newest first. Runs of a replay are shown where their tag ``replay`` is asked for."""
     q: EpisodesQuery = ctx.query
-    which = wanted(ctx, q, cursor=q.cursor, limit=q.limit, patience=q.patience)
+    which = wanted(ctx, q, cursor=q.cursor, limit=q.limit, count=q.count, patience=q.patience)
     return await paged(ctx, ctx.deps.store.episodes.page, which)
 
 
