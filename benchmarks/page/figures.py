@@ -122,7 +122,7 @@ class Compared:
         self.seen.see("now, card steps", cards["steps"].split("last")[0], float(steps))
         headline = await self.page.js("document.querySelector('.headline')?.innerText ?? ''")
         if found := re.match(
-            r"held-out ([\d.]+) → ([\d.]+) ± [\d.]+ since .*?, (\d+) versions?, (\d+) taken back", headline
+            r"held-out ([\d.]+) → ([\d.]+) \(.*?\) (?:since|in) .*?, (\d+) versions?, (\d+) taken back", headline
         ):
             query = "SELECT avg(reward) FROM t_episodes WHERE split = 'eval' AND state <> 'deleted' AND adapter = ?"
             live = self.one("SELECT name FROM t_adapters WHERE state = 'live'")

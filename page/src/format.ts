@@ -65,7 +65,7 @@ export function number(value: number | null | undefined, digits = 3): string {
   return value.toLocaleString("en", { maximumSignificantDigits: Math.max(digits, Math.floor(size).toString().length) });
 }
 
-/** A mean or share with what it may truly be: `0.891 (0.85 to 0.93)`. */
+/** A mean or share with its 95 % interval: `0.891 (0.85 to 0.93)`. */
 export function between(value: number, low: number, high: number): string {
   return `${fixed(value)} (${fixed(low, 2)} to ${fixed(high, 2)})`;
 }

@@ -46,7 +46,7 @@ export function Behaviour({ adapter }: { adapter: Adapter }): JSX.Element {
         <>
           <p class="small soft">
             {data.tasks ? `Over the ${plural(data.tasks, "task")} that both have.` : "They have no task in common, so other tasks may make the difference."}{" "}
-            At most the newest {data.latest} runs of each. Behind each mean is what it may truly be (95 %).
+            At most the newest {data.latest} runs of each. In brackets: 95 % interval.
           </p>
           {data.pairs.length ? (
             <p class="small" id="pairs">

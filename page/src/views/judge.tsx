@@ -11,7 +11,7 @@ function agreement(a: Agreement): { value: string; note: string } {
   const over = `over ${plural(a.pairs, "episode")}`;
   if (a.value === null) return { value: "–", note: `${over}: too few, or one side scored all the same` };
   if (a.pairs < 4) return { value: number(a.value), note: `${over}: too few to say how sure that is` };
-  return { value: number(a.value), note: `${over}; 95 %: ${spanOf(a.value, a.pairs).map((v) => fixed(v, 2)).join(" to ")}` };
+  return { value: number(a.value), note: `${over}; 95 % interval: ${spanOf(a.value, a.pairs).map((v) => fixed(v, 2)).join(" to ")}` };
 }
 
 /** Between which a correlation over n episodes lies (Fisher's z; at ±1 by one pair that differs). */

@@ -64,7 +64,7 @@ export function Tasks({ place }: { place: Place }): JSX.Element {
       </div>
       <p class="small soft">
         {data
-          ? `${plural(rows.length, "task")}. Now: the latest ${data.latest} runs of a task with any version. Behind each mean is what it may truly be (95 %).${data.left_out ? ` ${plural(data.left_out, "task")} that do better are left out.` : ""}`
+          ? `${plural(rows.length, "task")}. Now: the latest ${data.latest} runs of a task with any version. In brackets: 95 % interval.${data.left_out ? ` ${plural(data.left_out, "task")} that do better are left out.` : ""}`
           : "…"}
       </p>
       {data && !rows.length ? <div class="empty"><p>No run that has a task has a reward{find || split ? " and fits" : " yet"}.</p></div> : null}

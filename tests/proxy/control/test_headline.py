@@ -36,7 +36,7 @@ def test_it_is_better_and_how_sure():
     rows = [row("m", 400, 0.25), row("m@22", 400, 0.89, std=0.2), row("m", 900, 0.5, "train")]
     said = headline("m", "m@22", rows, versions(22, v7="rolled_back"), NOW)
     assert said == (
-        "held-out 0.25 → 0.89 ± 0.02 since Monday, 22 versions, 1 taken back (better by 0.60 to 0.68, 95% sure at this look)"
+        "held-out 0.25 → 0.89 (0.87 to 0.91) since Monday, 22 versions, 1 taken back: better by 0.60 to 0.68 (95 % intervals)"
     )
 
 
@@ -45,13 +45,13 @@ def test_versions_that_are_made_anew_were_taken_back():
     for name in ("m@2", "m@3"):
         found[name] = found[name].model_copy(update={"anew": True})
     said = headline("m", "m", [row("m", 400, 0.25)], found, NOW)
-    assert said is not None and said.startswith("held-out 0.25 ± 0.04 with m, 4 versions, 2 taken back")
+    assert said is not None and said.startswith("held-out 0.25 (0.21 to 0.29) with m, 4 versions, 2 taken back")
 
 
 def test_few_runs_are_not_sure_though_all_went_well():
     rows = [row("m", 3, 1 / 3), row("m@1", 3, 1.0, std=0.0)]
     said = headline("m", "m@1", rows, versions(1), NOW)
-    assert "1 version, 0 taken back (not sure yet" in said and "± 0.00" not in said
+    assert "1.00 (0.44 to 1.00) since" in said and "1 version, 0 taken back: not sure yet" in said
 
 
 def test_without_held_out_runs_it_says_what_it_speaks_of():
@@ -60,15 +60,49 @@ def test_without_held_out_runs_it_says_what_it_speaks_of():
     assert "worse by" in headline("m", "m@2", rows, versions(2), NOW)
     assert headline("m", "m@2", [rows[1]], versions(2), NOW).endswith("nothing to compare it with yet")
     assert headline("m", "m", [], {}, NOW) is None
-    assert headline("m", "m", [rows[0]], {}, NOW) == "training runs 0.80 ± 0.10 with m, 0 versions, 0 taken back"
+    assert headline("m", "m", [rows[0]], {}, NOW) == (
+        "training runs 0.80 (0.68 to 0.88) with m, 0 versions, 0 taken back (95 % interval)"
+    )
 
 
 def test_a_version_without_runs_of_its_own_does_not_hide_what_earlier_ones_showed():
     rows = [row("m", 400, 0.25), row("m@21", 400, 0.89, std=0.2)]
     said = headline("m", "m@22", rows, versions(22, v20="rolled_back"), NOW)
-    assert said is not None and "0.25 → 0.89 ± 0.02 with m@21 (m@22 has no held-out run yet) since Monday" in said
+    assert (
+        said is not None and "0.25 → 0.89 (0.87 to 0.91) with m@21 (m@22 has no held-out run yet) since Monday" in said
+    )
     said = headline("m", "m@22", [row("m@21", 40, 0.5), row("m@22", 40, 0.5)], versions(22), NOW)
     assert said is not None and "nothing to compare" not in said
+
+
+def test_one_run_of_reward_1_may_be_of_a_model_that_fails_four_in_five():
+    said = headline("m", "m", [row("m", 1, 1.0, std=0.0)], {}, NOW)
+    assert said == "held-out 1.00 (0.21 to 1.00) with m, 0 versions, 0 taken back (95 % interval)"
+
+
+def test_the_base_models_held_out_runs_count_though_no_version_has_any():
+    rows = [row("m", 40, 0.25), row("m", 60, 0.3, "train"), row("m@1", 60, 0.9, "train", std=0.3)]
+    said = headline("m", "m@1", rows, versions(1), NOW)
+    assert said is not None
+    assert said.startswith("held-out 0.25 (0.12 to 0.38) with m alone; training runs 0.30 → 0.90 (")
+    assert "no held-out" not in said
+
+
+@pytest.mark.parametrize(
+    ("age", "told"),
+    [
+        (240, "in 240 s"),
+        (4000, "in 67 min"),
+        (20 * 3600, "in 20 h"),
+        (2 * 86_400, "since Monday"),
+        (9e5, "since 15 Nov 2026"),
+    ],
+)
+def test_a_start_of_today_is_told_by_its_age(age, told):
+    found = versions(1)
+    found["m@1"] = found["m@1"].model_copy(update={"created": NOW - age})
+    said = headline("m", "m@1", [row("m", 40, 0.25), row("m@1", 40, 0.9)], found, NOW)
+    assert said is not None and f") {told}, 1 version" in said
 
 
 @pytest.mark.parametrize("rewards", [(0, 1), (1, 2, 3, 4, 5), (-10, -5, 0), (0, 100), (-3, 0.5, 7)], ids=str)

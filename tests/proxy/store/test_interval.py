@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slipstream_proxy.store.read.curves import difference, mean_interval, wilson
+from slipstream.shared.intervals import difference, mean_interval, reward_bounds, student, wilson
 
 
 @pytest.mark.parametrize("n", [3, 11, 40, 400])
@@ -35,3 +35,20 @@ def test_a_difference_is_as_unsure_as_both():
     d, low, high = difference((0.25, *wilson(0.25, 40)), (0.9, *wilson(0.9, 40)))
     assert d == pytest.approx(0.65) and 0.4 < low < d < high < 0.85
     assert difference((0.5, *wilson(0.5, 6)), (0.8, *wilson(0.8, 5)))[1] < 0
+
+
+def test_of_many_rewards_of_many_values_it_is_students():
+    table = {30: 2.045230, 40: 2.022691, 100: 1.984217, 1001: 1.962339}
+    for n, errors in table.items():
+        assert student(n) == pytest.approx(errors, rel=1e-4)
+        low, high = mean_interval(0.5, 0.2, n, 0.0, 1.0)
+        assert high - 0.5 == pytest.approx(errors * 0.2 / n**0.5, rel=1e-4) == 0.5 - low
+
+
+@pytest.mark.parametrize("seen", [(0.2, 0.7), (-1.0, 0.0), (1.0, 5.0)])
+def test_it_never_leaves_what_rewards_can_be(seen):
+    bounds = reward_bounds(*seen)
+    for n in (1, 2, 29, 30, 400):
+        for mean in (bounds[0], seen[0], seen[1], bounds[1]):
+            low, high = mean_interval(mean, 0.3 * (n > 1), n, *bounds)
+            assert bounds[0] <= low <= mean <= high <= bounds[1] and low < high

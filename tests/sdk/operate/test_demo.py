@@ -20,7 +20,7 @@ def test_each_task_has_a_folder_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_reward_is_told_with_its_error_and_count() -> None:
-    assert _told(RewardSample([0.0, 1.0])) == "0.500 ± 0.500 (2 episodes)"
+    assert _told(RewardSample([0.0, 1.0])) == "0.50 (0.09 to 0.91) of 2 episodes"
 
 
 def test_the_figures_are_kept_beside_the_picture(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ async def test_a_whole_run_without_a_trainer(tmp_path: Path) -> None:
     assert summary["episodes"] >= 8
     assert summary["recorded"] >= summary["calls"] == summary["episodes"] + 24
     assert "no step in 3 s" in told
-    assert "held-out reward of the base model: 0.000 ± 0.000 (12 episodes); a scripted expert has 1.000" in told
+    assert "held-out reward of the base model: 0.00 (0.00 to 0.24) of 12 episodes; a scripted expert has 1.000" in told
     kept = json.loads((options.folder / "curve.json").read_text())["curve"]
     (version,) = kept["versions"]
     assert version["version"] == 0

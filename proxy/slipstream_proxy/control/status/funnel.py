@@ -23,6 +23,7 @@ from slipstream.engines import ENGINES, OWN
 from slipstream.engines.engine import NEUTRAL, EngineSampling, NoAdapters
 from slipstream.settings.judge import NO_QUOTA, RESTORE_QUOTA
 from slipstream.shared.hub import quantised_as
+from slipstream.shared.intervals import mean_interval, reward_bounds, told
 from slipstream.shared.processes.remedies import remedy
 from slipstream_proxy.control.engines.pool import AdapterOutage
 from slipstream_proxy.control.observe.boards import ScheduleState
@@ -311,14 +312,15 @@ def flat_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLin
         return
     for model in sorted({version.model for version in counts.standing}):
         own = [version for version in counts.standing if version.model == model]
-        base, newest = _pooled([v for v in own if not v.version]), _pooled(_newest(own))
+        seen = min(counts.worst or 0.0, 0.0), max(counts.best or 1.0, 1.0)
+        base, newest = _pooled([v for v in own if not v.version], seen), _pooled(_newest(own), seen)
         if base is None or newest is None or (counts.best is not None and math.isclose(base.mean, counts.best)):
             continue
         if newest.mean - base.mean > 2.0 * math.hypot(base.error, newest.error):
             continue
         text = (
             f"reward is flat after {plural(counts.trained, 'step', 'steps')}: the base model of {model} has {base}, "
-            f"the newest versions {newest}"
+            f"the newest versions {newest} (95 % intervals)"
         )
         fix = (
             "see whether the reward tells good runs from bad ones (`slipstream episodes`), whether most calls train "
@@ -332,9 +334,13 @@ class _Pool(NamedTuple):
     mean: float
     error: float
     """Standard error of the mean."""
+    bounds: tuple[float, float]
+    """Between which rewards lie."""
 
     def __str__(self) -> str:
-        return f"{self.mean:.3f} ± {self.error:.3f} (n = {self.n})"
+        """With its 95 % interval, as everywhere."""
+        low, high = mean_interval(self.mean, self.error * math.sqrt(self.n), self.n, *self.bounds)
+        return f"{told(self.mean, low, high)} in {self.n} runs"
 
 
 def _newest(versions: Sequence[AdapterReward]) -> list[AdapterReward]:
@@ -349,14 +355,14 @@ def _newest(versions: Sequence[AdapterReward]) -> list[AdapterReward]:
     return taken
 
 
-def _pooled(versions: Sequence[AdapterReward]) -> _Pool | None:
-    """None: too few episodes to tell."""
+def _pooled(versions: Sequence[AdapterReward], seen: tuple[float, float]) -> _Pool | None:
+    """``seen``: the lowest and the highest reward. None: too few episodes to tell."""
     n = sum(v.n for v in versions)
     if n < FLAT_LEAST:
         return None
     mean = sum(v.n * v.mean for v in versions) / n
     spread = sum(v.n * (v.variance + (v.mean - mean) ** 2) for v in versions) / n
-    return _Pool(n, mean, math.sqrt(spread / n))
+    return _Pool(n, mean, math.sqrt(spread / n), reward_bounds(*seen))
 
 
 def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:
@@ -867,7 +873,10 @@ def _ready(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
     elif ready:
         text = f"{plural(teaching, 'group is', 'groups are')} ready: {_then(counts, around)}"
         if flat := ready - teaching:
-            text += f"; {plural(flat, 'more has', 'more have')} runs that do not differ in reward, which teach nothing"
+            text += (
+                f"; {plural(flat, 'more teaches', 'more teach')} nothing: all {'its' if flat == 1 else 'their'} runs "
+            )
+            text += "got the same reward"
         yield FunnelLine(stage="ready", cause="ready", count=teaching, text=text)
     elif not (counts.leased or counts.again.left or words):
         text = f"0 groups complete and scored, {need} needed for a step"

@@ -16,6 +16,7 @@ from slipstream import contract as c
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterState
 from slipstream.engines.engine import NEUTRAL, EngineSampling
+from slipstream.shared.intervals import difference, mean_interval, reward_bounds, told
 from slipstream.shared.processes.sidecars import StackReport, read_stack, sentence, starts_again
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.engines.pool import EngineReplica
@@ -29,14 +30,14 @@ from slipstream_proxy.data.engines.models import ModelMap
 from slipstream_proxy.data.observe.losses import read_losses
 from slipstream_proxy.data.observe.metrics import read_turned_away, read_uncaptured
 from slipstream_proxy.json_types import JsonObject
-from slipstream_proxy.store.read.curves import difference, mean_interval
 from slipstream_proxy.store.read.status import FunnelCounts, span
 
 Measured = tuple[float, float, float, int]
 """Mean reward, its interval's ends, runs."""
 STILL = 60.0
 """Seconds after which a trainer that has a batch and computes nothing hangs."""
-DAYS = 6 * 86_400.0
+DAY = 86_400.0
+DAYS = 6 * DAY
 """A version younger than that is dated by its weekday."""
 
 
@@ -56,7 +57,11 @@ def headline(
     back = {a.name for a in made if a.state == AdapterState.ROLLED_BACK or (a.anew and a.state == AdapterState.RETIRED)}
     count = f"{len(made)} version{'' if len(made) == 1 else 's'}, {len(back)} taken back"
     good = sorted((a for a in made if a.name not in back), key=lambda a: -a.version)
-    for split, name in (("eval", "held-out"), ("train", "no held-out runs; training runs")):
+    held_out = _measured(mine, base, "eval", bounds)
+    name_of_others = "no held-out runs; training runs"
+    if held_out is not None:
+        name_of_others = f"held-out {told(*held_out[:3])} with {base} alone; training runs"
+    for split, name in (("eval", "held-out"), ("train", name_of_others)):
         names = [live, *(a.name for a in good if a.name != live)] if live != base else []
         kind = "held-out" if split == "eval" else "rewarded"
         newest = next(((a, m) for a in names if (m := _measured(mine, a, split, bounds)) is not None), None)
@@ -65,19 +70,18 @@ def headline(
             of, found = newest[0], {base: first, live: newest[1]}
             d, low, high = difference(found[base][:3], found[live][:3])
             sure = f"better by {low:.2f} to {high:.2f}" if low > 0 else f"worse by {-high:.2f} to {-low:.2f}"
-            sure += ", 95% sure at this look"
             if low <= 0 <= high:
                 sure = f"not sure yet: the difference is {d:+.2f}, between {low:+.2f} and {high:+.2f}"
             since = min(a.created for a in made) if made else now
-            after = f"{found[live][0]:.2f} ± {(found[live][2] - found[live][1]) / 2:.2f}"
+            after = told(*found[live][:3])
             after += "" if of == live else f" with {of} ({live} has no {kind} run yet)"
-            return f"{name} {found[base][0]:.2f} → {after} since {_day(since, now)}, {count} ({sure})"
+            return f"{name} {found[base][0]:.2f} → {after} {_since(since, now)}, {count}: {sure} (95 % intervals)"
     for split, name in (("eval", "held-out"), ("train", "training runs")):
         for adapter in (live, base):
             if (one := _measured(mine, adapter, split, bounds)) is not None:
-                said = f"{name} {one[0]:.2f} ± {(one[2] - one[1]) / 2:.2f} with {adapter}"
+                said = f"{name} {told(*one[:3])} with {adapter}, {count} (95 % interval)"
                 alone = made and not any(_measured(mine, a.name, split, bounds) for a in made if a.name != adapter)
-                return f"{said}, {count}" + (": nothing to compare it with yet" if alone else "")
+                return said + (": nothing to compare it with yet" if alone else "")
     return None
 
 
@@ -89,14 +93,15 @@ def _measured(rows: list[JsonObject], adapter: str, split: str, bounds: tuple[fl
     mean = sum(float(r["mean"]) * int(r["episodes"]) for r in mine) / n
     spread = sum((int(r["episodes"]) - 1) * float(r["std"]) ** 2 for r in mine)
     spread += sum(int(r["episodes"]) * (float(r["mean"]) - mean) ** 2 for r in mine)
-    lowest, highest = min(bounds[0], mean), max(bounds[1], mean)
-    if lowest >= 0.0 and highest <= 1.0:
-        lowest, highest = 0.0, 1.0
+    lowest, highest = reward_bounds(min(bounds[0], mean), max(bounds[1], mean))
     return mean, *mean_interval(mean, (spread / max(1, n - 1)) ** 0.5, n, lowest, highest), n
 
 
-def _day(at: float, now: float) -> str:
-    return time.strftime("%A" if now - at < DAYS else "%d %b %Y", time.localtime(at))
+def _since(at: float, now: float) -> str:
+    """Of a moment of the last day its age: its weekday's name would say nothing."""
+    if now - at < DAY:
+        return f"in {span(max(0.0, now - at))}"
+    return time.strftime("since %A" if now - at < DAYS else "since %d %b %Y", time.localtime(at))
 
 
 def sampling_of(engines: Sequence[EngineReplica], config: Config) -> EngineSampling | None:

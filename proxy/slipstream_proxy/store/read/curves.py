@@ -13,52 +13,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from slipstream.contract import CostLine, CostTable, Learning, LearningPoint
+from slipstream.shared.intervals import mean_interval, reward_bounds, wilson
 from slipstream_proxy.log.records import IMPORTED
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx, equal, given
 from slipstream_proxy.store.tables.rows import dump, load
 from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import own_runs
-
-Z = 1.959964
-"""Standard errors on each side of a mean that hold the true one in 95 of 100 cases."""
-FEW = 30
-"""Runs below which a spread says too little of itself."""
-NEAR = 5
-"""Runs' worth of reward from a bound below which the mean's errors lean to one side."""
-
-
-def wilson(share: float, n: int) -> tuple[float, float]:
-    """Wilson's interval of a share, ``n`` at least 1: never outside 0 to 1, and never a point."""
-    z2 = Z * Z
-    middle, half = share + z2 / (2 * n), Z * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    low, high = (middle - half) / (1 + z2 / n), (middle + half) / (1 + z2 / n)
-    return max(0.0, low), min(1.0, high)
-
-
-def mean_interval(mean: float, std: float, n: int, lowest: float, highest: float) -> tuple[float, float]:
-    """Of a mean reward. ``lowest``, ``highest``: between which rewards lie, as far as any run showed.
-
-    A mean between two bounds spreads at most as a share does. So Wilson's interval holds where runs are few, all
-    equal, near a bound, or all at the bounds; of many others the spread that they show is taken.
-    """
-    span = highest - lowest
-    if span <= 0:
-        return mean, mean
-    share = min(max((mean - lowest) / span, 0.0), 1.0)
-    near = n * min(share, 1 - share) < NEAR
-    if n < FEW or near or std <= 0 or std >= 0.95 * span * math.sqrt(share * (1 - share)):
-        low, high = wilson(share, n)
-        return lowest + span * low, lowest + span * high
-    half = Z * std / math.sqrt(n)
-    return max(lowest, mean - half), min(highest, mean + half)
-
-
-def difference(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple[float, float, float]:
-    """``b`` less ``a``, each a mean with its interval → the difference with its own (Newcombe's)."""
-    (mean, low, high), (after, least, most) = a, b
-    d = after - mean
-    return d, d - math.hypot(after - least, high - mean), d + math.hypot(most - after, mean - low)
-
 
 MOST_SERIES = 20
 NO_ADAPTER = "no adapter"
@@ -103,8 +63,6 @@ class _Span(NamedTuple):
     mean: float
     std: float
     good: int
-    lowest: float
-    highest: float
 
 
 def _series_of(each: str | None) -> tuple[str, list[object]]:
@@ -134,6 +92,25 @@ def version_of(adapter: str, model: str) -> int | None:
     return 0 if adapter == model or "@" not in adapter else None
 
 
+class SeenRewards:
+    """Between which the rewards of all runs of a model lie, whichever are looked at: so that one figure has one
+    interval, wherever it stands.
+    """
+
+    def __init__(self, tx: Tx) -> None:
+        sql = "SELECT model, min(reward), max(reward) FROM t_episodes WHERE reward IS NOT NULL GROUP BY model"
+        self.by_model: dict[str, tuple[float, float]] = {
+            model: reward_bounds(lowest, highest) for model, lowest, highest in tx.all(sql)
+        }
+
+    def of(self, model: str | None) -> tuple[float, float]:
+        """``model`` None: of all models."""
+        if model in self.by_model:
+            return self.by_model[model]
+        lows, highs = zip(*self.by_model.values(), strict=True) if self.by_model else ((0.0,), (1.0,))
+        return min(lows), max(highs)
+
+
 class LearningCurves:
     def __init__(self, db: Driver) -> None:
         self.db = db
@@ -147,16 +124,16 @@ class LearningCurves:
             adapter, model = ("NULL", "NULL") if bucket else (f"coalesce(adapter, '{NO_ADAPTER}')", "model")
             span = f"floor(started / {bucket!r})" if bucket else "0"
             sql = f"""SELECT series, adapter, model, span, min(started), max(started), count(*), avg(reward),
-                coalesce(stddev_samp(reward), 0), sum(CASE WHEN reward >= ? THEN 1 ELSE 0 END), min(reward), max(reward)
+                coalesce(stddev_samp(reward), 0), sum(CASE WHEN reward >= ? THEN 1 ELSE 0 END)
                 FROM (SELECT {series} AS series, {adapter} AS adapter, {model} AS model, {span} AS span, started, reward
                 FROM t_episodes WHERE {where}) q GROUP BY series, adapter, model, span"""
             rows = [_Span._make(r) for r in tx.all(sql, (wanted.success_from, *named, *params))]
+            seen = SeenRewards(tx)
         weights: dict[str | None, int] = defaultdict(int)
         for row in rows:
             weights[row.series] += row.n
         shown = set(sorted(weights, key=lambda s: (-weights[s], s or ""))[:MOST_SERIES])
-        bounds = min([0.0, *(r.lowest for r in rows)]), max([1.0, *(r.highest for r in rows)])
-        points = [_point(row, bucket, bounds) for row in rows if row.series in shown]
+        points = [_point(row, bucket, seen.of(row.model)) for row in rows if row.series in shown]
         points.sort(key=lambda p: (p.series is None, p.series or "", p.version or 0 if bucket is None else 0, p.start))
         return Learning(
             points=points, bucket=bucket, success_from=wanted.success_from, left_out=len(weights) - len(shown)

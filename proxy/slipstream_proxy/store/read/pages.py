@@ -18,11 +18,12 @@ from pydantic import JsonValue
 
 from slipstream import contract as c
 from slipstream.contract import BatchGaps, LabelCase, LabelCases, Reward, TaskRuns, TaskStanding, TaskTable, WorstRun
+from slipstream.shared.intervals import difference, mean_interval, wilson
 from slipstream_proxy.store.conversation.call_rows import CallList, choices_of
 from slipstream_proxy.store.conversation.calls import TOKEN_COLUMNS, CallTable
 from slipstream_proxy.store.learning.groups import GroupTable, LineageRow, adapters_of, lineage_of
 from slipstream_proxy.store.learning.rewards import OutcomeLog, RewardTable
-from slipstream_proxy.store.read.curves import difference, mean_interval, wilson
+from slipstream_proxy.store.read.curves import SeenRewards
 from slipstream_proxy.store.tables.driver import IN, Driver, Row, Tx, equal, given
 from slipstream_proxy.store.tables.rows import (
     BATCH_COLUMNS,
@@ -538,21 +539,19 @@ class TaskReport:
             strpos(adapter, '@') > 0 AS made, row_number() OVER (PARTITION BY task, model, strpos(adapter, '@') > 0
             ORDER BY started DESC) AS age FROM t_episodes WHERE {where} AND adapter IS NOT NULL
             AND (strpos(adapter, '@') = 0 OR arm NOT IN ('control', 'best'))) a WHERE NOT made OR age <= {LATEST}"""
-        sums = f"""SELECT task, model, made, count(*), avg(reward), coalesce(stddev_samp(reward), 0), min(reward),
-            max(reward), avg(calls), avg(completion_tokens), max(tags) FROM ({runs}) r GROUP BY task, model, made"""
+        sums = f"""SELECT task, model, made, count(*), avg(reward), coalesce(stddev_samp(reward), 0), avg(calls), avg(completion_tokens), max(tags) FROM ({runs}) r GROUP BY task, model, made"""
         worst = f"""SELECT task, model, key, id, reward FROM (SELECT task, model, key, id, reward, row_number() OVER
             (PARTITION BY task, model ORDER BY made DESC, reward, started DESC) AS place FROM ({runs}) r) w
             WHERE place <= {WORST} ORDER BY place"""
         with self.db.read() as tx:
-            rows, bad = tx.all(sums, params), tx.all(worst, params)
+            rows, bad, seen = tx.all(sums, params), tx.all(worst, params), SeenRewards(tx)
         lows: dict[tuple[str, str], list[WorstRun]] = defaultdict(list)
         for task, name, owner, run, reward in bad:
             lows[task, name].append(WorstRun(key=owner, id=run, reward=reward))
-        bounds = min([0.0, *(r[6] for r in rows)]), max([1.0, *(r[7] for r in rows)])
         sides: dict[tuple[str, str], dict[bool, TaskRuns]] = defaultdict(dict)
         names: dict[tuple[str, str], str] = {}
-        for task, name, made, n, mean, std, _, _, calls, tokens, tags in rows:
-            low, high = mean_interval(mean, std, n, *bounds)
+        for task, name, made, n, mean, std, calls, tokens, tags in rows:
+            low, high = mean_interval(mean, std, n, *seen.of(name))
             told = TaskRuns(n=n, mean=mean, low=low, high=high, calls=float(calls), tokens=float(tokens))
             sides[task, name][bool(made)] = told
             names[task, name] = load(tags, {}).get("task-text") or task

@@ -17,7 +17,7 @@ from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import IMPORTED
 from slipstream_proxy.store.learning.groups import CORRECTED, Agent, Pace, TrainingAgain, training_again
 from slipstream_proxy.store.learning.rewards import RewardTable
-from slipstream_proxy.store.read.curves import version_of
+from slipstream_proxy.store.read.curves import SeenRewards, version_of
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.memory import ExactFigure, PacedFigure
 from slipstream_proxy.store.tables.rows import load
@@ -785,9 +785,8 @@ class StoreStatistics:
         return self._bounds.get(None, self._look_bounds, self.db.stand())
 
     def _look_bounds(self) -> dict[str, tuple[float, float]]:
-        sql = "SELECT model, min(reward), max(reward) FROM t_episodes WHERE reward IS NOT NULL GROUP BY model"
         with self.db.read() as tx:
-            return {model: (lowest, highest) for model, lowest, highest in tx.all(sql)}
+            return SeenRewards(tx).by_model
 
     def rewards_by_source(self) -> list[JsonObject]:
         """Source, adapter, split, count, mean, std (of the sample; 0 for one) of the latest rewards of each name."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from slipstream.client import AsyncClient
 from slipstream.contract import Event
+from slipstream.shared.intervals import mean_interval, reward_bounds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,7 +122,7 @@ def steps_of(events: Sequence[Event], began: float) -> list[StepPoint]:
 
 
 def plot(curve: LearningCurve, path: Path, *, axis: str = "version", dpi: int = 90) -> None:
-    """Draw reward with standard errors and counts, entropy and KL below. ``axis``: "version" or "time"."""
+    """Draw reward with 95 % intervals and counts, entropy and KL below. ``axis``: "version" or "time"."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -145,15 +146,17 @@ def _x(point: VersionPoint | StepPoint, axis: str) -> float:
 def _draw_reward(axes: Axes, curve: LearningCurve, axis: str) -> None:
     points = curve.versions
     x = [_x(p, axis) for p in points]
+    means = [*(p.mean for p in points), *(mean for mean, _, _ in curve.held_out)]
+    bounds = reward_bounds(min(means, default=0.0), max(means, default=1.0))
     axes.errorbar(
         x,
         [p.mean for p in points],
-        [p.error for p in points],
+        _bars([(p.mean, p.error, p.count) for p in points], bounds),
         fmt="-",
         color="#2563eb",
         ecolor="#93b4f5",
         linewidth=1.2,
-        label="training episodes, mean ± standard error",
+        label="training episodes, mean and 95 % interval",
     )
     # a version with few episodes is a small point
     axes.scatter(x, [p.mean for p in points], [2 + 0.4 * min(p.count, 100) for p in points], color="#2563eb", zorder=3)
@@ -161,7 +164,7 @@ def _draw_reward(axes: Axes, curve: LearningCurve, axis: str) -> None:
     ends = [min(reached, default=0.0), max(reached, default=1.0)]
     for place, (mean, error, count) in zip(ends, curve.held_out, strict=False):
         axes.errorbar(
-            [place], [mean], [error], fmt="D", color="#dc2626", markersize=7, capsize=3, zorder=4,
+            [place], [mean], _bars([(mean, error, count)], bounds), fmt="D", color="#dc2626", markersize=7, capsize=3, zorder=4,
             label=f"held out ({count} episodes)" if place == ends[0] else None,
         )  # fmt: skip
     if curve.expert is not None:
@@ -169,6 +172,16 @@ def _draw_reward(axes: Axes, curve: LearningCurve, axis: str) -> None:
     axes.set(ylabel="mean reward", title=f"{curve.title}: reward by the adapter that served the run")
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize=8)
+
+
+def _bars(points: Sequence[tuple[float, float, int]], bounds: tuple[float, float]) -> tuple[list[float], list[float]]:
+    """(mean, standard error, count) → how far each interval reaches below and above its mean."""
+    below, above = [], []
+    for mean, error, n in points:
+        low, high = mean_interval(mean, error * math.sqrt(n), n, *bounds) if n else (mean, mean)
+        below.append(mean - low)
+        above.append(high - mean)
+    return below, above
 
 
 def _draw_counts(axes: Axes, curve: LearningCurve, axis: str) -> None:

@@ -18,6 +18,7 @@ from slipstream.operate.demo.learning import DemoEnd, goal, learn, recorded, res
 from slipstream.operate.demo.progress import Progress
 from slipstream.operate.demo.task import demo_config, load_task, open_agent
 from slipstream.operate.run.stack import Stack, start_stack
+from slipstream.shared.intervals import mean_interval, reward_bounds, told
 from slipstream.shared.processes.supervisor import Supervisor
 
 TIME_LIMIT = 170.0
@@ -124,7 +125,7 @@ async def _run(
         "seed": options.seed,
         "adapter": live,
     }
-    progress.say(f"held-out reward: {_told(base)} with the base model, {_told(last)} with {live}")
+    progress.say(f"held-out reward: {_told(base)} with the base model, {_told(last)} with {live} (95 % intervals)")
     progress.say(f"calls: {driver.tally.calls} answered, {captured} captured, {driver.tally.failed} failed")
     curve = await read_curve(stack.url, task.name)
     curve.held_out = [(base.mean, base.error, len(base.rewards)), (last.mean, last.error, len(last.rewards))]
@@ -134,7 +135,12 @@ async def _run(
 
 
 def _told(sample: RewardSample) -> str:
-    return f"{sample.mean:.3f} ± {sample.error:.3f} ({len(sample.rewards)} episodes)"
+    """As on every other screen."""
+    if not sample.rewards:
+        return "unknown (no episode)"
+    low, high = reward_bounds(min(sample.rewards), max(sample.rewards))
+    n = len(sample.rewards)
+    return f"{told(sample.mean, *mean_interval(sample.mean, sample.error * n**0.5, n, low, high))} of {n} episodes"
 
 
 def _keep(curve: LearningCurve, summary: dict[str, object], options: Options) -> Path:
