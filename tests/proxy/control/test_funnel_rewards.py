@@ -99,7 +99,7 @@ def test_reward_that_is_flat_after_many_steps_is_told() -> None:
     same = standing((0, 186, 0.212), (9, 40, 0.3), (13, 53, 0.18), (14, 21, 0.28))
     (found,) = flat(17, same)
     assert "flat after 17 steps" in found.text and not found.blocks
-    assert "0.21 (0.16 to 0.27) in 186 runs" in found.text and "in 114 runs (95 % intervals)" in found.text
+    assert "0.21 (0.16 to 0.28) in 186 runs" in found.text and "in 114 runs (95 % intervals)" in found.text
     assert "Training" in (found.fix or "")
     assert flat(9, same) == []
     assert flat(17, standing((0, 186, 0.212), (14, 100, 0.5))) == []
