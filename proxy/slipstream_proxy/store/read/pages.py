@@ -539,7 +539,8 @@ class TaskReport:
             strpos(adapter, '@') > 0 AS made, row_number() OVER (PARTITION BY task, model, strpos(adapter, '@') > 0
             ORDER BY started DESC) AS age FROM t_episodes WHERE {where} AND adapter IS NOT NULL
             AND (strpos(adapter, '@') = 0 OR arm NOT IN ('control', 'best'))) a WHERE NOT made OR age <= {LATEST}"""
-        sums = f"""SELECT task, model, made, count(*), avg(reward), coalesce(stddev_samp(reward), 0), avg(calls), avg(completion_tokens), max(tags) FROM ({runs}) r GROUP BY task, model, made"""
+        sums = f"""SELECT task, model, made, count(*), avg(reward), coalesce(stddev_samp(reward), 0), avg(calls),
+            avg(completion_tokens), max(tags) FROM ({runs}) r GROUP BY task, model, made"""
         worst = f"""SELECT task, model, key, id, reward FROM (SELECT task, model, key, id, reward, row_number() OVER
             (PARTITION BY task, model ORDER BY made DESC, reward, started DESC) AS place FROM ({runs}) r) w
             WHERE place <= {WORST} ORDER BY place"""

@@ -176,8 +176,8 @@ class CaseTable:
 
     def labelled(self, model: str, without: str, most: int) -> list[Name]:
         """(key, id) of a model's ended episodes that people rewarded, newest first. ``without``: a set."""
-        sql = """SELECT e.eid FROM t_episodes e WHERE e.model = ? AND e.state = 'done' AND e.error IS NULL AND e.eid IN (
-            SELECT eid FROM t_rewards WHERE source = 'human') AND e.eid NOT IN (
+        sql = """SELECT e.eid FROM t_episodes e WHERE e.model = ? AND e.state = 'done' AND e.error IS NULL
+            AND e.eid IN (SELECT eid FROM t_rewards WHERE source = 'human') AND e.eid NOT IN (
             SELECT eid FROM t_cases WHERE name = ? AND gone IS NULL) ORDER BY e.started DESC LIMIT ?"""
         with self.db.read() as tx:
             rows = tx.all(sql, (model, without, most))

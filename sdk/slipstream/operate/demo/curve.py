@@ -164,7 +164,8 @@ def _draw_reward(axes: Axes, curve: LearningCurve, axis: str) -> None:
     ends = [min(reached, default=0.0), max(reached, default=1.0)]
     for place, (mean, error, count) in zip(ends, curve.held_out, strict=False):
         axes.errorbar(
-            [place], [mean], _bars([(mean, error, count)], bounds), fmt="D", color="#dc2626", markersize=7, capsize=3, zorder=4,
+            [place], [mean], _bars([(mean, error, count)], bounds),
+            fmt="D", color="#dc2626", markersize=7, capsize=3, zorder=4,
             label=f"held out ({count} episodes)" if place == ends[0] else None,
         )  # fmt: skip
     if curve.expert is not None:
