@@ -21,6 +21,7 @@ def run(config: Config, config_path: Path | None = None) -> int:
     """Serve until SIGTERM or Ctrl-C. → Exit code. Raises ``StartError`` or ``ConfigError`` before anything runs."""
     if config.proxy.redact:
         load_function("proxy.redact", config.proxy.redact)
+        log.info("proxy.redact changes what is stored and shown; agents get replies as the engine sends them")
     keyed = bool(len(Keys(config.keys_file)))
     check_bind(config, keyed=keyed)
     fd = lock(config.root)

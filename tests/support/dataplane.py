@@ -12,12 +12,14 @@ import aiohttp
 from aiohttp import web
 
 from slipstream.config import Config
+from slipstream_proxy.data.call.steps.conversation import Conversation
 from slipstream_proxy.data.call.steps.replays import Replays
 from slipstream_proxy.data.plane import Plane
 from slipstream_proxy.data.server.listener import sweep
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.log.records import CallHead
 from slipstream_proxy.log.segments import list_segments, read_segment
+from slipstream_proxy.redaction import Redaction
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hi ✓"}]}
 
@@ -177,7 +179,13 @@ def forget_replays(plane: Plane) -> None:
 
 
 def redact_with(plane: Plane, redact) -> None:
-    plane.services.recorder._redact = redact
+    """``redact`` in place of ``proxy.redact``, wherever the plane asks it."""
+    redaction = Redaction(redact, b"secret")
+    plane.services.recorder._redact = plane.services.redaction = redaction
+    plane.metrics._redaction = redaction
+    for step in plane.services.steps.request:
+        if isinstance(step, Conversation):
+            step._redaction = redaction
 
 
 GOOD = json.dumps(ASK).encode()

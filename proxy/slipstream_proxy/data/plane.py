@@ -9,7 +9,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from slipstream.shared.functions import load_function
 from slipstream_proxy.data.access.admission import Admission
 from slipstream_proxy.data.access.hosts import AllowedHosts
 from slipstream_proxy.data.access.limits import Limits
@@ -51,6 +50,7 @@ from slipstream_proxy.data.server.listener import Server
 from slipstream_proxy.data.wire.identity import SessionNames
 from slipstream_proxy.keys import Keys
 from slipstream_proxy.log.spool import SpoolWriter
+from slipstream_proxy.redaction import redaction_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +70,8 @@ class Plane:
         self.config, self.number = config, number
         self._loop = asyncio.get_running_loop()
         self._last_loss = 0.0
-        self.metrics = WorkerMetrics(proxy.metric_tags)
+        self.redaction = redaction_of(config)
+        self.metrics = WorkerMetrics(proxy.metric_tags, self.redaction)
         self.metrics_file = config.root / "metrics" / f"data{number}.json"
         self.losses = LossCount(self.metrics_file.parent, number)
         self.metrics.set(LOST, self.losses.calls)
@@ -99,7 +100,6 @@ class Plane:
             durability=proxy.durability,
             on_lost=self._lost,
         )
-        redact = load_function("proxy.redact", proxy.redact) if proxy.redact else None
         self.tracing = make_tracing(self.models.default, proxy.public_url, self.live)
         self.contexts = ContextLengths(config.engine.api_key, proxy.connect_timeout, self.live)
         self.templates = ChatTemplates(config.engine.api_key, proxy.connect_timeout, self.models.default, self.live)
@@ -107,10 +107,11 @@ class Plane:
             admission=self.admission,
             live=self.live,
             pools=self.pools,
-            recorder=Recorder(self.spool, self.metrics, self.prompts, redact),
+            recorder=Recorder(self.spool, self.metrics, self.prompts, self.redaction),
             metrics=self.metrics,
             steps=CallSteps(self._steps()),
             default_model=self.models.default,
+            redaction=self.redaction,
         )
         self.state = ServerState(config, self.services, self.hosts)
         self.passthrough = Passthrough(config, self.admission, self.models, self.live, self.holding)
@@ -122,6 +123,7 @@ class Plane:
                 self.episodes,
                 SessionNames(self.config.identity.headers, self.config.identity.fields),
                 traceparent=self.config.identity.traceparent,
+                redaction=self.redaction,
             ),
             Capture(self.models, self.live, self.prompts, self.metrics),
             Replays(),

@@ -17,6 +17,7 @@ import orjson
 from slipstream_proxy.dialects.sampling import sampling_of, untrainable_within
 from slipstream_proxy.json_types import Json, JsonList, JsonObject, python_loads
 from slipstream_proxy.log.records import CallHead, Choice, Parsed
+from slipstream_proxy.usage import usage_of
 
 
 @dataclass(slots=True)
@@ -171,6 +172,10 @@ class Dialect:
         """``parse`` of a format. May raise whatever it does at strangers' bytes."""
         raise NotImplementedError
 
+    def whole_events(self, reply: bytes) -> JsonList:
+        """A recorded stream as the fewest objects that ``read`` finds the same in. May raise, as ``read``."""
+        raise NotImplementedError
+
     def turn(self, body: JsonObject) -> Turn:
         """The request's conversation. Never raises."""
         raise NotImplementedError
@@ -291,6 +296,28 @@ def stream_objects(reply: bytes) -> Iterator[JsonObject]:
                 continue
             if isinstance(value, dict):
                 yield value
+
+
+def whole_events(dialect: Dialect, reply: bytes) -> bytes:
+    """A recorded stream in which each text is whole, as one event or few. Raises where it cannot be read."""
+    return b"".join([b"data: %b\n\n" % dumps(event) for event in dialect.whole_events(reply)])
+
+
+def counted(reply: bytes, prompt: str = "prompt_tokens", completion: str = "completion_tokens") -> JsonObject:
+    """The member of an event for the tokens that a recorded stream says it took."""
+    names = zip((prompt, completion), usage_of(reply), strict=True)
+    found = {name: count for name, count in names if count is not None}
+    return {"usage": found} if found else {}
+
+
+def error_of(error: str | None) -> JsonObject:
+    """The member of an event for what ``read`` found as the stream's error."""
+    if error is None:
+        return {}
+    try:
+        return {"error": loads(error.encode())}
+    except (ValueError, UnicodeEncodeError):
+        return {"error": error}
 
 
 def put_behind(holder: JsonObject, name: str, text: str) -> None:

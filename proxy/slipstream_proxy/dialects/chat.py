@@ -20,7 +20,9 @@ from slipstream_proxy.dialects.base import (
     Speech,
     Turn,
     ask_for_ids,
+    counted,
     dumps,
+    error_of,
     event_data,
     loads,
     logprobs_end,
@@ -366,6 +368,22 @@ class Chat(OpenAI):
 
     def read(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
         return parsed(request, reply, head, _read, _texts)
+
+    def whole_events(self, reply: bytes) -> JsonList:
+        prompt, choices, error = _read_stream(reply)
+        said = [
+            {
+                "index": index,
+                "delta": choice.message,
+                "logprobs": {"content": [{"logprob": x} for x in choice.logprobs]} if choice.logprobs else None,
+                "finish_reason": choice.finish_reason,
+                "stop_reason": choice.stop or None,
+                "token_ids": choice.completion_ids or None,
+            }
+            for index, choice in enumerate(choices)
+        ]
+        tokens = {"prompt_token_ids": prompt} if prompt else {}
+        return [{"object": "chat.completion.chunk", **tokens, "choices": said, **counted(reply), **error_of(error)}]
 
     def turn(self, body: JsonObject) -> Turn:
         turn = Turn()

@@ -10,7 +10,9 @@ from slipstream_proxy.dialects.base import (
     Read,
     Turn,
     ask_for_ids,
+    counted,
     dumps,
+    error_of,
     loads,
     parsed,
     put_behind,
@@ -58,6 +60,21 @@ class Completions(OpenAI):
 
     def read(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
         return parsed(request, reply, head, _read, _texts)
+
+    def whole_events(self, reply: bytes) -> JsonList:
+        prompt, choices, error = _read(reply, stream=True)
+        said = [
+            {
+                "index": index,
+                "text": choice.message["content"],
+                "logprobs": {"token_logprobs": choice.logprobs} if choice.logprobs else None,
+                "finish_reason": choice.finish_reason,
+                "token_ids": choice.completion_ids or None,
+                "prompt_token_ids": prompt if not index else None,
+            }
+            for index, choice in enumerate(choices)
+        ]
+        return [{"object": "text_completion", "choices": said, **counted(reply), **error_of(error)}]
 
     def turn(self, body: JsonObject) -> Turn:
         return Turn()

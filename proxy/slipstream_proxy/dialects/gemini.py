@@ -12,7 +12,18 @@ from typing import Final
 from urllib.parse import unquote
 
 from slipstream.engines.engine import NEUTRAL
-from slipstream_proxy.dialects.base import AsAsked, Read, ReplyTranslator, Turn, dumps, loads, shown, stream_objects
+from slipstream_proxy.dialects.base import (
+    AsAsked,
+    Read,
+    ReplyTranslator,
+    Turn,
+    counted,
+    dumps,
+    error_of,
+    loads,
+    shown,
+    stream_objects,
+)
 from slipstream_proxy.dialects.chat import canonical
 from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, thought
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
@@ -435,6 +446,14 @@ class Gemini(ThroughChat):
                 ends[index] = candidate.get("finishReason") or ends.get(index)
         said = [Choice({"role": "model", "parts": _joined(p)}, ends[i]) for i, p in sorted(parts.items())]
         return [], said, error
+
+    def whole_events(self, reply: bytes) -> JsonList:
+        _, choices, error = self._read(reply, stream=True)
+        said = [
+            {"index": index, "content": choice.message, "finishReason": choice.finish_reason}
+            for index, choice in enumerate(choices)
+        ]
+        return [{"candidates": said, **counted(reply), **error_of(error)}]
 
     def turn(self, body: JsonObject) -> Turn:
         contents = body.get("contents")

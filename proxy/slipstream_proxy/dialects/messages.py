@@ -15,7 +15,9 @@ from slipstream_proxy.dialects.base import (
     Read,
     ReplyTranslator,
     Turn,
+    counted,
     dumps,
+    error_of,
     list_of,
     loads,
     put_behind,
@@ -481,6 +483,16 @@ class Messages(ThroughChat):
                     block["input"] = text
         content = [blocks[i] for i in sorted(blocks)]
         return [], [Choice({"role": "assistant", "content": content}, stop)] if content else [], error
+
+    def whole_events(self, reply: bytes) -> JsonList:
+        _, choices, error = self._read(reply, stream=True)
+        said: JsonList = []
+        for choice in choices:
+            for index, block in enumerate(choice.message["content"]):
+                said.append({"type": "content_block_start", "index": index, "content_block": block})
+            usage = counted(reply, "input_tokens", "output_tokens")
+            said.append({"type": "message_delta", "delta": {"stop_reason": choice.finish_reason}, **usage})
+        return said if error is None else [*said, {"type": "error", **error_of(error)}]
 
     def turn(self, body: JsonObject) -> Turn:
         return self._turn(items(body.get("messages")))

@@ -724,6 +724,11 @@ class Responses(ThroughChat):
         output = response.get("output")
         return [], [Choice(output, response.get("status"))] if output else [], error
 
+    def whole_events(self, reply: bytes) -> JsonList:
+        response, error = _response(reply, stream=True)
+        said: JsonList = [{"type": "response.completed", "response": response}] if response else []
+        return said if error is None else [*said, {"type": "error", "message": error}]
+
     def turn(self, body: JsonObject) -> Turn:
         before = body.get("previous_response_id")
         turn = self._turn(items(body.get("input")), has_reply=before is not None)

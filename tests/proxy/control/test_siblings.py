@@ -22,7 +22,6 @@ from slipstream.contract import (
 )
 from slipstream.engines.engine import NEUTRAL
 from slipstream_proxy.control.adapters import replays
-from slipstream_proxy.control.adapters import siblings as sibling_steps
 
 JUDGED = {"judge": {"function": "somewhere:score"}, "trainer": {"min_groups": 1}}
 GREEDY = {"temperature": 0, "tools": [{"type": "function", "function": {"name": "find"}}]}
@@ -147,15 +146,15 @@ async def test_what_the_agent_saw_is_a_sample_if_it_was_one(make_plane, engine):
     assert len(found) == 3 and len({e["group"] for e in found.values()}) == 1
 
 
-async def test_what_redaction_would_change_is_no_sibling(make_plane, engine, monkeypatch):
-    def redact(record):
-        if "reply 11" in record["reply"]:
-            raise ValueError
-        return {name: text.replace("reply 10", "[GONE]") for name, text in record.items()}
+def without_ten(record):
+    if "reply 11" in record["reply"]:
+        raise ValueError
+    return {name: text.replace("reply 10", "[GONE]") for name, text in record.items()}
 
-    monkeypatch.setattr(sibling_steps, "load_function", lambda *_: redact)
+
+async def test_what_redaction_would_change_is_no_sibling(make_plane, engine):
     plane = await exploring(make_plane, explore_samples=4)
-    plane.config.proxy.redact = "somewhere:redact"
+    plane.config.proxy.redact = f"{__name__}:without_ten"
     await plane.call("run", request=GREEDY, done=True)
     kept = [(await plane.ask("GET", f"/episodes/{e['id']}"))[1]["call_list"] for e in await siblings(plane, 2)]
     assert sorted(call["reply"][0]["content"] for (call,) in kept) == ["reply 12", "reply 13"]

@@ -19,7 +19,6 @@ from slipstream.replay.steps import tokens_of
 from slipstream.settings import ModelRoute
 from slipstream.settings.proxy import route_of
 from slipstream.shared.backoff import rest
-from slipstream.shared.functions import load_function
 from slipstream_proxy.assignment import place
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.replays import IdleTurns, ReplayGate, at_once, load_of
@@ -29,13 +28,13 @@ from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import end, in_thread
 from slipstream_proxy.control.storage.access import StoreAccess
 from slipstream_proxy.control.storage.spool_reader import Item
-from slipstream_proxy.data.call.record import make_texts
 from slipstream_proxy.dialects.base import dumps
 from slipstream_proxy.dialects.sampling import FILTERS, has_media
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.ids import new_id
 from slipstream_proxy.log.records import CallHead, Kind, Parsed
 from slipstream_proxy.log.spool import SpoolWriter
+from slipstream_proxy.redaction import Redaction, make_texts, redaction_of
 from slipstream_proxy.store.conversation.kinds import EpisodeKinds, Opening
 from slipstream_proxy.store.values import RecordedCall
 
@@ -297,8 +296,8 @@ class SiblingSampler:
         """Into the log, each with how many they are."""
         live, head = step.live(), step.head
         made = list(enumerate(found, 1))
-        if spec := self.access.config.proxy.redact:
-            made = [(number, one) for number, one in made if not await in_thread(_redacted, spec, one)]
+        if (redaction := redaction_of(self.access.config)) is not None:
+            made = [(number, one) for number, one in made if not await in_thread(_redacted, redaction, one)]
         self.metrics.siblings.labels("redacted").inc(len(found) - len(made))
         if live is not None:
             made.append((0, SiblingReply(str(head.adapter), head.upstream, *live, head.at, head.seconds)))
@@ -335,9 +334,9 @@ class SiblingSampler:
             self.access.ingester.wake()
 
 
-def _redacted(spec: str, one: SiblingReply) -> bool:
+def _redacted(redaction: Redaction, one: SiblingReply) -> bool:
     """Whether ``proxy.redact`` changes it, or fails: then it can't be trained on."""
-    *_, why = make_texts(load_function("proxy.redact", spec), dumps(one.request), dumps(one.reply))
+    *_, why = make_texts(redaction, dumps(one.request), dumps(one.reply))
     return why is not None
 
 

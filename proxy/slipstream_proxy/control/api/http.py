@@ -21,18 +21,20 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Awaitable, Callable, Collection
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from slipstream.contract import API, Error, Model
-from slipstream.shared.functions import load_function
+from slipstream import contract as c
+from slipstream.contract import API, Error, Model, name_of
 from slipstream_proxy.control.shared.problem import Problem
+from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.redaction import Redaction, redaction_of
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.deps import Deps
@@ -330,13 +332,13 @@ async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamR
     except ValidationError as e:
         raise explain(e, "query", kind) from e
     body = await read_body(request, route)
-    ctx = Ctx(deps, request, caller, query, body, tags)
+    ctx = Ctx(deps, request, caller, query, await redacted_body(deps, body), tags)
     if not route.at_once:
         await deps.mutations.settled()
     response = await route.handler(ctx)
     if route.audit is not None:
         target = ctx.target or next(iter(request.match_info.values()), route.path.split("/")[3])
-        said = {name: getattr(body, name, None) for name in SAID}
+        said = {name: getattr(ctx.body, name, None) for name in SAID}
         detail = {k: v for k, v in said.items() if v is not None} | ctx.detail
         await deps.audit.note(caller.key, route.audit, target, detail, write=ctx.write)
     return response
@@ -359,19 +361,48 @@ def check_source(caller: Caller, source: str, field: str) -> None:
         raise Problem(403, f"a judge's key may not write rewards with the source {source!r}", field=field, fix=fix)
 
 
-def redacted(spec: str, record: dict[str, str]) -> dict[str, str]:
-    """What ``proxy.redact`` leaves of these texts: ``request``, ``reply``, ``tag.NAME``, ``feedback.NAME``. What it
-    does not give back stays as it was.
+TEXTS: dict[type[BaseModel], str] = {
+    c.RewardIn: "reward",
+    c.FeedbackIn: "feedback",
+    c.CommentIn: "comment",
+    c.AnnotationIn: "note",
+    c.PauseIn: "pause",
+}
+"""Bodies in which people and agents write → what ``proxy.redact`` knows their fields by: ``reward.reason``."""
+IDS = {"call", "key", "thumb"}
+"""Fields of these that say which, or choose."""
 
-    Raises ``Problem`` 422 where it fails: what is not redacted is not stored.
-    """
-    whole = {"request": "{}", "reply": "{}"} | record
+
+async def redacted_body(deps: Deps, body: BaseModel | None) -> BaseModel | None:
+    """What ``proxy.redact`` leaves of the texts that somebody wrote. Raises ``Problem`` 422 where it fails."""
+    redaction = redaction_of(deps.config)
+    if redaction is None or body is None or type(body) not in TEXTS:
+        return body
+    name = TEXTS[type(body)]
+    said = {f: v for f, v in body if f not in IDS and v and isinstance(v, str | dict)}
+    found: dict[str, Any] = await in_thread(_redacted_fields, redaction, name, said)
+    for tag in {"name", "source"}.intersection(found):
+        found[tag] = name_of(found[tag]) if found[tag] else "redacted"
+    if key := getattr(body, "key", None):
+        found["key"] = redaction.id(f"{name}.key", key)
+    return body.model_copy(update=found)
+
+
+def _redacted_fields(redaction: Redaction, name: str, said: dict[str, Any]) -> dict[str, Any]:
+    with redaction_problems():
+        texts = redaction.texts({f"{name}.{field}": value for field, value in said.items() if isinstance(value, str)})
+        found = {field: texts.get(f"{name}.{field}", value) for field, value in said.items()}
+        return {f: redaction.tree(f"{name}.{f}", v) if isinstance(v, dict) else v for f, v in found.items()}
+
+
+@contextmanager
+def redaction_problems() -> Iterator[None]:
+    """The block asks ``proxy.redact``. Raises ``Problem`` 422 where it fails: what is not redacted is not stored."""
     try:
-        after = load_function("proxy.redact", spec)(dict(whole))
-        return {name: str(after.get(name, text)) for name, text in record.items()}
+        yield
     except Exception as e:
         text = f"proxy.redact raised {type(e).__name__}, so nothing of this is stored"
-        fix = f"mend the function: it gets {', '.join(sorted(whole))}"
+        fix = "mend the function: it gets a dict of str, and returns one with request and reply in it"
         raise Problem(422, text, field="body", fix=fix) from e
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.data.episode.running import CommonHead
 from slipstream_proxy.data.observe.metrics import UNCAPTURED
-from slipstream_proxy.dialects.base import null_ids, null_logprobs
-from slipstream_proxy.dialects.token_arrays import null_members
+from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.log.records import Kind
 from slipstream_proxy.log.segments import common_head
+from slipstream_proxy.redaction import Redaction, make_texts
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.call.result import CallResult
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
     from slipstream_proxy.log.spool import Done, SpoolWriter
 
 log = logging.getLogger(__name__)
-
-Redact = Callable[[dict[str, str]], dict[str, str]]
-"""``{"request": …, "reply": …, "tag.<name>": …}`` → the same as it may be stored."""
 
 _CALL: Final = Kind.CALL
 _NOTHING: Final[dict[str, str]] = {}
@@ -89,7 +85,7 @@ class Recorder:
     """Writes a worker's calls to its spool. ``redact`` changes what is stored, and nothing of what the client gets."""
 
     def __init__(
-        self, spool: SpoolWriter, metrics: WorkerMetrics, prompts: PromptMemory, redact: Redact | None = None
+        self, spool: SpoolWriter, metrics: WorkerMetrics, prompts: PromptMemory, redact: Redaction | None = None
     ) -> None:
         self._spool, self._metrics, self._redact = spool, metrics, redact
         self._prompts = prompts
@@ -115,10 +111,14 @@ class Recorder:
             note, tags = call.note, None
             if self._redact is not None:
                 tags = dict(call.episode.tags)
-                request, reply, redacted = make_texts(self._redact, request, reply, tags)
+                spoken = BY_NAME["chat"] if call.through_chat else call.dialect
+                events = spoken if call.stream else None
+                request, reply, redacted = make_texts(self._redact, request, reply, tags, stream=events)
                 note = redacted or note
             common = self._common(call, call.episode, note, tags)
             head = make_head(call, status, outcome)
+            if self._redact is not None and head["idempotency_key"] is not None:
+                head["idempotency_key"] = self._redact.id("idempotency_key", str(head["idempotency_key"]))
         except Exception as e:
             log.exception("a call could not be recorded")
             self._spool.give_up(done, e)
@@ -156,37 +156,3 @@ def make_head(call: CallResult, status: int, outcome: str) -> dict[str, object]:
     if call.tags.kind:
         head["kind"] = call.tags.kind
     return head
-
-
-def make_texts(
-    redact: Redact | None, request: bytes, reply: bytes, tags: dict[str, str] | None = None
-) -> tuple[bytes, bytes, str | None]:
-    """Request and reply as they may be stored. What was redacted loses its token ids, because they say the same in
-    other signs.
-
-    ``tags`` are changed where they lie; the function sees each as ``tag.<name>``.
-    """
-    if redact is None:
-        return request, reply, None
-    tags = {} if tags is None else tags
-    before = {"request": request.decode("utf-8", "surrogateescape"), "reply": reply.decode("utf-8", "surrogateescape")}
-    try:
-        after = redact({**before, **{f"tag.{name}": value for name, value in tags.items()}})
-        texts = [_text(after[name]) for name in before]
-        tags.update({name: _text(after.get(f"tag.{name}", value)).decode() for name, value in tags.items()})
-    except BaseException as e:  # a sys.exit() in it must not cost the client its reply either
-        log.error("redaction failed, the call is stored without text: %s", type(e).__name__)
-        tags.clear()
-        return b"{}", b"", "redaction failed"
-    if all(after[name] == text for name, text in before.items()):
-        return request, reply, None
-    return texts[0], null_members(null_ids(null_logprobs(texts[1]) or b"")), "redacted"
-
-
-def _text(value: object) -> bytes:
-    if not isinstance(value, str):
-        raise TypeError("what is redacted must stay a str")
-    try:
-        return value.encode("utf-8", "surrogateescape")  # bytes of the request that were no UTF-8
-    except UnicodeEncodeError:
-        return value.encode("utf-8", "replace")

@@ -22,10 +22,14 @@ class CallResult:
         self.tags: Final = call.asked.tags
         self.episode: Final = call.asked.episode
         self.split: Final = call.asked.split
-        self.model: Final = call.asked.model
+        redaction = call.services.redaction
+        self.model: Final = call.asked.model if redaction is None else redaction.text("model", call.asked.model)
         self.target: Final = call.asked.target
         self.pin: Final = call.route.pin
-        self.adapter: Final = call.route.adapter
+        adapter = call.route.adapter
+        if redaction is not None and call.asked.target.kind != "trained":  # it is what the client asked for
+            adapter = redaction.text("model", adapter)
+        self.adapter: Final = adapter
         self.upstream: Final = call.route.upstream
         self.tries: Final = call.route.tries
         self.payload: Final = call.route.payload

@@ -20,6 +20,8 @@ from slipstream_proxy.json_types import JsonList, JsonObject
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from slipstream_proxy.redaction import Redaction
+
 ADAPTERS = 50
 """Adapters with series of their own."""
 TAG_VALUES = 20
@@ -88,8 +90,9 @@ def quoted(value: str) -> str:
 
 
 class WorkerMetrics:
-    def __init__(self, tags: Iterable[str] = ()) -> None:
+    def __init__(self, tags: Iterable[str] = (), redaction: Redaction | None = None) -> None:
         """``tags``: names of tags that calls are counted by."""
+        self._redaction = redaction
         self.values: dict[tuple[str, str], float] = {}
         self.calls: dict[tuple[str, str, int, str], int] = {}
         """(format, outcome, status // 100, adapter) → calls."""
@@ -162,6 +165,8 @@ class WorkerMetrics:
             known = self._tags.get(name)
             if known is None:
                 continue
+            if self._redaction is not None:
+                value = self._redaction.text(f"tag.{name}", value)
             if value not in known:
                 if len(known) >= TAG_VALUES or len(value) > LARGEST:
                     value = OTHER

@@ -17,6 +17,8 @@ from slipstream_proxy.json_types import Json, JsonObject
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from slipstream_proxy.redaction import Redaction
+
 log = logging.getLogger(__name__)
 
 _PREFIX = re.compile(r"^(?:/t/([^/]*))?/e/([^/]*)(?=/)")
@@ -39,13 +41,16 @@ class Tags:
         "episode",
         "kind",
         "origin",
+        "redaction",
         "split",
         "tags",
         "task",
     )  # no dataclass: the ``__init__`` of one is not compiled
 
-    def __init__(self, episode: str | None = None, task: str | None = None) -> None:
+    def __init__(self, episode: str | None = None, task: str | None = None, redaction: Redaction | None = None) -> None:
         self.episode, self.task = episode, task
+        self.redaction = redaction
+        """What may be named of what a request says; None: all of it. Values of tags are redacted with their call."""
         self.split: str | None = None
         self.done = False
         self.captured: bool | None = None
@@ -95,9 +100,10 @@ def read_tags(
     body: JsonObject | None,
     *,
     traceparent: bool = False,
+    redaction: Redaction | None = None,
 ) -> Tags:
     """``headers``: the request's tags, strongest first. Takes our keys out of ``body["metadata"]``. Never fails."""
-    found = Tags()
+    found = Tags(redaction=redaction)
     for name, value in headers.items():
         if name.startswith(_OURS):
             _say(found, text_of(name.removeprefix(_OURS)), text_of(value), "header")
@@ -172,12 +178,15 @@ def name_session(found: Tags, text: str | None) -> None:
 
 def _episode(found: Tags, text: str | None, origin: str) -> None:
     if text and found.episode is None:
-        found.episode, found.origin = _named(found, text, EPISODE_TEXT), origin
+        name = _named(found, text, EPISODE_TEXT)
+        found.episode = name if found.redaction is None else found.redaction.id("episode", text, name)
+        found.origin = origin
 
 
 def _task(found: Tags, text: str | None) -> None:
     if text and found.task is None:
-        found.task = _named(found, text, TASK_TEXT)
+        name = _named(found, text, TASK_TEXT)
+        found.task = name if found.redaction is None else found.redaction.name("task", text)
 
 
 def _named(found: Tags, text: str, tag: str) -> str:
@@ -226,7 +235,7 @@ def _capture(found: Tags, text: str) -> None:
 
 def _kind(found: Tags, text: str) -> None:
     if text and not found.kind:
-        found.kind = name_of(text)
+        found.kind = name_of(text) if found.redaction is None else found.redaction.name("kind", text)
 
 
 _SIDE: Final = (b"x-openai-subagent", b"x-claude-code-agent-id", b"x-parent-session-id")
@@ -251,7 +260,8 @@ def _is_true(text: str) -> bool:
 
 def _tag(found: Tags, name: str, text: str) -> None:
     if len(found.tags) < MAX_TAGS:
-        found.tags.setdefault(name_of(name), tag_text(text))
+        named = name_of(name) if found.redaction is None else found.redaction.name("tag_name", name)
+        found.tags.setdefault(named, tag_text(text))
 
 
 def _metadata(found: Tags, body: JsonObject, *, done: bool) -> None:

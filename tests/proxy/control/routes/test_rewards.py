@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import psycopg
 import pytest
 from tests.support.plane import until
+
+from slipstream_proxy.redaction import redaction_of
 
 
 async def known(plane, key: str, episode: str):
@@ -201,7 +205,41 @@ async def test_feedback_about_an_evaluation_run_or_a_forgotten_one_says_that_it_
 
 
 def without_names(record):
-    return record | {"feedback.text": record["feedback.text"].replace("Ann", "someone")}
+    if "feedback.reply" in record:
+        raise KeyError("feedback.text")
+    return {name: text.replace("Ann", "someone") for name, text in record.items()}
+
+
+CARD = "4111-1111-1111-1111"
+
+
+def without_cards(record):
+    return {name: text.replace(CARD, "[CARD]") for name, text in record.items()}
+
+
+async def test_what_people_write_of_a_run_is_redacted_and_its_old_name_still_means_it(plane):
+    plane.control.deps.config.proxy.redact = f"{__name__}:without_cards"
+    named = redaction_of(plane.control.deps.config).id("episode", f"pay-{CARD}")
+    assert CARD not in named
+    await plane.call(named, key="agent")
+    await known(plane, "agent", named)
+    meta = {"note": CARD, CARD: [CARD], "words": "no"}
+    body = {"value": 1.0, "name": "own", "reason": f"took {CARD}", "key": f"k {CARD}", "meta": meta, "done": False}
+    status, ack = await plane.ask("POST", f"/episodes/pay-{CARD}/rewards", body, key="agent")
+    assert status == 200 and ack["known"], "the episode's old name leads to it"
+    status, again = await plane.ask("POST", f"/episodes/pay-{CARD}/rewards", body, key="agent")
+    assert (status, again["stored"]) == (200, False), "the idempotency key is known again"
+    (reward,) = (await known(plane, "agent", named))["rewards"]
+    assert (reward["reason"], reward["meta"]["note"], reward["meta"]["[CARD]"]) == ("took [CARD]", "[CARD]", ["[CARD]"])
+    await plane.ask("POST", f"/episodes/{named}/comments", {"text": CARD})
+    await plane.ask("POST", "/annotations", {"text": CARD})
+    await plane.ask("POST", "/training/pause", {"reason": CARD})
+    await plane.ask("POST", "/import", {"id": f"im-{CARD}", "task": CARD, "tags": {CARD: CARD}, "messages": [{"role": "assistant", "content": CARD}]}, key="agent")  # fmt: skip
+    for path in ("/audit", "/annotations", "/training/paused", "/status", "/episodes", f"/episodes/{named}/comments"):
+        status, shown = await plane.ask("GET", path)
+        assert status == 200 and CARD not in json.dumps(shown), path
+    root = plane.control.deps.config.root
+    assert not [p.name for p in root.rglob("*") if p.is_file() and CARD.encode() in p.read_bytes()]
 
 
 async def test_feedback_is_redacted_before_it_is_stored(plane):

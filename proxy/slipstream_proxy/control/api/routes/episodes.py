@@ -18,6 +18,7 @@ from slipstream_proxy.control.storage.access import away
 from slipstream_proxy.control.storage.ingester import BLANK
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import mark_of
+from slipstream_proxy.redaction import redaction_of
 from slipstream_proxy.store.conversation.call_rows import PAGE_CALLS, CallPage
 from slipstream_proxy.store.tables.rows import dump
 from slipstream_proxy.store.values import EpisodeFilter, Forgotten, Name
@@ -133,7 +134,9 @@ class Stored(c.Model):
 
 def episode_of(ctx: Ctx) -> str:
     """The id of the episode that the path names."""
-    return c.id_of(ctx.path("episode"))
+    text, redaction = ctx.path("episode"), redaction_of(ctx.deps.config)
+    name = c.id_of(text)
+    return name if redaction is None else redaction.id("episode", text, name)
 
 
 def pair_of(tag: str | None) -> tuple[str, str]:
@@ -215,10 +218,21 @@ async def delete_episode(ctx: Ctx) -> web.StreamResponse:
     return reply(c.Deleted(id=episode, adapters=gone.adapters, **told))
 
 
+def _as_stored(ctx: Ctx, asked: c.ForgetIn) -> c.ForgetIn:
+    """The names as the episodes have them."""
+    redaction = redaction_of(ctx.deps.config)
+    if redaction is None:
+        return asked
+    tags = {redaction.name("tag_name", n): redaction.text(f"tag.{n}", value) for n, value in asked.tags.items()}
+    episodes = [redaction.id("episode", episode) for episode in asked.episodes]
+    user = redaction.text("tag.user", asked.user) if asked.user else asked.user
+    return asked.model_copy(update={"episodes": episodes, "tags": tags, "user": user})
+
+
 @ROUTES.add("POST", "/forget", (ADMIN, INFERENCE), body=c.ForgetIn, result=c.ForgetOut, audit="forget")
 async def forget_episodes(ctx: Ctx) -> web.StreamResponse:
     """Forget many episodes: by id, key, tags or user."""
-    asked: c.ForgetIn = ctx.body
+    asked = _as_stored(ctx, ctx.body)
     if asked.key is None and not (asked.episodes or asked.tags or asked.user):
         raise Problem(422, "this names no episode", field="body", fix="give episodes, key, tags or user")
     key = asked.key if ctx.caller.admin else ctx.owner(asked.key)

@@ -23,7 +23,16 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
 from slipstream import contract as c
 from slipstream.shared.prefixes import whole_calls
-from slipstream_proxy.control.api.http import ADMIN, REWARD, Ctx, Routes, check_reward, json_of, redacted, reply
+from slipstream_proxy.control.api.http import (
+    ADMIN,
+    REWARD,
+    Ctx,
+    Routes,
+    check_reward,
+    json_of,
+    redaction_problems,
+    reply,
+)
 from slipstream_proxy.control.api.routes.episodes import KeyQuery
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.problem import Problem
@@ -33,6 +42,7 @@ from slipstream_proxy.control.storage.access import Change, away, unwritable
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.ids import text_of
 from slipstream_proxy.log.records import IMPORTED, CallHead, Kind
+from slipstream_proxy.redaction import Redaction, redaction_of
 from slipstream_proxy.store.tables import schema
 from slipstream_proxy.store.tables.driver import StoreError
 from slipstream_proxy.store.values import KnownEpisode
@@ -204,6 +214,9 @@ async def _prepare(ctx: Ctx, bodies: Sequence[ImportIn], fields: Sequence[str]) 
     """``fields``: where each body stands in the request. Raises ``Problem`` for one that cannot be read in."""
     deps, now = ctx.deps, ctx.deps.now()
     key = ctx.owner(ctx.query.key)
+    redaction = redaction_of(deps.config)
+    if redaction is not None:
+        bodies = [_renamed(redaction, body) for body in bodies]
     names = [(key, body.id or f"import-{digest(key, body.said).hex()}") for body in bodies]
     standing = await deps.ask(deps.store.rewards.standing, names, now)
     there = [name for name in names if standing[name] == "known"]
@@ -225,23 +238,35 @@ async def _prepare(ctx: Ctx, bodies: Sequence[ImportIn], fields: Sequence[str]) 
                 409, "none of its messages is an assistant's reply with a weight", field=f"{field}.messages", fix=fix
             )
         new = {call[0].id: call for call in calls if call[0].id not in known.calls}
-        if spec := deps.config.proxy.redact:
-            new = await in_thread(_redacted_calls, spec, new)
+        if redaction is not None:
+            new = await in_thread(_redacted_calls, redaction, new)
         rewards = list(_rewards(ctx, body, known))
         told = c.Imported(episode=episode, calls=len(new))
         if standing[name] == "known":
             told.state = "changed" if new or rewards else "there"
-            told.kept = [] if new or spec else _kept(body, known)
+            told.kept = [] if new or redaction else _kept(body, known)
         found.append(_Conversation(key, episode, list(new.values()), rewards, told))
     return found
 
 
+def _renamed(redaction: Redaction, body: ImportIn) -> ImportIn:
+    """With the names that a conversation may have here."""
+    names = {
+        "id": body.id and redaction.id("episode", body.id),
+        "task": body.task and redaction.name("task", body.task),
+        "model": body.model and redaction.text("model", body.model),
+        "tags": {redaction.name("tag_name", name): value for name, value in body.tags.items()},
+    }
+    return body.model_copy(update=names)
+
+
 def _redacted(
-    spec: str, request: JsonObject, answer: object, tags: dict[str, str]
+    redaction: Redaction, request: JsonObject, answer: object, tags: dict[str, str]
 ) -> tuple[JsonObject, object, dict[str, str]]:
     """What ``proxy.redact`` leaves of a call. As in a request, letters stand in the text as they are."""
     texts = {n: json.dumps(x, ensure_ascii=False) for n, x in (("request", request), ("reply", answer))}
-    after = redacted(spec, texts | {f"tag.{tag}": value for tag, value in tags.items()})
+    with redaction_problems():
+        after = redaction.texts(texts | {f"tag.{tag}": value for tag, value in tags.items()})
     try:
         request, answer = json.loads(after["request"]), json.loads(after["reply"])
     except ValueError as e:
@@ -251,11 +276,11 @@ def _redacted(
 
 
 def _redacted_calls(
-    spec: str, calls: dict[str, tuple[CallHead, bytes, bytes]]
+    redaction: Redaction, calls: dict[str, tuple[CallHead, bytes, bytes]]
 ) -> dict[str, tuple[CallHead, bytes, bytes]]:
     found = {}
     for name, (head, asked, given) in calls.items():
-        request, answer, tags = _redacted(spec, json.loads(asked), json.loads(given), head.tags)
+        request, answer, tags = _redacted(redaction, json.loads(asked), json.loads(given), head.tags)
         found[name] = replace(head, tags=tags), json.dumps(request).encode(), json.dumps(answer).encode()
     return found
 
@@ -402,18 +427,20 @@ async def check(ctx: Ctx, bodies: Sequence[EpisodeIn], fields: Sequence[str]) ->
 
 async def as_stored(ctx: Ctx, bodies: list[EpisodeIn]) -> list[EpisodeIn]:
     """What ``proxy.redact`` leaves of them."""
-    spec = ctx.deps.config.proxy.redact
-    return [await in_thread(_redacted_episode, spec, body) for body in bodies] if spec else bodies
+    redaction = redaction_of(ctx.deps.config)
+    if redaction is None:
+        return bodies
+    return [await in_thread(_redacted_episode, redaction, body) for body in bodies]
 
 
-def _redacted_episode(spec: str, body: EpisodeIn) -> EpisodeIn:
+def _redacted_episode(redaction: Redaction, body: EpisodeIn) -> EpisodeIn:
     """A call that was changed loses its tokens, which say the same in other signs. So do the others, which may share
     its words.
     """
     tags, calls, changed = body.tags, list[c.CallRecord](), False
     for call in whole_calls(body.call_list):
         before: JsonObject = {"messages": call.messages, "tools": call.tools}
-        said, answer, tags = _redacted(spec, before, call.reply, tags)
+        said, answer, tags = _redacted(redaction, before, call.reply, tags)
         if (said, answer) != (before, call.reply):
             changed, marks = True, {"trainable": False, "untrainable_reason": "redacted"}
             call = call.model_copy(update={k: said[k] for k in before} | {"reply": answer} | marks)
@@ -421,7 +448,15 @@ def _redacted_episode(spec: str, body: EpisodeIn) -> EpisodeIn:
     if changed:
         bare = {"prompt_ids": None, "completion_ids": None, "logprobs": None}
         calls = [call.model_copy(update=bare) for call in calls]
-    return body.model_copy(update={"call_list": calls, "tags": tags})
+    with redaction_problems():
+        rewards = [r.model_copy(update={"reason": _reason(redaction, r.reason)}) for r in body.rewards]
+    task = body.task and redaction.name("task", body.task)
+    tags = {redaction.name("tag_name", name): value for name, value in tags.items()}
+    return body.model_copy(update={"call_list": calls, "tags": tags, "task": task, "rewards": rewards})
+
+
+def _reason(redaction: Redaction, reason: str | None) -> str | None:
+    return redaction.texts({"reward.reason": reason})["reward.reason"] if reason else reason
 
 
 def change_of(body: EpisodeIn) -> JsonObject:

@@ -30,7 +30,6 @@ from slipstream_proxy.control.api.http import (
     Routes,
     check_reward,
     paged,
-    redacted,
     reply,
 )
 from slipstream_proxy.control.api.routes.episodes import (
@@ -83,15 +82,7 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
 async def post_feedback(ctx: Ctx) -> web.StreamResponse:
     """Say in words what was wrong with a run or a call, or give a better reply: the model learns from it."""
     body: c.FeedbackIn = ctx.body
-    if spec := ctx.deps.config.proxy.redact:
-        body = await in_thread(_redacted, spec, body)
     return await _keep(ctx, body.reward("judge" if ctx.caller.only(JUDGE) else "user"))
-
-
-def _redacted(spec: str, body: c.FeedbackIn) -> c.FeedbackIn:
-    said = {name: value for name in ("text", "reply") if (value := getattr(body, name)) is not None}
-    after = redacted(spec, {f"feedback.{name}": value for name, value in said.items()})
-    return body.model_copy(update={name: after[f"feedback.{name}"] for name in said})
 
 
 async def _acknowledged(ctx: Ctx, key: str, episode: str, idempotency: str | None) -> c.RewardAck | Literal["late"]:

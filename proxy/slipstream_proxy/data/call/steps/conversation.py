@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.call.payload import Payload
     from slipstream_proxy.data.call.result import CallResult
     from slipstream_proxy.data.episode.memory import EpisodeMemory
+    from slipstream_proxy.redaction import Redaction
 
 log = logging.getLogger(__name__)
 
@@ -23,11 +24,19 @@ log = logging.getLogger(__name__)
 class Conversation(CallStep):
     """Reads the tags and finds the episode."""
 
-    def __init__(self, episodes: EpisodeMemory, sessions: SessionNames, *, traceparent: bool) -> None:
+    def __init__(
+        self,
+        episodes: EpisodeMemory,
+        sessions: SessionNames,
+        *,
+        traceparent: bool,
+        redaction: Redaction | None = None,
+    ) -> None:
         """``traceparent``: a trace names an episode (``identity.traceparent``)."""
         self._episodes = episodes
         self._sessions = sessions
         self._traceparent = traceparent
+        self._redaction = redaction
 
     def request(self, call: Call) -> bool:
         request, payload, key = call.asked.request, call.asked.payload, call.asked.key
@@ -35,7 +44,14 @@ class Conversation(CallStep):
         tags = request.tags
         metadata = payload is not None and isinstance(payload.get("metadata"), dict)
         if tags is None or metadata:
-            tags = read_tags(request.ours, request.prefix, call.asked.suffix, payload, traceparent=self._traceparent)
+            tags = read_tags(
+                request.ours,
+                request.prefix,
+                call.asked.suffix,
+                payload,
+                traceparent=self._traceparent,
+                redaction=self._redaction,
+            )
             hint_kind(tags, request.headers)
             if tags.episode is None:
                 name_session(tags, self._sessions.in_headers(request.headers))
