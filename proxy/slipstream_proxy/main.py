@@ -12,6 +12,7 @@ from slipstream.config import Config
 from slipstream.shared.files import check_format
 from slipstream.shared.functions import load_function
 from slipstream_proxy.keys import Keys
+from slipstream_proxy.process.descriptors import raise_limit
 from slipstream_proxy.process.parent import Parent, bind, check_bind, lock
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ def run(config: Config, config_path: Path | None = None) -> int:
     if config.proxy.redact:
         load_function("proxy.redact", config.proxy.redact)
         log.info("proxy.redact changes what is stored and shown; agents get replies as the engine sends them")
+    raise_limit()
     keyed = bool(len(Keys(config.keys_file)))
     check_bind(config, keyed=keyed)
     fd = lock(config.root)

@@ -26,6 +26,7 @@ from slipstream_proxy.process import compiled
 COMPILED = __name__ == "__main__" and compiled.use()
 
 from slipstream_proxy.data.plane import Plane  # noqa: E402
+from slipstream_proxy.data.server.acceptor import Acceptor  # noqa: E402
 from slipstream_proxy.data.server.listener import sweep  # noqa: E402 - behind ``use``
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ async def serve(config: Config, number: int, sock: socket.socket) -> None:
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
-    listener = await loop.create_server(server, sock=sock, backlog=4096)
+    listener = Acceptor(server, sock, plane.metrics)
     beside = (plane.link.follow(), sweep(server, plane.pools), _save_metrics(plane), give_back())
     tasks = [loop.create_task(t) for t in beside]
     log.info("worker %d is up%s", number, " (compiled)" if COMPILED else "")

@@ -73,6 +73,21 @@ FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "slipstream_in_flight": ("gauge", "Calls being answered.", ()),
     "slipstream_queued": ("gauge", "Calls in flight of which the engine has sent nothing yet.", ()),
     "slipstream_connections": ("gauge", "Client connections.", ()),
+    "slipstream_connections_limit": (
+        "gauge",
+        "Client connections that the limit of open files leaves room for.",
+        (),
+    ),
+    "slipstream_connections_closed_total": (
+        "counter",
+        "Connections without a call that were closed for new ones: silent (nothing was sent yet), idle.",
+        ("why",),
+    ),
+    "slipstream_accepts_delayed_total": (
+        "counter",
+        "Looks for room for a new connection at which every connection had a call.",
+        (),
+    ),
     "slipstream_event_loop_lag_seconds": (
         "gauge",
         "How late the worker's one-second timer was, last time; the worst worker's.",

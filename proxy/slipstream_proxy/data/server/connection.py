@@ -53,6 +53,8 @@ class ServerState:
         self.header_timeout, self.client_timeout = proxy.header_timeout, proxy.client_timeout
         self.connections: set[ClientConnection] = set()
         """Those that aiohttp has not taken over."""
+        self.silent: dict[ClientConnection, None] = {}
+        """Those of them that have sent nothing yet, the oldest first."""
         self.rests = Rests(config.root)
         self.draining = False
         """The worker ends: a connection closes after the reply that it is at."""
@@ -79,7 +81,9 @@ class ClientConnection(Sink):
         self._known: RepeatedHead[RequestHead] | None = None
         self._pieces: list[bytes] = []
         self._have = self._need = 0
-        self._since = self._idle_since = 0.0
+        self._since = 0.0
+        self.idle_since = self._loop.time()
+        self._silent = True
         self._served = True
         self._throttled = False
         self._discarding = False
@@ -93,6 +97,7 @@ class ClientConnection(Sink):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
         self._state.connections.add(self)
+        self._state.silent[self] = None
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -101,6 +106,7 @@ class ClientConnection(Sink):
     def connection_lost(self, exc: BaseException | None) -> None:
         self.transport = None
         self._state.connections.discard(self)
+        self._state.silent.pop(self, None)
         if self._rest is not None:
             self._state.rests.release(self._rest)
             self._rest = None
@@ -122,6 +128,18 @@ class ClientConnection(Sink):
             self._call.resume()
         self._pour()
 
+    @property
+    def idle(self) -> bool:
+        """Whether it waits for the next call's head, or for the rest of it."""
+        return self._call is None and self._rest is None and self._request is None
+
+    def abort(self) -> None:
+        """Its place is needed."""
+        self._state.connections.discard(self)
+        self._state.silent.pop(self, None)
+        if self.transport is not None:
+            self.transport.abort()
+
     def close(self) -> None:
         if self.transport is not None:
             self.transport.close()
@@ -138,13 +156,16 @@ class ClientConnection(Sink):
             self.transport.abort()
         elif self._served or busy or self._request is not None:
             self._served = False
-            self._idle_since = now
-        elif now - self._idle_since > KEEPALIVE_TIMEOUT:
+            self.idle_since = now
+        elif now - self.idle_since > KEEPALIVE_TIMEOUT:
             self.close()
 
     # --- the client's bytes -----------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
+        if self._silent:
+            self._silent = False
+            self._state.silent.pop(self, None)
         if self._call is not None or self._rest is not None:
             self._ahead += data
             if len(self._ahead) > _PIPELINED and not self._throttled and self.transport is not None:
