@@ -18,6 +18,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from pydantic import BaseModel
+
+from slipstream import contract as c
 from slipstream.config import Config
 from slipstream.contract import name_of
 from slipstream.shared.functions import load_function
@@ -111,6 +114,33 @@ class Redaction:
         except BaseException as e:  # a tag never fails a call
             log.error("redaction failed, %s is left out: %s", field.partition(".")[0], type(e).__name__)
             return ""
+
+
+TEXTS: Final[dict[type[BaseModel], str]] = {
+    c.RewardIn: "reward",
+    c.FeedbackIn: "feedback",
+    c.CommentIn: "comment",
+    c.AnnotationIn: "note",
+    c.PauseIn: "pause",
+}
+"""Bodies in which people and agents write → what ``proxy.redact`` knows their fields by: ``reward.reason``."""
+IDS: Final = {"call", "key", "thumb"}
+"""Fields of these that say which, or choose."""
+
+
+def redacted_body(redaction: Redaction | None, body: BaseModel) -> BaseModel:
+    """What ``proxy.redact`` leaves of the texts that somebody wrote. Raises whatever the function does."""
+    if redaction is None or type(body) not in TEXTS:
+        return body
+    name = TEXTS[type(body)]
+    said = {field: value for field, value in body if field not in IDS and value and isinstance(value, str | dict)}
+    texts = redaction.texts({f"{name}.{field}": value for field, value in said.items() if isinstance(value, str)})
+    found = {field: texts.get(f"{name}.{field}", value) for field, value in said.items()}
+    found |= {f: redaction.tree(f"{name}.{f}", value) for f, value in said.items() if isinstance(value, dict)}
+    found |= {tag: name_of(found[tag]) if found[tag] else "redacted" for tag in ("name", "source") if tag in found}
+    if key := getattr(body, "key", None):
+        found["key"] = redaction.id(f"{name}.key", key)
+    return body.model_copy(update=found)
 
 
 def redaction_of(config: Config) -> Redaction | None:

@@ -182,20 +182,20 @@ async def test_a_reward_is_not_lost_to_a_control_plane_that_is_busy(start, tmp_p
     await runner.cleanup()
 
 
-async def test_a_reward_waits_for_a_control_plane_that_is_started_again(start, control):
+async def test_a_note_waits_for_a_control_plane_that_is_started_again(start, control):
     proxy = await start()
-    path = "/slipstream/v1/episodes/e/rewards"
-    first = asyncio.create_task(ask(proxy, "POST", path, data=b'{"value": 1}'))
+    path = "/slipstream/v1/episodes/e/comments"
+    first = asyncio.create_task(ask(proxy, "POST", path, data=b'{"text": 1}'))
     with pytest.raises(TimeoutError):  # many clients wait for five seconds, and look at nothing
-        await ask(proxy, "POST", path, data=b'{"value": 2}', timeout=aiohttp.ClientTimeout(total=0.5))
+        await ask(proxy, "POST", path, data=b'{"text": 2}', timeout=aiohttp.ClientTimeout(total=0.5))
     packed = {"Content-Encoding": "gzip"}
-    third = asyncio.create_task(ask(proxy, "POST", path, data=gzip.compress(b'{"value": 3}'), headers=packed))
+    third = asyncio.create_task(ask(proxy, "POST", path, data=gzip.compress(b'{"text": 3}'), headers=packed))
     assert (await ask(proxy, "POST", "/slipstream/v1/training/pause"))[0] == 503, "the others are told at once"
     assert not first.done()
     seen = await control(proxy.config.socket)
     assert [(await one)[0] for one in (first, third)] == [207, 207]
-    rewards = [b'{"value": 1}', b'{"value": 2}', b'{"value": 3}']
-    await eventually(lambda: sorted(body for _, at, _, body in seen if at == path) == rewards)
+    notes = [b'{"text": 1}', b'{"text": 2}', b'{"text": 3}']
+    await eventually(lambda: sorted(body for _, at, _, body in seen if at == path) == notes)
 
 
 async def test_a_reward_that_is_too_large_is_refused(start, control):

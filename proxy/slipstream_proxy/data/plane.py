@@ -45,6 +45,7 @@ from slipstream_proxy.data.routes.control import ControlRoutes
 from slipstream_proxy.data.routes.handler import RequestHandler
 from slipstream_proxy.data.routes.health import HealthRoutes
 from slipstream_proxy.data.routes.passthrough import Passthrough
+from slipstream_proxy.data.routes.taken import TakenRewards
 from slipstream_proxy.data.server.connection import ServerState
 from slipstream_proxy.data.server.listener import Server
 from slipstream_proxy.data.wire.identity import SessionNames
@@ -100,6 +101,7 @@ class Plane:
             durability=proxy.durability,
             on_lost=self._lost,
         )
+        self.taken = TakenRewards(config, number, self.redaction)
         self.tracing = make_tracing(self.models.default, proxy.public_url, self.live)
         self.contexts = ContextLengths(config.engine.api_key, proxy.connect_timeout, self.live)
         self.templates = ChatTemplates(config.engine.api_key, proxy.connect_timeout, self.models.default, self.live)
@@ -146,7 +148,10 @@ class Plane:
         handler = RequestHandler(
             self.state,
             health=HealthRoutes(self.state, self.live, self.metrics, self.metrics_file, self.link, self.hosts),
-            control=ControlRoutes(self.link, self.admission, self.hosts, self.episodes, self.state.header_timeout),
+            control=ControlRoutes(
+                *(self.link, self.admission, self.hosts, self.episodes, self.state.header_timeout),
+                *(self.taken, self.redaction),
+            ),
             passthrough=self.passthrough,
             hosts=self.hosts,
         )
@@ -183,6 +188,7 @@ class Plane:
         self.contexts.close()
         self.templates.close()
         await self.spool.close()
+        await self.taken.close()
         await self.passthrough.close()
         await self.link.close()
         self.limits.close()

@@ -6,7 +6,7 @@ import fcntl
 import ipaddress
 import logging
 import os
-import shutil
+import re
 import signal
 import socket
 import sys
@@ -150,7 +150,7 @@ class Parent:
     async def run(self) -> bool:
         """Serve until SIGTERM or SIGINT. Returns whether all children ended by themselves. Raises ``StartError``."""
         self.supervisor.handle_signals()
-        shutil.rmtree(self.config.root / "metrics", ignore_errors=True)  # of an earlier run
+        self._clear_metrics()
         (self.config.root / "hangs").unlink(missing_ok=True)
         try:
             for child in (self.control, *self.workers):
@@ -163,6 +163,12 @@ class Parent:
             (self.config.root / FILE).unlink(missing_ok=True)
         fine = (0, -signal.SIGTERM, None)  # a child that was just being started may not have its handler yet
         return all(c.exit_code in fine for c in (*self.workers, self.control))
+
+    def _clear_metrics(self) -> None:
+        """An earlier run's; but what was lost stays lost."""
+        for path in (self.config.root / "metrics").glob("*"):
+            if not re.fullmatch(r"lost\d+", path.name):
+                path.unlink(missing_ok=True)
 
     async def _wait_up(self) -> None:
         """Until the data plane answers."""

@@ -29,12 +29,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from slipstream import contract as c
-from slipstream.contract import API, Error, Model, name_of
+from slipstream.contract import API, Error, Model
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.json_types import JsonObject
-from slipstream_proxy.redaction import Redaction, redaction_of
+from slipstream_proxy.redaction import redacted_body, redaction_of
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.deps import Deps
@@ -332,7 +331,7 @@ async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamR
     except ValidationError as e:
         raise explain(e, "query", kind) from e
     body = await read_body(request, route)
-    ctx = Ctx(deps, request, caller, query, await redacted_body(deps, body), tags)
+    ctx = Ctx(deps, request, caller, query, await _redacted_body(deps, body), tags)
     if not route.at_once:
         await deps.mutations.settled()
     response = await route.handler(ctx)
@@ -361,38 +360,13 @@ def check_source(caller: Caller, source: str, field: str) -> None:
         raise Problem(403, f"a judge's key may not write rewards with the source {source!r}", field=field, fix=fix)
 
 
-TEXTS: dict[type[BaseModel], str] = {
-    c.RewardIn: "reward",
-    c.FeedbackIn: "feedback",
-    c.CommentIn: "comment",
-    c.AnnotationIn: "note",
-    c.PauseIn: "pause",
-}
-"""Bodies in which people and agents write → what ``proxy.redact`` knows their fields by: ``reward.reason``."""
-IDS = {"call", "key", "thumb"}
-"""Fields of these that say which, or choose."""
-
-
-async def redacted_body(deps: Deps, body: BaseModel | None) -> BaseModel | None:
+async def _redacted_body(deps: Deps, body: BaseModel | None) -> BaseModel | None:
     """What ``proxy.redact`` leaves of the texts that somebody wrote. Raises ``Problem`` 422 where it fails."""
     redaction = redaction_of(deps.config)
-    if redaction is None or body is None or type(body) not in TEXTS:
+    if redaction is None or body is None:
         return body
-    name = TEXTS[type(body)]
-    said = {f: v for f, v in body if f not in IDS and v and isinstance(v, str | dict)}
-    found: dict[str, Any] = await in_thread(_redacted_fields, redaction, name, said)
-    for tag in {"name", "source"}.intersection(found):
-        found[tag] = name_of(found[tag]) if found[tag] else "redacted"
-    if key := getattr(body, "key", None):
-        found["key"] = redaction.id(f"{name}.key", key)
-    return body.model_copy(update=found)
-
-
-def _redacted_fields(redaction: Redaction, name: str, said: dict[str, Any]) -> dict[str, Any]:
     with redaction_problems():
-        texts = redaction.texts({f"{name}.{field}": value for field, value in said.items() if isinstance(value, str)})
-        found = {field: texts.get(f"{name}.{field}", value) for field, value in said.items()}
-        return {f: redaction.tree(f"{name}.{f}", v) if isinstance(v, dict) else v for f, v in found.items()}
+        return await in_thread(redacted_body, redaction, body)
 
 
 @contextmanager

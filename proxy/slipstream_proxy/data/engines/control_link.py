@@ -40,6 +40,8 @@ MOST_PINS = 512
 """Pins in one request."""
 CROWDED = 0.05
 """Seconds until the next try where so many requests wait to be accepted that the system takes no more."""
+TAKING_PATIENCE = 0.7
+"""The same for rewards, end marks and feedback, which a worker takes by itself then. A look takes 0.3 s and more."""
 RESTART_PATIENCE, RESTARTING = 60.0, 0.2
 """Seconds that what must not be lost waits while the control plane is started again, and nobody listens on its socket;
 and between two tries.
@@ -83,15 +85,24 @@ class ControlLink:
         return self._session
 
     async def request(
-        self, method: str, url: URL, *, patience: float | None = None, restart: bool = False, **options: Any
+        self,
+        method: str,
+        url: URL,
+        *,
+        patience: float | None = None,
+        restart: bool = False,
+        instead: bool = False,
+        **options: Any,
     ) -> aiohttp.ClientResponse:
         """``ClientSession.request``, for routes that may take long. Raises ``TimeoutError`` if the control plane does
         not answer a ping meanwhile: for ``patience`` seconds, else within a second for a read or where it stands
         still, and after ``WRITE_PATIENCE`` for another write.
 
         ``restart``: where nobody listens, or the line breaks, it is sent again for up to ``RESTART_PATIENCE`` seconds.
-        Its body is bytes, and sent twice it does no harm.
+        Its body is bytes, and sent twice it does no harm. ``instead``: the caller has another way, and takes it after
+        ``TAKING_PATIENCE`` seconds, whatever the reason.
         """
+        patience = TAKING_PATIENCE if instead else patience
         running = asyncio.ensure_future(self._accepted(method, url, restart=restart, **options))
         if patience is None:
             patience = 0.0 if method in ("GET", "HEAD") else WRITE_PATIENCE
@@ -100,7 +111,7 @@ class ControlLink:
         try:
             while not (await asyncio.wait({running}, timeout=PATIENCE))[0]:
                 found = await self._look()
-                if found is Look.ANSWERED or (restart and found is Look.AWAY):
+                if found is Look.ANSWERED or (restart and not instead and found is Look.AWAY):
                     answered = clock()
                 elif found is Look.STANDS_STILL or clock() - answered > patience:
                     log.warning("the control plane did not answer for %.1f s: %s refused", clock() - answered, method)

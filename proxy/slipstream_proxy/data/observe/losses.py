@@ -35,7 +35,7 @@ class Losses(NamedTuple):
 
 class LossCount:
     def __init__(self, folder: Path, number: int) -> None:
-        """Goes on from the count of the worker that had this number before. The folder goes at the proxy's start."""
+        """Goes on from the count of the worker that had this number before, in an earlier run of the proxy, too."""
         self._path = folder / f"lost{number}"
         self._map = SharedMap(None, _LOSSES.size)
         self._settle()

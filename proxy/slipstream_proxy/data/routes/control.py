@@ -7,16 +7,17 @@ import json
 import logging
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from slipstream.contract import Headers, id_of
+from slipstream.contract import Headers, RewardAck, id_of
 from slipstream_proxy.data.access.admission import credential
 from slipstream_proxy.data.routes.body import body_parts, read_body
+from slipstream_proxy.data.routes.taken import Asked, Change, TakenRewards
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.identity import text_of
 from slipstream_proxy.data.wire.replies import end_to_end, first_fields, hand_on
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.engines.control_link import ControlLink
     from slipstream_proxy.data.episode.memory import EpisodeMemory
     from slipstream_proxy.json_types import JsonObject
+    from slipstream_proxy.redaction import Redaction
 
 log = logging.getLogger(__name__)
 
 _CREDENTIALS = ("authorization", "x-api-key", "api-key")
-_ENDING = re.compile(r"^/slipstream/v1/episodes/([^/]+)/(?:done|rewards|feedback)$")
+_ENDING = re.compile(r"^/slipstream/v1/episodes/([^/]+)/(done|rewards|feedback)$")
 _NOTED = re.compile(r"^/slipstream/v1/(?:annotations|episodes/[^/]+/comments)$")
 _PAGE = ("/", "/favicon.ico")
 MOST_REWARD = 2**20
@@ -50,12 +52,22 @@ class ControlRoutes:
     """Forwards requests to the control plane."""
 
     def __init__(
-        self, link: ControlLink, admission: Admission, hosts: AllowedHosts, episodes: EpisodeMemory, timeout: float
+        self,
+        link: ControlLink,
+        admission: Admission,
+        hosts: AllowedHosts,
+        episodes: EpisodeMemory,
+        timeout: float,
+        taken: TakenRewards,
+        redaction: Redaction | None = None,
     ) -> None:
-        """``timeout``: seconds that a body may stand still. ``episodes`` is told which ones are done."""
+        """``timeout``: seconds that a body may stand still. ``episodes`` is told which ones are done. ``taken`` keeps
+        what the control plane does not take.
+        """
+        self._taken, self._redaction = taken, redaction
         self._link, self._admission, self._hosts, self._episodes = link, admission, hosts, episodes
         self._timeout = timeout
-        self._sending: set[asyncio.Task[aiohttp.ClientResponse]] = set()
+        self._sending: set[asyncio.Task[Any]] = set()
 
     def _auth(self, request: web.BaseRequest, path: str) -> JsonObject:
         """Who asks, for the control plane. The page itself needs no key: it asks for one."""
@@ -87,10 +99,12 @@ class ControlRoutes:
         once = ending or (posted and _NOTED.match(path))
         if ending:
             key = request.query.get("key") or auth["key"]
-            episode = id_of(text_of(unquote_to_bytes(ending[1])))
+            episode = self._episode(ending[1])
             if self._episodes.has_begun(key, episode):
                 headers["x-slipstream-begun"] = "1"
         try:
+            if ending:
+                return await self._end(request, url, headers, auth, key, episode, ending[2])
             reply = await (self._deliver if once else self._send)(request, url, headers)
         except RequestRefused as e:
             return _refused(e)
@@ -100,16 +114,77 @@ class ControlRoutes:
             message = "the control plane does not answer; calls are served and recorded meanwhile"
             return _refused(RequestRefused(503, message, retry_after=1.0))
         async with reply:
-            if ending and Headers.DONE in reply.headers:
+            return await hand_on(request, reply)
+
+    def _episode(self, part: str) -> str:
+        """The id of the episode that a part of a path names."""
+        text = text_of(unquote_to_bytes(part))
+        name = id_of(text)
+        return name if self._redaction is None else self._redaction.id("episode", text, name)
+
+    async def _end(
+        self,
+        request: web.BaseRequest,
+        url: URL,
+        headers: CIMultiDict[str],
+        auth: JsonObject,
+        key: str,
+        episode: str,
+        what: str,
+    ) -> web.StreamResponse:
+        """A reward, an end mark or feedback: the control plane's to take, or this worker's if that does not answer."""
+        body = await read_body(request, MOST_REWARD, self._timeout) if request.can_read_body else b""
+        begun = "x-slipstream-begun" in headers
+        asked = Asked(what, key, episode, body, auth, request.query.get("key"), begun)
+        change = self._taken.change(asked) if set(request.query) <= {"key"} else None
+        headers["x-slipstream-write"] = new_id()
+        taking = asyncio.ensure_future(self._given(url, headers, body, change, begun=begun))
+        self._sending.add(taking)
+        taking.add_done_callback(self._sending.discard)
+        try:
+            reply = await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            taking.add_done_callback(_forget)
+            raise
+        if isinstance(reply, RewardAck):
+            if reply.done and begun:
+                self._episodes.finish(key, episode)
+            done = {Headers.DONE: "true"} if reply.done and begun else {}
+            return web.json_response(text=reply.model_dump_json(), headers=done)
+        async with reply:
+            if Headers.DONE in reply.headers:
                 self._episodes.finish(key, episode)
             return await hand_on(request, reply)
+
+    async def _given(
+        self, url: URL, headers: CIMultiDict[str], body: bytes, change: Change | None, *, begun: bool
+    ) -> aiohttp.ClientResponse | RewardAck:
+        headers.popall("content-length", None)
+        sent = self._link.request(
+            "POST",
+            url,
+            restart=True,
+            instead=change is not None,
+            headers=headers,
+            data=body or None,
+            allow_redirects=False,
+        )
+        try:
+            return await sent
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            if change is None:
+                raise
+        ack = await self._taken.keep(headers["x-slipstream-write"], change, begun=begun)
+        if ack is None:
+            raise RequestRefused(503, "this cannot be kept now: the spool cannot be written", retry_after=1.0)
+        return ack
 
     async def _send(self, request: web.BaseRequest, url: URL, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:
         body = body_parts(request, sys.maxsize, self._timeout) if request.can_read_body else None
         return await self._link.request(request.method, url, headers=headers, data=body, allow_redirects=False)
 
     async def _deliver(self, request: web.BaseRequest, url: URL, headers: CIMultiDict[str]) -> aiohttp.ClientResponse:
-        """A reward, an end mark or a note. Hardly any agent sends one twice, and many wait five seconds at most. So
+        """A note. Hardly any agent sends one twice, and many wait five seconds at most. So
         while the control plane is started again it waits, and it is delivered even where the client is gone.
         """
         body = await read_body(request, MOST_REWARD, self._timeout) if request.can_read_body else None
@@ -126,7 +201,7 @@ class ControlRoutes:
             raise
 
 
-def _forget(sending: asyncio.Task[aiohttp.ClientResponse]) -> None:
+def _forget(sending: asyncio.Task[Any]) -> None:
     """Nobody waits for this reply any more."""
     if sending.cancelled():
         return
@@ -134,7 +209,7 @@ def _forget(sending: asyncio.Task[aiohttp.ClientResponse]) -> None:
         log.warning(
             "a reward, an end mark or a note is lost: the control plane did not come back: %s", type(why).__name__
         )
-    else:
+    elif not isinstance(sending.result(), RewardAck):
         sending.result().close()
 
 

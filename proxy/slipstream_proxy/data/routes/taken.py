@@ -1,0 +1,122 @@
+"""Rewards, end marks and feedback that a worker takes by itself, while the control plane does not answer.
+
+They become the records that the control plane would write, in a spool file of the worker's. The store applies them when
+the control plane is back, in the order they came; one that it got as well has the same id, and counts once. What cannot
+be checked here waits for the control plane.
+
+Not compiled: pydantic's models cannot be, and it runs while the control plane is away only.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pydantic import ValidationError
+
+from slipstream import contract as c
+from slipstream_proxy.log.records import Kind, Mutation
+from slipstream_proxy.log.spool import SpoolWriter
+from slipstream_proxy.redaction import Redaction, redacted_body
+
+if TYPE_CHECKING:
+    from slipstream.config import Config
+    from slipstream_proxy.json_types import JsonObject
+
+log = logging.getLogger(__name__)
+
+RESERVED: Final = frozenset(("judge", "human"))
+"""Sources whose rewards need a scope, and an entry in the audit log."""
+SCORERS: Final = frozenset(("grade", "judge", "admin"))
+"""Scopes that may score another key's episodes (``control.api.http.OF_OTHERS``)."""
+AWAY: Final = "the control plane is away just now: this is written down, and counts once it is back"
+
+
+class Asked(NamedTuple):
+    """One request about the end of an episode."""
+
+    what: str
+    """``rewards``, ``feedback`` or ``done``."""
+    key: str
+    episode: str
+    body: bytes
+    caller: JsonObject
+    """``x-slipstream-auth``."""
+    named: str | None
+    """The key that ``?key=`` names."""
+    begun: bool
+    """The worker knows a call of the episode."""
+
+
+class Change(NamedTuple):
+    op: str
+    data: JsonObject
+    ends: bool
+
+
+class TakenRewards:
+    """One worker's. ``spool`` opens its file at the first of them."""
+
+    def __init__(self, config: Config, number: int, redaction: Redaction | None) -> None:
+        self._config, self._redaction = config, redaction
+        self._judged = {name.lower() for name in (config.judge.name, *config.judge.names)}
+        self._spool = SpoolWriter(
+            config.spool_dir,
+            f"taken{number}",
+            segment_bytes=config.proxy.segment_bytes,
+            durability=config.proxy.durability,
+        )
+        self.count = 0
+
+    def change(self, asked: Asked) -> Change | None:
+        """What would be written down. None: it is wrong, or the control plane alone can say whether it may be."""
+        name: JsonObject = {"key": asked.key, "episode": asked.episode}
+        if not self._is_own(asked):
+            return None
+        try:
+            if asked.what == "done":
+                if asked.body.strip():
+                    c.DoneIn.model_validate_json(asked.body, strict=True)
+                return Change("done", name, ends=True)
+            reward = self._reward(asked)
+        except Exception as e:  # whatever ``proxy.redact`` raises, too
+            if not isinstance(e, ValidationError):
+                log.warning("a reward waits for the control plane: %s", type(e).__name__)
+            return None
+        if reward.source.lower() in RESERVED or reward.name.lower() in self._judged:
+            return None
+        ends = reward.ends({name for name, weight in self._config.reward.weights.items() if weight})
+        kept = reward.model_copy(update={"done": ends}).model_dump(mode="json")
+        return Change("reward", {**name, "reward": kept}, ends)
+
+    def _is_own(self, asked: Asked) -> bool:
+        scopes = set(asked.caller["scopes"])
+        if asked.named is not None and asked.named != asked.caller["key"]:
+            return bool(scopes & SCORERS)
+        if asked.what == "done" and not scopes & {"inference", "reward", "admin"}:
+            return False
+        return asked.begun or "inference" in scopes or asked.caller["key"] == "-"
+
+    def _reward(self, asked: Asked) -> c.RewardIn:
+        kind = c.RewardIn if asked.what == "rewards" else c.FeedbackIn
+        body = redacted_body(self._redaction, kind.model_validate_json(asked.body, strict=True))
+        if isinstance(body, c.FeedbackIn):
+            return body.reward("user")
+        assert isinstance(body, c.RewardIn)
+        if body.name in (c.WORDS, c.THUMBS) and "words" in body.meta:
+            raise ValueError("feedback in a reward's form")
+        return body
+
+    async def keep(self, id: str, change: Change, *, begun: bool) -> c.RewardAck | None:
+        """None: the spool cannot be written."""
+        if not await self._spool.put(Kind.MUTATION, asdict(Mutation(id, change.op, time.time(), change.data))):
+            return None
+        self.count += 1
+        if self.count == 1:
+            log.warning("the control plane does not answer: rewards and end marks are kept in the spool meanwhile")
+        return c.RewardAck(stored=True, known=begun, fix=AWAY, done=change.ends)
+
+    async def close(self) -> None:
+        await self._spool.close()
