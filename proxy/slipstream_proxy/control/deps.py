@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from slipstream.contract.status import Space
 from slipstream_proxy.control.observe.audit import AuditTrail
 from slipstream_proxy.control.observe.boards import SidecarActivity, TrainingSchedule, TrainingSwitch
+from slipstream_proxy.control.shared.shares import KeyShares
 from slipstream_proxy.control.storage.access import StoreAccess
 from slipstream_proxy.control.storage.feed import EndlessReplies, Feed
 from slipstream_proxy.control.storage.mutation_log import Together
@@ -61,6 +62,7 @@ class Deps(StoreAccess):
     pins: Together[PinAsk, Pin] = field(init=False)
     standings: Together[RewardAsk, Standing] = field(init=False)
     switch: TrainingSwitch = field(default_factory=TrainingSwitch)
+    shares: KeyShares = field(default_factory=KeyShares)
     feed: Feed = field(default_factory=Feed)
     endless: EndlessReplies = field(default_factory=EndlessReplies)
     activity: SidecarActivity = field(default_factory=SidecarActivity)

@@ -19,6 +19,7 @@ and ``admin`` may score episodes of other keys.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterator
@@ -31,6 +32,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from slipstream.contract import API, Error, Model
 from slipstream_proxy.control.shared.problem import Problem
+from slipstream_proxy.control.shared.shares import LOOKING, LOOKS, WRITES, Line
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.redaction import redacted_body, redaction_of
@@ -317,6 +319,19 @@ def _is_json(content_type: str) -> bool:
     return content_type in (JSON, "application/octet-stream") or content_type.endswith("+json")
 
 
+IN_TEXT = ("q", "outcome", "trainable", "kind")
+"""Filters of episodes that look into their calls."""
+
+
+def _line(route: Route, caller: Caller, query: BaseModel) -> Line | None:
+    """Where a caller's request waits for its turn; None: nowhere."""
+    if route.endless or caller.may((JUDGE, TRAINER, VIEWER)):
+        return None
+    if route.method != "GET":
+        return WRITES
+    return LOOKING if any(getattr(query, name, None) is not None for name in IN_TEXT) else LOOKS
+
+
 async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamResponse:
     """Run a route: scope, query, body, handler."""
     caller = caller_of(request)
@@ -332,9 +347,11 @@ async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamR
         raise explain(e, "query", kind) from e
     body = await read_body(request, route)
     ctx = Ctx(deps, request, caller, query, await _redacted_body(deps, body), tags)
-    if not route.at_once:
-        await deps.mutations.settled()
-    response = await route.handler(ctx)
+    line = _line(route, caller, query)
+    async with deps.shares.turn(caller.key, line) if line else contextlib.nullcontext():
+        if not route.at_once:
+            await deps.mutations.settled()
+        response = await route.handler(ctx)
     if route.audit is not None:
         target = ctx.target or next(iter(request.match_info.values()), route.path.split("/")[3])
         said = {name: getattr(ctx.body, name, None) for name in SAID}

@@ -21,6 +21,7 @@ COMMON_ERRORS = {
     403: "The key lacks the scope, or the origin may not ask.",
     405: "Another method is meant.",
     422: "A parameter or the body is wrong; `field` names it.",
+    429: "The key asks for more at once than its share; `Retry-After` says when to ask again.",
     503: "Not just now; `Retry-After` says when.",
 }
 MORE_ERRORS = {

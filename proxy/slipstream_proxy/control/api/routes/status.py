@@ -18,6 +18,7 @@ from slipstream_proxy.control.api.http import ADMIN, ENDLESS, JUDGE, TRAINER, Ct
 from slipstream_proxy.control.api.routes.episodes import KeyId, Label, Number, Stored, pair_of
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.status.status import status_of
+from slipstream_proxy.control.storage.feed import Feed
 from slipstream_proxy.store.read.curves import LearningFilter
 from slipstream_proxy.store.tables.schema import VIEW_NAMES
 
@@ -217,7 +218,8 @@ async def get_tasks(ctx: Ctx) -> web.StreamResponse:
 
 
 EVENT_STREAM = "text/event-stream"
-MOST_READERS = 256
+MOST_READERS, KEPT_FOR_PEOPLE = 256, 64
+"""Readers of the events; and of these places, those for keys that see all."""
 PATIENCE = 10.0
 """Seconds that a reader may take nothing before its connection ends."""
 
@@ -228,8 +230,16 @@ async def get_stream(ctx: Ctx) -> web.StreamResponse:
     `Last-Event-ID` goes on after that event; `reset` says that this is not possible: read all again.
     """
     feed = ctx.deps.feed
-    if feed.readers >= MOST_READERS:
-        why = f"{MOST_READERS} readers follow the events already"
+    if ctx.caller.sees_all:
+        return await _streamed(ctx, feed)
+    with ctx.deps.shares.stream(ctx.caller.key):
+        return await _streamed(ctx, feed)
+
+
+async def _streamed(ctx: Ctx, feed: Feed) -> web.StreamResponse:
+    most = MOST_READERS if ctx.caller.sees_all else MOST_READERS - KEPT_FOR_PEOPLE
+    if feed.readers >= most:
+        why = f"{feed.readers} readers follow the events already"
         raise Problem(503, why, fix="close a page, or poll", headers={"retry-after": "30"})
     headers = {"content-type": EVENT_STREAM, "cache-control": "no-store", "x-accel-buffering": "no"}
     response = web.StreamResponse(headers=headers)

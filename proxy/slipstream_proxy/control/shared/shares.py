@@ -1,0 +1,112 @@
+"""What one API key may ask of the control plane at once, so that it cannot starve the others.
+
+Admins, dashboards, judges and trainers wait in no line: their keys are the operator's. Rewards go before reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from slipstream_proxy.control.shared.problem import Problem
+from slipstream_proxy.control.shared.threads import READS, SEARCHES, Pool, in_pool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """``running`` requests of one key at once; of more, ``waiting`` stand in line for ``patience_s`` seconds."""
+
+    what: str
+    running: int
+    waiting: int
+    patience_s: float
+    pool: Pool | None = None
+    """Whose threads ask the store; None: those that nothing less urgent uses."""
+
+
+WRITES: Final = Line("changes", 32, 1024, 30.0)
+LOOKS: Final = Line("reads", 4, 64, 10.0, READS)
+LOOKING: Final = Line("searches", 1, 8, 10.0, SEARCHES)
+STREAMS_OF_KEY: Final = 16
+
+
+class KeyShares:
+    """The lines of all keys."""
+
+    def __init__(self) -> None:
+        self._running: Counter[tuple[str, str]] = Counter()
+        self._waiting: dict[tuple[str, str], deque[asyncio.Future[None]]] = {}
+        self._streams: Counter[str] = Counter()
+        self.refused = 0
+
+    @asynccontextmanager
+    async def turn(self, key: str, line: Line) -> AsyncIterator[None]:
+        """Raises ``Problem`` 429: too many of this key's wait already, or this one has waited too long."""
+        mine = (key, line.what)
+        if self._running[mine] >= line.running:
+            await self._wait(mine, line)
+        else:
+            self._running[mine] += 1
+        try:
+            with in_pool(line.pool):
+                yield
+        finally:
+            self._go_on(mine)
+
+    async def _wait(self, mine: tuple[str, str], line: Line) -> None:
+        waiting = self._waiting.setdefault(mine, deque())
+        if len(waiting) >= line.waiting:
+            raise self._full(line)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting.append(turn)
+        try:
+            async with asyncio.timeout(line.patience_s):
+                await turn
+        except BaseException as e:
+            if turn in waiting:
+                waiting.remove(turn)
+            elif turn.done() and not turn.cancelled():  # its turn came in the same moment: the next one's then
+                self._go_on(mine)
+            if isinstance(e, TimeoutError):
+                raise self._full(line) from e
+            raise
+
+    def _go_on(self, mine: tuple[str, str]) -> None:
+        """The place goes to the next in line."""
+        waiting = self._waiting.get(mine)
+        while waiting:
+            turn = waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._waiting.pop(mine, None)
+        self._running[mine] -= 1
+        if not self._running[mine]:
+            del self._running[mine]
+
+    @contextmanager
+    def stream(self, key: str) -> Iterator[None]:
+        """An endless reply. Raises ``Problem`` 429 beyond the key's share."""
+        if self._streams[key] >= STREAMS_OF_KEY:
+            self.refused += 1
+            why = f"this key follows the events {STREAMS_OF_KEY} times already"
+            raise Problem(429, why, fix="close one, or poll", headers={"retry-after": "30"})
+        self._streams[key] += 1
+        try:
+            yield
+        finally:
+            self._streams[key] -= 1
+            if not self._streams[key]:
+                del self._streams[key]
+
+    def _full(self, line: Line) -> Problem:
+        self.refused += 1
+        why = f"{line.running} {line.what} of this key run already, and as many wait as may"
+        return Problem(429, why, fix="ask again in a second, and fewer at once", headers={"retry-after": "1"})
