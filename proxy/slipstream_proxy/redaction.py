@@ -135,7 +135,7 @@ def redacted_body(redaction: Redaction | None, body: BaseModel) -> BaseModel:
     name = TEXTS[type(body)]
     said = {field: value for field, value in body if field not in IDS and value and isinstance(value, str | dict)}
     texts = redaction.texts({f"{name}.{field}": value for field, value in said.items() if isinstance(value, str)})
-    found = {field: texts.get(f"{name}.{field}", value) for field, value in said.items()}
+    found: dict[str, Json] = {field: texts.get(f"{name}.{field}", value) for field, value in said.items()}
     found |= {f: redaction.tree(f"{name}.{f}", value) for f, value in said.items() if isinstance(value, dict)}
     found |= {tag: name_of(found[tag]) if found[tag] else "redacted" for tag in ("name", "source") if tag in found}
     if key := getattr(body, "key", None):

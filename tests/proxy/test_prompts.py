@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.support.dataplane import eventually, parsed, post, redact_with
 from tests.support.packed_engine import PackedEngine, text_of
 
-from slipstream_proxy.data.call.record import make_texts
 from slipstream_proxy.data.episode.prompts import PromptMemory, asking
 from slipstream_proxy.data.episode.running import RunningEpisode
 from slipstream_proxy.data.wire.identity import Tags
 from slipstream_proxy.dialects.token_arrays import ASKED, FIELD, Sampled
+from slipstream_proxy.redaction import make_texts
 from slipstream_vllm import capture, packing
 
 

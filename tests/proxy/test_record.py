@@ -7,10 +7,11 @@ import random
 import pytest
 from tests.support.dataplane import ASK, post
 
-from slipstream_proxy.data.call.record import Commons, make_texts
+from slipstream_proxy.data.call.record import Commons
 from slipstream_proxy.data.episode.running import RunningEpisode
 from slipstream_proxy.data.wire.identity import Tags
 from slipstream_proxy.log.records import CallHead
+from slipstream_proxy.redaction import make_texts
 
 MODELS = {"gpt-4o": {"trained": "tiny"}, "gpt-b": {"base": "other", "sampling": "trust"}}
 

@@ -141,7 +141,7 @@ def gemini_stream(rng: random.Random, said: str) -> bytes:
     )
 
 
-def whole_reply(name: str, said: str) -> dict:
+def whole_reply(name: str, said: str) -> object:
     return {
         "chat": {
             "choices": [

@@ -61,13 +61,14 @@ async def test_a_valid_reward_is_taken_within_seconds(start, fake, away, request
 @pytest.mark.parametrize(
     ("what", "body", "named", "scopes"),
     [
-        ("rewards", {"value": "high"}, None, ["inference"]),
+        ("rewards", {"value": 1}, None, ["inference"]),
+        ("rewards", {"value": "high"}, None, ["inference", "reward"]),
         ("rewards", {"value": 1, "source": "human"}, None, ["inference", "grade"]),
-        ("rewards", {"value": 1, "name": "judge"}, None, ["inference"]),
-        ("rewards", {"value": 1}, "other", ["inference"]),
+        ("rewards", {"value": 1, "name": "judge"}, None, ["inference", "reward"]),
+        ("rewards", {"value": 1}, "other", ["inference", "reward"]),
         ("rewards", {"value": 1}, None, ["grade"]),
         ("done", {"x": 1}, None, ["inference"]),
-        ("feedback", {}, None, ["inference"]),
+        ("feedback", {}, None, ["inference", "reward"]),
     ],
 )
 async def test_what_only_the_control_plane_can_check_waits_for_it(start, fake, what, body, named, scopes):

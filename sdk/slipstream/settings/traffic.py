@@ -76,6 +76,11 @@ class RewardConfig(Section):
         description="With credit = call: a call counts by its own reward and those after it, each times this for each "
         "call between, and is compared with the same turn of the group's other runs. None: by its own reward alone.",
     )
+    by_agents: bool = Field(
+        False,
+        description="Whether a key with the scope inference alone may post rewards and feedback, and forget its runs. "
+        "Each of these changes what is learned. Keys of `slipstream keys add NAME` have the scope reward, too.",
+    )
     orphan_ttl: Positive = Field(3600.0, description="Seconds that a reward waits for its episode's first call.")
 
     @model_validator(mode="after")

@@ -73,9 +73,9 @@ async def test_by_user_by_tag_and_by_key(make_plane):
     await filled(plane, "ann1", "ann2", tags={"user": "ann", "team": "x"})
     await filled(plane, "bob", tags={"user": "bob", "team": "x"})
     await filled(plane, "cleo", key="k2", tags={"user": "ann"})
-    assert (await plane.ask("POST", "/forget", {"user": "ann"}, scopes=["inference"]))[1]["forgotten"] == 2
+    assert (await plane.ask("POST", "/forget", {"user": "ann"}, scopes=["inference", "reward"]))[1]["forgotten"] == 2
     assert (await plane.seen("cleo", key="k2"))["calls"] == 1, "a key forgets its own alone"
-    refused, body = await plane.ask("POST", "/forget", {"key": "k2"}, scopes=["inference"])
+    refused, body = await plane.ask("POST", "/forget", {"key": "k2"}, scopes=["inference", "reward"])
     assert (refused, body["error"]["field"]) == (403, "query.key")
     assert (await plane.ask("POST", "/forget", {"key": "k2"}))[1]["forgotten"] == 1
     assert (await plane.ask("POST", "/forget", {"tags": {"team": "x", "user": "ann"}}))[1]["forgotten"] == 0

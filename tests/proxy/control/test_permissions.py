@@ -37,9 +37,34 @@ async def test_rewards_of_an_episode(filled):
     for scope, source, name in itertools.product(SCOPES, SOURCES, NAMES):
         body = {"name": name, "source": source, "value": 1.0}
         status, answer = await filled.ask("POST", "/episodes/e0/rewards", body, key="k", scopes=[scope])
-        assert status == (200 if (source, name) in MAY[scope] else 403), (scope, source, name, answer)
+        may = scope != "inference" and (source, name) in MAY[scope]
+        assert status == (200 if may else 403), (scope, source, name, answer)
         if status == 403:
             assert answer["error"]["fix"] and answer["error"]["field"]
+
+
+REWARD = {"value": 1.0, "done": False}
+TEACHING = (
+    ("POST", "/episodes/e0/rewards", REWARD),
+    ("POST", "/episodes/e0/feedback", {"reply": "a better one"}),
+    ("POST", "/forget", {"episodes": ["e0"]}),
+    ("DELETE", "/episodes/e0", None),
+)
+
+
+@pytest.mark.parametrize("by_agents", [False, True])
+async def test_a_key_that_may_only_call_the_model_teaches_nothing_unless_it_is_said(make_plane, by_agents):
+    plane = await make_plane(reward={"by_agents": by_agents})
+    for method, path, body in TEACHING:
+        await plane.call("e0", key="k") if method == "POST" and path != "/forget" else None
+        status, answer = await plane.ask(method, path, body, key="k", scopes=["inference"])
+        if by_agents:
+            assert status in (200, 404), (path, answer)
+        else:
+            assert status == 403 and "reward.by_agents" in answer["error"]["fix"], (path, answer)
+        if not by_agents:
+            assert (await plane.ask(method, path, body, key="k", scopes=["inference", "reward"]))[0] in (200, 404)
+    assert (await plane.ask("POST", "/episodes/e1/done", key="k", scopes=["inference"]))[0] == 200
 
 
 def test_two_scopes_may_do_what_either_may():
@@ -79,7 +104,10 @@ async def test_an_import_writes_no_judge_score(filled):
         status, _ = await filled.ask("POST", "/import", body, key="k", scopes=[scope])
         assert status == (200 if scope == "admin" else 403), scope
     body["metrics"] = {"won": 1.0}
-    assert (await filled.ask("POST", "/import", body, key="k", scopes=["reward"]))[0] == 200
+    for scope in SCOPES:
+        for path, sent in (("/import", body), ("/import/conversations", {"conversations": [body]})):
+            status, _ = await filled.ask("POST", path, sent, key="k", scopes=[scope])
+            assert status == (200 if scope == "admin" else 403), (scope, path)
 
 
 async def test_no_other_route_writes_rewards_without_admin(filled):
@@ -111,7 +139,7 @@ async def test_no_agent_writes_a_name_of_a_judge(make_plane):
 
     async def status(name: str, source: str = "agent", scope: str = "inference") -> int:
         body = {"name": name, "source": source, "value": 1.0}
-        return (await plane.ask("POST", "/episodes/e0/rewards", body, key="k", scopes=[scope]))[0]
+        return (await plane.ask("POST", "/episodes/e0/rewards", body, key="k", scopes=[scope, "reward"]))[0]
 
     report = {"worker": "j", "names": ["elsewhere"]}
     assert (await plane.ask("POST", "/judge/report", report, scopes=["judge"]))[0] == 200

@@ -31,9 +31,9 @@ async def test_slow_searches_and_reads_of_one_key_hold_up_nobody_else(plane, mon
     hostile += [asyncio.create_task(plane.ask("GET", "/episodes", **HOSTILE)) for _ in range(100)]
     await asyncio.sleep(0.5)
     began = time.monotonic()
-    assert (await plane.ask("POST", "/episodes/e1/rewards", {"value": 1.0}, key="other", scopes=["inference"]))[
-        0
-    ] == 200
+    assert (
+        await plane.ask("POST", "/episodes/e1/rewards", {"value": 1.0}, key="other", scopes=["inference", "reward"])
+    )[0] == 200
     assert (await plane.ask("GET", "/status"))[0] == 200
     assert (await plane.ask("GET", "/episodes", params={"q": "hello"}))[0] == 200, "the operator's search goes first"
     assert (await plane.ask("GET", "/episodes", params={"q": "hello"}, key="other", scopes=["inference"]))[0] == 200

@@ -366,6 +366,17 @@ OF_OTHERS = (GRADE, JUDGE, ADMIN)
 """Scopes that may score an episode of another key."""
 
 
+def check_teacher(ctx: Ctx) -> None:
+    """Raises ``Problem`` 403: the key may call the model, and not say what is learned."""
+    if ctx.caller.may((REWARD, GRADE, JUDGE)) or ctx.deps.config.reward.by_agents:
+        return
+    text = (
+        "a key with the scope inference alone may not post rewards or feedback, nor forget runs: both change the policy"
+    )
+    fix = "give the agent a key with the scope reward (`slipstream keys add NAME`), or set reward.by_agents = true"
+    raise Problem(403, text, field="header.authorization", fix=fix)
+
+
 def check_source(caller: Caller, source: str, field: str) -> None:
     """Raises ``Problem`` 403: the source belongs to another scope."""
     needed = SOURCES.get(source.lower())

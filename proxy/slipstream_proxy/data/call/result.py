@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from slipstream_proxy.data.call.parts import Call
+    from slipstream_proxy.data.call.call import ActiveCall
 
 
 class CallResult:
     """A call as it was when its reply ended. Times are seconds since the epoch."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: ActiveCall) -> None:
         reply = call.reply
         self.id: Final = call.asked.id
         self.key: Final = call.asked.key

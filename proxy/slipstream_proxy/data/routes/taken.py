@@ -31,6 +31,8 @@ RESERVED: Final = frozenset(("judge", "human"))
 """Sources whose rewards need a scope, and an entry in the audit log."""
 SCORERS: Final = frozenset(("grade", "judge", "admin"))
 """Scopes that may score another key's episodes (``control.api.http.OF_OTHERS``)."""
+TEACHERS: Final = SCORERS | {"reward"}
+"""Scopes that may say what is learned (``control.api.http.check_teacher``)."""
 AWAY: Final = "the control plane is away just now: this is written down, and counts once it is back"
 
 
@@ -93,6 +95,8 @@ class TakenRewards:
 
     def _is_own(self, asked: Asked) -> bool:
         scopes = set(asked.caller["scopes"])
+        if asked.what != "done" and not (scopes & TEACHERS or self._config.reward.by_agents):
+            return False
         if asked.named is not None and asked.named != asked.caller["key"]:
             return bool(scopes & SCORERS)
         if asked.what == "done" and not scopes & {"inference", "reward", "admin"}:

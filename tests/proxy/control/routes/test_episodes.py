@@ -184,7 +184,9 @@ async def test_keys_see_their_own_episodes_only(plane):
     _, page = await plane.ask("GET", "/episodes", key="k1", scopes=["inference"])
     assert [e["key"] for e in page["episodes"]] == ["k1"]
     assert (await plane.ask("GET", "/episodes?key=k2", key="k1", scopes=["inference"]))[0] == 403
-    assert (await plane.ask("POST", "/episodes/mine/rewards", {"value": 1.0}, key="k1", scopes=["inference"]))[0] == 200
+    assert (
+        await plane.ask("POST", "/episodes/mine/rewards", {"value": 1.0}, key="k1", scopes=["inference", "reward"])
+    )[0] == 200
     assert (await plane.ask("GET", "/episodes/mine?key=k2"))[1]["reward"] is None
     assert (await plane.ask("GET", "/episodes/mine?key=k1"))[1]["reward"] == 1.0
     assert (await plane.ask("POST", "/episodes/mine/rewards?key=k2", {"value": 0.0}))[0] == 200

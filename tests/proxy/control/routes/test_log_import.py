@@ -198,8 +198,9 @@ async def test_refusals(plane):
     assert (await plane.ask("POST", "/import", body()))[0] == 409
 
 
-async def test_a_reward_key_imports_its_own(plane):
-    assert (await plane.ask("POST", "/import", body(), key="k1", scopes=["reward"]))[0] == 200
+async def test_an_admin_key_imports_its_own(plane):
+    assert (await plane.ask("POST", "/import", body(), key="k1", scopes=["reward"]))[0] == 403
+    assert (await plane.ask("POST", "/import", body(), key="k1", scopes=["admin"]))[0] == 200
     assert (await plane.seen("log-1", key="k1"))["key"] == "k1"
 
 

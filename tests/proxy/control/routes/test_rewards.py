@@ -144,7 +144,7 @@ async def test_a_store_that_goes_away_beside_a_reward_does_not_have_it_sent_agai
 
 
 async def say(plane, episode: str = "e1", **body):
-    return await plane.ask("POST", f"/episodes/{episode}/feedback", body, key="agent", scopes=["inference"])
+    return await plane.ask("POST", f"/episodes/{episode}/feedback", body, key="agent", scopes=["inference", "reward"])
 
 
 async def test_feedback_is_a_reward_with_words(plane):
@@ -178,7 +178,7 @@ async def test_feedback_that_says_nothing_or_of_no_call_is_refused(plane):
 
 @pytest.mark.parametrize("name", ["words", "thumbs"])
 async def test_a_reward_is_no_way_around_feedback(plane, name):
-    status, body = await score(plane, "e1", ["inference"], name=name, meta={"words": "x" * 30_000})
+    status, body = await score(plane, "e1", ["inference", "reward"], name=name, meta={"words": "x" * 30_000})
     assert (status, body["error"]["field"]) == (422, "body.meta.words") and "feedback" in body["error"]["fix"]
 
 
@@ -199,7 +199,7 @@ async def test_feedback_about_an_evaluation_run_or_a_forgotten_one_says_that_it_
     await known(plane, "agent", "test"), await known(plane, "agent", "gone")
     assert "never trained on" in (await say(plane, "test", text="no"))[1]["fix"]
     assert (await say(plane, "test", thumb="up"))[0] == 200
-    await plane.ask("DELETE", "/episodes/gone", key="agent", scopes=["inference"])
+    await plane.ask("DELETE", "/episodes/gone", key="agent", scopes=["inference", "reward"])
     status, body = await say(plane, "gone", text="no")
     assert (status, body["error"]["message"]) == (404, "episode gone was forgotten")
 

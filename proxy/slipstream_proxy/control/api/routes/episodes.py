@@ -11,7 +11,18 @@ from pydantic import Field, StringConstraints
 
 from slipstream import contract as c
 from slipstream_proxy.control.api import export
-from slipstream_proxy.control.api.http import ADMIN, INFERENCE, JSON, Ctx, Query, Routes, json_of, paged, reply
+from slipstream_proxy.control.api.http import (
+    ADMIN,
+    INFERENCE,
+    JSON,
+    Ctx,
+    Query,
+    Routes,
+    check_teacher,
+    json_of,
+    paged,
+    reply,
+)
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.storage.access import away
@@ -206,6 +217,7 @@ def ended_reply(response: web.Response) -> web.Response:
 @ROUTES.add("DELETE", EPISODE, (ADMIN, INFERENCE), KeyQuery, result=c.Deleted, errors=(404,), audit="delete")
 async def delete_episode(ctx: Ctx) -> web.StreamResponse:
     """Forget an episode; names the adapters trained on it."""
+    check_teacher(ctx)
     key, episode = ctx.query.key if ctx.caller.admin else ctx.owner(ctx.query.key), episode_of(ctx)
     await _arrived(ctx.deps)
     names = await _named(ctx, key, [episode])
@@ -232,6 +244,7 @@ def _as_stored(ctx: Ctx, asked: c.ForgetIn) -> c.ForgetIn:
 @ROUTES.add("POST", "/forget", (ADMIN, INFERENCE), body=c.ForgetIn, result=c.ForgetOut, audit="forget")
 async def forget_episodes(ctx: Ctx) -> web.StreamResponse:
     """Forget many episodes: by id, key, tags or user."""
+    check_teacher(ctx)
     asked = _as_stored(ctx, ctx.body)
     if asked.key is None and not (asked.episodes or asked.tags or asked.user):
         raise Problem(422, "this names no episode", field="body", fix="give episodes, key, tags or user")

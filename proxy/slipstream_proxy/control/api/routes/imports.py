@@ -25,7 +25,6 @@ from slipstream import contract as c
 from slipstream.shared.prefixes import whole_calls
 from slipstream_proxy.control.api.http import (
     ADMIN,
-    REWARD,
     Ctx,
     Routes,
     check_reward,
@@ -325,7 +324,7 @@ async def _keep(deps: Deps, conversations: Sequence[_Conversation]) -> None:
 ROUTES = Routes()
 
 
-@ROUTES.add("POST", "/import", (REWARD,), KeyQuery, ImportIn, result=c.Imported, errors=(409,))
+@ROUTES.add("POST", "/import", (ADMIN,), KeyQuery, ImportIn, result=c.Imported, errors=(409,))
 async def post_import(ctx: Ctx) -> web.StreamResponse:
     """Import a conversation from elsewhere. A repeat changes nothing."""
     body: ImportIn = ctx.body
@@ -334,7 +333,7 @@ async def post_import(ctx: Ctx) -> web.StreamResponse:
     return reply(found[0].told)
 
 
-@ROUTES.add("POST", "/import/conversations", (REWARD,), KeyQuery, ConversationsIn, result=c.ImportedMany, errors=(409,))
+@ROUTES.add("POST", "/import/conversations", (ADMIN,), KeyQuery, ConversationsIn, result=c.ImportedMany, errors=(409,))
 async def post_conversations(ctx: Ctx) -> web.StreamResponse:
     """Import up to 256 conversations at once. A repeat changes nothing.
 

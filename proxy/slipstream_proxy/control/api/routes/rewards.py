@@ -29,6 +29,7 @@ from slipstream_proxy.control.api.http import (
     Query,
     Routes,
     check_reward,
+    check_teacher,
     paged,
     reply,
 )
@@ -103,6 +104,7 @@ async def _acknowledged(ctx: Ctx, key: str, episode: str, idempotency: str | Non
 async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
     """Write a reward down, log first."""
     deps = ctx.deps
+    check_teacher(ctx)
     check_reward(ctx.caller, body.name, body.source, deps.judges.written)
     episode = episode_of(ctx)
     key = await _owner(ctx, episode)
