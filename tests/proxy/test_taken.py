@@ -8,20 +8,25 @@ import os
 import signal
 from pathlib import Path
 
+import aiohttp
 import httpx
 import pytest
 import tomli_w
-from tests.proxy.test_control import ask
 from tests.support import process, slipstream, wait_for
 from tests.support.dataplane import ASK
 from tests.support.fake_engine import FakeEngine
 
 from slipstream.config import Config
 from slipstream_proxy.data.observe.losses import LossCount, read_losses
-from slipstream_proxy.data.routes.taken import Asked
+from slipstream_proxy.data.routes.taken import EndingRequest
 from slipstream_proxy.process.parent import Parent, bind
 
 REWARDS = "/slipstream/v1/episodes/e/rewards"
+
+
+async def ask(proxy, method, path, **kw):
+    async with aiohttp.ClientSession() as session, session.request(method, proxy.url + path, **kw) as reply:
+        return reply.status, reply.headers, await reply.read()
 
 
 async def hang(reader, writer):
@@ -73,7 +78,9 @@ async def test_a_valid_reward_is_taken_within_seconds(start, fake, away, request
 )
 async def test_what_only_the_control_plane_can_check_waits_for_it(start, fake, what, body, named, scopes):
     proxy = await start()
-    asked = Asked(what, named or "k", "e", json.dumps(body).encode(), {"key": "k", "scopes": scopes}, named, False)
+    asked = EndingRequest(
+        what, named or "k", "e", json.dumps(body).encode(), {"key": "k", "scopes": scopes}, named, False
+    )
     assert proxy.plane.taken.change(asked) is None
 
 

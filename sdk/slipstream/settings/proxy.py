@@ -51,10 +51,11 @@ class ProxyConfig(Section):
     redact: str | None = Field(
         None,
         description=(
-            "module:function(record: dict) -> dict, run before a call is stored: its request, reply and tag.NAME, each a "
-            "str. It is asked for names (task, episode, kind, model, tag_name), for texts in JSON as they read (text.N), "
-            "and for what people write (reward.reason, feedback.text, comment.text, note.text, …), too: let it pass what "
-            "it does not know. A stream's reply comes put together. The agent gets replies as the engine sends them."
+            "module:function(record: dict) -> dict, run before a call is stored: its request, reply and tag.NAME, "
+            "each a str. It is asked for names (task, episode, kind, model, tag_name), for texts in JSON as they read "
+            "(text.N), and for what people write (reward.reason, feedback.text, comment.text, note.text, …), too: let "
+            "it pass what it does not know. A stream's reply comes put together. The agent gets replies as the engine "
+            "sends them."
         ),
     )
     metric_tags: list[str] = Field(

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from slipstream_proxy.control.shared.problem import Problem
-from slipstream_proxy.control.shared.shares import STREAMS_OF_KEY, KeyShares, Line
+from slipstream_proxy.control.shared.shares import STREAMS_OF_KEY, KeyShares, WaitingLine
 
 HOSTILE = {"key": "hostile", "scopes": ["inference"]}
 
@@ -60,7 +60,7 @@ async def test_streams_of_one_key_leave_room_for_the_operators(plane):
 
 
 async def test_a_line_goes_on_whoever_leaves_it():
-    shares, line = KeyShares(), Line("things", 1, 2, 0.2)
+    shares, line = KeyShares(), WaitingLine("things", 1, 2, 0.2)
     order: list[str] = []
 
     async def use(name: str, seconds: float) -> None:

@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from slipstream.contract import API, Error, Model
 from slipstream_proxy.control.shared.problem import Problem
-from slipstream_proxy.control.shared.shares import LOOKING, LOOKS, WRITES, Line
+from slipstream_proxy.control.shared.shares import LOOKING, LOOKS, WRITES, WaitingLine
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.redaction import redacted_body, redaction_of
@@ -323,7 +323,7 @@ IN_TEXT = ("q", "outcome", "trainable", "kind")
 """Filters of episodes that look into their calls."""
 
 
-def _line(route: Route, caller: Caller, query: BaseModel) -> Line | None:
+def _line(route: Route, caller: Caller, query: BaseModel) -> WaitingLine | None:
     """Where a caller's request waits for its turn; None: nowhere."""
     if route.endless or caller.may((JUDGE, TRAINER, VIEWER)):
         return None

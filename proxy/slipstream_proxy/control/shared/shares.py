@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class WaitingLine:
     """``running`` requests of one key at once; of more, ``waiting`` stand in line for ``patience_s`` seconds."""
 
     what: str
@@ -31,9 +31,9 @@ class Line:
     """Whose threads ask the store; None: those that nothing less urgent uses."""
 
 
-WRITES: Final = Line("changes", 32, 1024, 30.0)
-LOOKS: Final = Line("reads", 4, 64, 10.0, READS)
-LOOKING: Final = Line("searches", 1, 8, 10.0, SEARCHES)
+WRITES: Final = WaitingLine("changes", 32, 1024, 30.0)
+LOOKS: Final = WaitingLine("reads", 4, 64, 10.0, READS)
+LOOKING: Final = WaitingLine("searches", 1, 8, 10.0, SEARCHES)
 STREAMS_OF_KEY: Final = 16
 
 
@@ -47,7 +47,7 @@ class KeyShares:
         self.refused = 0
 
     @asynccontextmanager
-    async def turn(self, key: str, line: Line) -> AsyncIterator[None]:
+    async def turn(self, key: str, line: WaitingLine) -> AsyncIterator[None]:
         """Raises ``Problem`` 429: too many of this key's wait already, or this one has waited too long."""
         mine = (key, line.what)
         if self._running[mine] >= line.running:
@@ -60,7 +60,7 @@ class KeyShares:
         finally:
             self._go_on(mine)
 
-    async def _wait(self, mine: tuple[str, str], line: Line) -> None:
+    async def _wait(self, mine: tuple[str, str], line: WaitingLine) -> None:
         waiting = self._waiting.setdefault(mine, deque())
         if len(waiting) >= line.waiting:
             raise self._full(line)
@@ -106,7 +106,7 @@ class KeyShares:
             if not self._streams[key]:
                 del self._streams[key]
 
-    def _full(self, line: Line) -> Problem:
+    def _full(self, line: WaitingLine) -> Problem:
         self.refused += 1
         why = f"{line.running} {line.what} of this key run already, and as many wait as may"
         return Problem(429, why, fix="ask again in a second, and fewer at once", headers={"retry-after": "1"})

@@ -224,7 +224,7 @@ class ActiveCall(Call):
 
     def look(self) -> CallResult:
         if self.result is None:
-            self.result = CallResult(self)
+            self.result = CallResult(self, self.services.redaction)
         return self.result
 
     def _tell(self, status: int, outcome: str) -> None:

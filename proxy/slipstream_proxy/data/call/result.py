@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from slipstream_proxy.data.call.call import ActiveCall
+    from slipstream_proxy.data.call.parts import Call
+    from slipstream_proxy.redaction import Redaction
 
 
 class CallResult:
     """A call as it was when its reply ended. Times are seconds since the epoch."""
 
-    def __init__(self, call: ActiveCall) -> None:
+    def __init__(self, call: Call, redaction: Redaction | None = None) -> None:
         reply = call.reply
         self.id: Final = call.asked.id
         self.key: Final = call.asked.key
@@ -22,7 +23,6 @@ class CallResult:
         self.tags: Final = call.asked.tags
         self.episode: Final = call.asked.episode
         self.split: Final = call.asked.split
-        redaction = call.services.redaction
         self.model: Final = call.asked.model if redaction is None else redaction.text("model", call.asked.model)
         self.target: Final = call.asked.target
         self.pin: Final = call.route.pin

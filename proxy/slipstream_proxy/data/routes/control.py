@@ -17,7 +17,7 @@ from yarl import URL
 from slipstream.contract import Headers, RewardAck, id_of
 from slipstream_proxy.data.access.admission import credential
 from slipstream_proxy.data.routes.body import body_parts, read_body
-from slipstream_proxy.data.routes.taken import Asked, Change, TakenRewards
+from slipstream_proxy.data.routes.taken import EndingRequest, TakenChange, TakenRewards
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.identity import text_of
 from slipstream_proxy.data.wire.replies import end_to_end, first_fields, hand_on
@@ -135,7 +135,7 @@ class ControlRoutes:
         """A reward, an end mark or feedback: the control plane's to take, or this worker's if that does not answer."""
         body = await read_body(request, MOST_REWARD, self._timeout) if request.can_read_body else b""
         begun = "x-slipstream-begun" in headers
-        asked = Asked(what, key, episode, body, auth, request.query.get("key"), begun)
+        asked = EndingRequest(what, key, episode, body, auth, request.query.get("key"), begun)
         change = self._taken.change(asked) if set(request.query) <= {"key"} else None
         headers["x-slipstream-write"] = new_id()
         taking = asyncio.ensure_future(self._given(url, headers, body, change, begun=begun))
@@ -157,7 +157,7 @@ class ControlRoutes:
             return await hand_on(request, reply)
 
     async def _given(
-        self, url: URL, headers: CIMultiDict[str], body: bytes, change: Change | None, *, begun: bool
+        self, url: URL, headers: CIMultiDict[str], body: bytes, change: TakenChange | None, *, begun: bool
     ) -> aiohttp.ClientResponse | RewardAck:
         headers.popall("content-length", None)
         sent = self._link.request(

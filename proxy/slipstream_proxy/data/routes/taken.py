@@ -36,7 +36,7 @@ TEACHERS: Final = SCORERS | {"reward"}
 AWAY: Final = "the control plane is away just now: this is written down, and counts once it is back"
 
 
-class Asked(NamedTuple):
+class EndingRequest(NamedTuple):
     """One request about the end of an episode."""
 
     what: str
@@ -52,7 +52,7 @@ class Asked(NamedTuple):
     """The worker knows a call of the episode."""
 
 
-class Change(NamedTuple):
+class TakenChange(NamedTuple):
     op: str
     data: JsonObject
     ends: bool
@@ -72,7 +72,7 @@ class TakenRewards:
         )
         self.count = 0
 
-    def change(self, asked: Asked) -> Change | None:
+    def change(self, asked: EndingRequest) -> TakenChange | None:
         """What would be written down. None: it is wrong, or the control plane alone can say whether it may be."""
         name: JsonObject = {"key": asked.key, "episode": asked.episode}
         if not self._is_own(asked):
@@ -81,7 +81,7 @@ class TakenRewards:
             if asked.what == "done":
                 if asked.body.strip():
                     c.DoneIn.model_validate_json(asked.body, strict=True)
-                return Change("done", name, ends=True)
+                return TakenChange("done", name, ends=True)
             reward = self._reward(asked)
         except Exception as e:  # whatever ``proxy.redact`` raises, too
             if not isinstance(e, ValidationError):
@@ -91,9 +91,9 @@ class TakenRewards:
             return None
         ends = reward.ends({name for name, weight in self._config.reward.weights.items() if weight})
         kept = reward.model_copy(update={"done": ends}).model_dump(mode="json")
-        return Change("reward", {**name, "reward": kept}, ends)
+        return TakenChange("reward", {**name, "reward": kept}, ends)
 
-    def _is_own(self, asked: Asked) -> bool:
+    def _is_own(self, asked: EndingRequest) -> bool:
         scopes = set(asked.caller["scopes"])
         if asked.what != "done" and not (scopes & TEACHERS or self._config.reward.by_agents):
             return False
@@ -103,7 +103,7 @@ class TakenRewards:
             return False
         return asked.begun or "inference" in scopes or asked.caller["key"] == "-"
 
-    def _reward(self, asked: Asked) -> c.RewardIn:
+    def _reward(self, asked: EndingRequest) -> c.RewardIn:
         kind = c.RewardIn if asked.what == "rewards" else c.FeedbackIn
         body = redacted_body(self._redaction, kind.model_validate_json(asked.body, strict=True))
         if isinstance(body, c.FeedbackIn):
@@ -113,7 +113,7 @@ class TakenRewards:
             raise ValueError("feedback in a reward's form")
         return body
 
-    async def keep(self, id: str, change: Change, *, begun: bool) -> c.RewardAck | None:
+    async def keep(self, id: str, change: TakenChange, *, begun: bool) -> c.RewardAck | None:
         """None: the spool cannot be written."""
         if not await self._spool.put(Kind.MUTATION, asdict(Mutation(id, change.op, time.time(), change.data))):
             return None

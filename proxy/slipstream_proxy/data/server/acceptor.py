@@ -1,7 +1,8 @@
 """Accepts connections while there is room for them, so that clients never take the last open file.
 
 A connection that has sent nothing yet may be closed for another's sake, the oldest first; then one that waits between
-two calls, or whose head does not end. One with a call is never closed: new ones wait in the kernel's queue until one of its kind ends.
+two calls, or whose head does not end. One with a call is never closed: new ones wait in the kernel's queue until one of
+its kind ends.
 """
 
 from __future__ import annotations
