@@ -1079,3 +1079,77 @@ def codex(runs: Sequence[Known]) -> list[Row]:
                 )
             )
     return [{"timestamp": iso(r.at(n)), "type": kind, "payload": payload} for n, (kind, payload) in enumerate(lines)]
+
+
+@shape("claude_code", 0)
+def claude_code_parallel(runs: Sequence[Known]) -> list[Row]:
+    """Each call's answer hangs on its own block, and what follows on the last answer."""
+    rows = claude_code(runs)
+    asked = {
+        block["id"]: row["uuid"]
+        for row in rows
+        for block in row.get("message", {}).get("content", ())
+        if block["type"] == "tool_use"
+    }
+    for row in rows:
+        for block in row.get("message", {}).get("content", ()):
+            row["parentUuid"] = asked.get(block.get("tool_use_id"), row["parentUuid"])
+    return rows
+
+
+@shape("codex", 0, single=True)
+def codex_rolled_back(runs: Sequence[Known]) -> list[Row]:
+    """A turn that the user took back stands at the end."""
+    rows = codex(runs)
+    told = items([{"role": "user", "content": "wrong"}, {"role": "assistant", "content": "taken back"}])
+    back = {"type": "thread_rolled_back", "num_turns": 1}
+    more = [*(("response_item", item) for item in told), ("event_msg", back)]
+    return rows + [{"timestamp": rows[-1]["timestamp"], "type": kind, "payload": payload} for kind, payload in more]
+
+
+@shape("mini_swe_agent", single=True)
+def mini_swe_agent(runs: Sequence[Known]) -> Any:
+    (r,) = runs
+    info = {"exit_status": "Submitted", "mini_version": "2.0", "config": {"model": {"model_name": "m"}}}
+    return {
+        "trajectory_format": "mini-swe-agent-1.1",
+        "instance_id": r.name,
+        "info": info,
+        "messages": [*r.messages, {"role": "exit", "content": "done"}],
+        "reward": r.reward,
+    }
+
+
+@shape("phoenix")
+def phoenix_command(runs: Sequence[Known]) -> Any:
+    """As Phoenix' command line prints traces."""
+    traces = []
+    for r in runs:
+        spans = []
+        for row in phoenix_rows([r]):
+            ids = {"trace_id": row["context.trace_id"], "span_id": row["context.span_id"]}
+            told = {k.removeprefix("attributes."): v for k, v in row.items() if k.startswith("attributes.")}
+            rest = {k: v for k, v in row.items() if not k.startswith(("attributes.", "context."))}
+            spans.append({**rest, "context": ids, "attributes": told})
+        traces.append({"traceId": f"p-{r.name}", "status": "OK", "duration": 1, "rootSpan": spans[0], "spans": spans})
+    return tuple(traces)
+
+
+@shape("langfuse")
+def langfuse_vercel_calls(runs: Sequence[Known]) -> Any:
+    """Replies as Langfuse takes them from the spans of Vercel's SDK: a text, or the calls by themselves."""
+
+    def spell(r: Known, sent: list[Message], reply: Message) -> tuple[Any, Any]:
+        calls = [
+            {"toolCallType": "function", "toolCallId": c["id"], "toolName": c["function"]["name"], "args": args_text(c)}
+            for c in reply.get("tool_calls", ())
+        ]
+        if not calls:
+            return sent, reply["content"]
+        return sent, {"text": reply["content"], "toolCalls": calls} if reply["content"] else json.dumps(calls)
+
+    return tuple(trace(r) | {"observations": rows} for r, rows in langfuse(runs, spell))
+
+
+def args_text(call: Row) -> str:
+    return str(call["function"]["arguments"])

@@ -10,13 +10,17 @@ import datetime as dt
 import json
 import math
 import os
+import re
 import resource
 import sys
 import threading
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 from uuid import UUID
+
+if TYPE_CHECKING:
+    import duckdb
 
 MEMORY = 2**30
 """Bytes that a query may need, beside what the process has at its start."""
@@ -49,7 +53,7 @@ def public(value: Any) -> Any:
                 return None
             return value
         case Decimal():
-            return float(value)
+            return public(float(value))
         case bytes() | bytearray() | memoryview():
             return bytes(value).hex()
         case list() | tuple():
@@ -79,6 +83,33 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+TEMPORAL = re.compile(
+    r"\b(?:TIMESTAMP|TIME)(?:_NS|_MS|_S|TZ(?:_NS)?| WITH TIME ZONE)?\b(?! [A-Z\"])"
+    r"|\b(?:DATE|INTERVAL|VARIANT)\b(?! [A-Z\"])"  # a field's name is followed by its type
+)
+"""DuckDB's types whose values Python cannot hold, or only with a package more."""
+_QUOTED = re.compile(r"""("(?:[^"]|"")*"|'(?:[^']|'')*')""")
+
+
+def as_texts(con: duckdb.DuckDBPyConnection, query: str) -> tuple[list[str], str]:
+    """The columns of a query, and the query with its moments as the database prints them."""
+    described = con.execute(f"DESCRIBE {query}").fetchall()
+    columns = [str(row[0]) for row in described]
+    told = [(str(row[1]), _plain_type(str(row[1]))) for row in described]
+    if all(kind == plain for kind, plain in told):
+        return columns, query
+    names = [f"c{n}" for n in range(len(columns))]
+    shown = [n if kind == plain else f"CAST({n} AS {plain})" for n, (kind, plain) in zip(names, told, strict=True)]
+    return columns, f"SELECT {', '.join(shown)} FROM ({query}\n) AS q({', '.join(names)})"
+
+
+def _plain_type(kind: str) -> str:
+    """A type with texts in the place of moments. What stands in quotes is a name."""
+    if kind.startswith("UNION("):  # its members are cast as a whole
+        return "VARCHAR" if TEMPORAL.search(_QUOTED.sub("", kind)) else kind
+    return "".join(part if n % 2 else TEMPORAL.sub("VARCHAR", part) for n, part in enumerate(_QUOTED.split(kind)))
+
+
 def run_duckdb(request: QueryRequest) -> dict[str, object]:
     """Raises ``QueryFailed`` or ``MemoryError``."""
     import duckdb
@@ -99,9 +130,8 @@ def run_duckdb(request: QueryRequest) -> dict[str, object]:
     timer.daemon = True
     timer.start()
     try:
-        done = con.execute(request["query"])
-        columns = [str(d[0]) for d in done.description or ()]
-        rows = done.fetchmany(request["limit"] + 1)
+        columns, query = as_texts(con, request["query"])
+        rows = con.execute(query).fetchmany(request["limit"] + 1)
     except duckdb.InterruptException as e:
         raise QueryFailed(f"stopped after {request['timeout']:g} s") from e
     except duckdb.OutOfMemoryException as e:
@@ -114,6 +144,7 @@ def run_duckdb(request: QueryRequest) -> dict[str, object]:
 def run_postgres(request: QueryRequest) -> dict[str, object]:
     """Raises ``QueryFailed`` or ``MemoryError``."""
     import psycopg
+    from psycopg.types.string import TextLoader
 
     limit_self(request["timeout"])
     say("ready")
@@ -126,6 +157,8 @@ def run_postgres(request: QueryRequest) -> dict[str, object]:
             con.cursor() as cursor,
         ):
             say("opened")
+            for kind in ("date", "time", "timetz", "timestamp", "timestamptz", "interval"):
+                cursor.adapters.register_loader(kind, TextLoader)  # Python has no infinity, and no year 0
             cursor.execute("SET TRANSACTION READ ONLY")
             cursor.execute(f"SET LOCAL statement_timeout = {max(1, int(timeout * 1000))}".encode())
             if request["role"]:
