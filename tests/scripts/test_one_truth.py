@@ -29,7 +29,7 @@ from slipstream_proxy.control.engines.pool import EngineReplica
 from slipstream_proxy.control.observe.metrics import ALIASES, STEP_NUMBERS
 from slipstream_proxy.data.engines.live import LiveView
 from slipstream_trainer.algorithm.losses import CISPO_HIGH
-from slipstream_trainer.model.policy import check_adapter
+from slipstream_trainer.model.adapter import check_adapter
 from slipstream_trainer.versions import events as metrics
 from slipstream_vllm import packing, versions
 

@@ -50,7 +50,8 @@ def says(config, adapter: Path, word: str) -> float:
     """How likely the adapted model is to begin its reply so, less what the base model does."""
     import torch
 
-    from slipstream_trainer.model.policy import load_adapter, load_policy
+    from slipstream_trainer.model.adapter import load_adapter
+    from slipstream_trainer.model.policy import load_policy
 
     model, tokenizer = load_policy(config)
     load_adapter(model, adapter)

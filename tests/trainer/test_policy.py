@@ -8,7 +8,8 @@ from tests.support.families import make_family
 from tests.support.tiny import adapter_state, make_config, make_model, make_trainer
 
 from slipstream.errors import ConfigError, StartError
-from slipstream_trainer.model.policy import check_adapter, check_lora, load_adapter, load_policy, takes_trees
+from slipstream_trainer.model.adapter import check_adapter, load_adapter
+from slipstream_trainer.model.policy import check_lora, load_policy, takes_trees
 
 
 @pytest.mark.parametrize(
@@ -85,10 +86,12 @@ def test_an_adapter_to_start_from(tiny, tmp_path) -> None:
         assert torch.equal(weights, dict(trainer.model.named_parameters())[name].detach())
 
 
-def test_an_adapter_of_another_shape_is_refused(tiny, tmp_path) -> None:
-    trainer = make_trainer(make_config(tiny, tmp_path, lora_targets=["q_proj"]))
-    trainer.model.save_pretrained(tmp_path / "a")
-    model, _ = load_policy(make_config(tiny, tmp_path))
+def test_an_adapter_that_has_no_place_here_is_refused(tiny, tmp_path) -> None:
+    make_trainer(make_config(tiny, tmp_path)).model.save_pretrained(tmp_path / "a")
+    few, _ = load_policy(make_config(tiny, tmp_path, lora_targets=["q_proj"]))
+    with pytest.raises(ConfigError, match="leaves out .*k_proj.*add them to trainer.lora_targets"):
+        load_adapter(few, tmp_path / "a")
+    model, _ = load_policy(make_config(make_model(tmp_path / "wider", intermediate_size=96), tmp_path))
     with pytest.raises(StartError, match="not of this model"):
         load_adapter(model, tmp_path / "a")
     with pytest.raises(StartError, match="can't be loaded"):

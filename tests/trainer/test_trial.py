@@ -8,7 +8,8 @@ from tests.support.tiny import adapter_state, make_config, make_trainer
 
 from slipstream.contract import AdapterTrial
 from slipstream.errors import ConfigError
-from slipstream_trainer.model.policy import load_adapter, load_policy
+from slipstream_trainer.model.adapter import load_adapter
+from slipstream_trainer.model.policy import load_policy
 from slipstream_trainer.run.trial import try_adapter
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib.util
-import json
 import logging
 import re
 import sys
@@ -20,6 +19,7 @@ from slipstream.config import Config
 from slipstream.contract import check_lora_rank
 from slipstream.errors import ConfigError, StartError
 from slipstream.shared.hub import check_own_code, model_folder
+from slipstream_trainer.model.adapter import load_adapter
 from slipstream_trainer.model.compute import capped
 from slipstream_trainer.model.memory import SHARE, activation_bytes
 
@@ -277,9 +277,6 @@ def as_plain(base: PreTrainedModel) -> None:
 
 log = logging.getLogger(__name__)
 
-ADAPTER = "default"
-"""PEFT's name of the one adapter."""
-
 
 def check_lora(config: Config) -> None:
     """Raises ``ConfigError`` for a LoRA that vLLM would refuse, before anything is loaded."""
@@ -294,31 +291,6 @@ def check_lora(config: Config) -> None:
             )
     check_quantize(config)
     check_frugal(config)
-
-
-def check_adapter(folder: Path, max_rank: int) -> str | None:
-    """Why vLLM would refuse the adapter in ``folder`` (PEFT's files), or None."""
-    try:
-        found = json.loads((folder / "adapter_config.json").read_text())
-    except (OSError, ValueError) as e:
-        return f"adapter_config.json: {e}"
-    if not (folder / "adapter_model.safetensors").is_file():
-        return "adapter_model.safetensors is missing"
-    if found.get("peft_type") != "LORA":
-        return f"peft_type {found.get('peft_type')}: LORA only"
-    if found.get("use_dora"):
-        return "DoRA"
-    if found.get("modules_to_save"):
-        return "modules_to_save"
-    if found.get("bias", "none") != "none":
-        return "bias"
-    rank = found.get("r")
-    if why := check_lora_rank(rank, max_rank):
-        return why
-    for module, rank in (found.get("rank_pattern") or {}).items():
-        if why := check_lora_rank(rank, max_rank):
-            return f"rank_pattern, {module}: {why}"
-    return None
 
 
 def model_path(config: Config) -> str:
@@ -511,19 +483,3 @@ def without_chance(model: torch.nn.Module) -> None:
             for name, value in vars(holder).items() if holder is not None else ():
                 if isinstance(value, float) and any(part in name for part in ("dropout", "pdrop", "jitter")):
                     setattr(holder, name, 0.0)
-
-
-def load_adapter(model: PeftModel, folder: Path) -> None:
-    """Put the weights of an adapter's folder in. Raises ``StartError`` when they are not of this shape."""
-    from peft import load_peft_weights, set_peft_model_state_dict
-
-    try:
-        weights = load_peft_weights(str(folder), device="cpu")
-        found = set_peft_model_state_dict(model, weights, adapter_name=ADAPTER)
-    except (OSError, ValueError, RuntimeError) as e:
-        raise StartError(f"the adapter {folder} can't be loaded: {e}") from e
-    missing = [k for k in getattr(found, "missing_keys", []) if "lora_" in k]
-    if missing or getattr(found, "unexpected_keys", []):
-        raise StartError(
-            f"the adapter {folder} is not of this model and these lora_targets ({len(missing)} weights missing)"
-        )

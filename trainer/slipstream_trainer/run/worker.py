@@ -19,6 +19,7 @@ from slipstream.errors import ApiError, ConfigError
 from slipstream.shared.backoff import Backoff
 from slipstream_trainer.algorithm.cadence import Cadence
 from slipstream_trainer.batch.rows import Sample, read_samples
+from slipstream_trainer.model.adapter import changes_base
 from slipstream_trainer.model.memory import gpu_is_broken
 from slipstream_trainer.run.gpu_lease import GpuLease, worker_name
 from slipstream_trainer.run.trial import try_adapter
@@ -206,8 +207,10 @@ class Worker:
     def _train(self, leased: LeasedBatch) -> Result:
         samples = read_samples(leased.packed, self.trainer.vocab)
         self.cadence.note(self.config.trainer, samples)
+        weights = self.current.state.weights
+        elsewhere = weights == self.config.model_name and changes_base(self.trainer.model)  # trainer.init_adapter
         for s in samples:
-            s.own = s.adapter == self.current.state.weights
+            s.own = s.adapter == weights and not elsewhere
             if s.adapter in self.current.taken and s.trainable:  # leased before it was rolled back
                 s.trainable, s.reason = False, "rolled_back"
         trainable = any(s.trainable for s in samples)  # else nobody has to wait for what is skipped

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from slipstream.contract import AdapterList, folder_of
 from slipstream.errors import SlipstreamError
 from slipstream.shared.files import sync
-from slipstream_trainer.model.policy import check_adapter
+from slipstream_trainer.model.adapter import check_adapter
 
 if TYPE_CHECKING:
     from peft import PeftModel

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterList, AdapterState, fallen, folder_of
-from slipstream.errors import StartError
+from slipstream.errors import ConfigError, StartError
 from slipstream.shared.files import space_of
 from slipstream_trainer.algorithm.guards import Snapshot, put_weights, weights_of
-from slipstream_trainer.model.policy import load_adapter
+from slipstream_trainer.model.adapter import load_adapter
 from slipstream_trainer.versions.adapter_folder import version_of
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
 from slipstream_trainer.versions.publisher import Publisher
@@ -186,7 +186,7 @@ class CurrentPolicy:
             if root:
                 load_adapter(model, self.config.adapters_dir / folder_of(root))
             self.trainer.first, self.held_to = weights_of(model), root
-        except StartError as e:
+        except (ConfigError, StartError) as e:
             log.warning("the KL term holds to the start of training: %s", e)
         finally:
             put_weights(model, now)

@@ -27,7 +27,7 @@ from slipstream.config import Config
 from slipstream.contract import AdapterIn, AdapterList, BatchAck, BatchGaps, folder_of
 from slipstream.errors import ApiError, SlipstreamError, Unavailable
 from slipstream.shared.backoff import Backoff
-from slipstream_trainer.model.policy import check_adapter
+from slipstream_trainer.model.adapter import check_adapter
 from slipstream_trainer.versions.adapter_folder import next_version, rename_whole
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
 from slipstream_trainer.versions.events import Metrics, event

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Literal
 
 from slipstream.config import Config
 from slipstream.contract import AdapterList, AdapterState, folder_of
-from slipstream.errors import StartError
+from slipstream.errors import ConfigError, StartError
 from slipstream_trainer.algorithm.guards import Snapshot
-from slipstream_trainer.model.policy import load_adapter
+from slipstream_trainer.model.adapter import distance, load_adapter
 from slipstream_trainer.versions.checkpoint import BadCheckpoint, Checkpoints, CheckpointState
 
 if TYPE_CHECKING:
     from slipstream_trainer.step.trainer import CapturedGRPOTrainer
 
 log = logging.getLogger(__name__)
+ROUNDING = 1e-3
+"""Difference of two policies' changes of the base weights, over their size, that is none. Another scale makes more."""
 Source = Literal["checkpoint", "adapter", "start"]
 IN_USE = (AdapterState.LOADING, AdapterState.CANDIDATE, AdapterState.LIVE)
 ACCEPTED = 2
@@ -69,17 +71,22 @@ class Recovery:
                 log.error("%s; trying the checkpoint before it", e)
                 problem = problem or str(e)
                 continue
+            self._serve_check(path, state)
             log.info("going on from %s (step %d, %s)", path.name, state.step, state.weights)
             return Restored("checkpoint", state, path, problem)
         self._put_start()
         return Restored("start", problem=problem) if problem else None
 
     def version(self, name: str) -> Restored:
-        """Weights and optimiser of that adapter, or of the base model. Never fails: ``problem`` names what is gone."""
+        """Weights and optimiser of that adapter, or of the base model. ``problem`` names what is gone.
+
+        Raises ``ConfigError`` where the files are there, and the settings have no place for what was learned.
+        """
         problem = "its checkpoint is gone"
         for path in self.checkpoints.of_weights(name):
             try:
                 state = self.checkpoints.load(path, self.trainer.model, self.trainer.optimizer, generators=False)
+                self._serve_check(path, state)
                 return Restored("checkpoint", state, path)
             except BadCheckpoint as e:
                 problem = str(e)
@@ -92,6 +99,27 @@ class Recovery:
             self._put_start()  # it may have been put in by half
             return Restored("start", problem=f"{problem}; {e}")
         return Restored("adapter", problem=problem)
+
+    def _serve_check(self, path: Path, state: CheckpointState) -> None:
+        """The engine serves the version's files: a checkpoint that is another policy gives way to them."""
+        folder = self.config.adapters_dir / folder_of(state.weights)
+        if state.ahead or not folder.is_dir():
+            return
+        try:
+            apart = distance(self.trainer.model, folder)
+        except (ConfigError, StartError) as e:
+            log.warning("%s is not compared with what the engine serves: %s", path.name, e)
+            return
+        if apart > ROUNDING:
+            log.error(
+                "%s is not the policy that the engine serves as %s (%.2g of its size apart): going on from its files, "
+                "with a fresh optimiser",
+                path.name,
+                state.weights,
+                apart,
+            )
+            load_adapter(self.trainer.model, folder)
+            self.trainer.optimizer.state.clear()
 
     def _put_start(self) -> None:
         self.start.restore(self.trainer.model, self.trainer.optimizer)

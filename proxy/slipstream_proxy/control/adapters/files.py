@@ -12,8 +12,8 @@ import re
 from pathlib import Path
 
 from slipstream.config import Config
-from slipstream.contract import Adapter, check_lora_rank
-from slipstream.errors import SlipstreamError
+from slipstream.contract import Adapter
+from slipstream.shared.adapter_config import CONFIG, PART, WEIGHTS, AdapterConfig, BadAdapter
 from slipstream.shared.hub import model_folder
 from slipstream_proxy.json_types import JsonObject
 
@@ -49,10 +49,6 @@ class AdapterFiles:
 
 
 NAME = re.compile(r"^(?P<model>[A-Za-z0-9._~-]{1,120})@(?P<version>[1-9][0-9]{0,8})$")
-MOST_ALPHA = 100_000
-"""Adapters have 8 to 1,024. The weights are multiplied by it, over the rank."""
-CONFIG = "adapter_config.json"
-WEIGHTS = "adapter_model.safetensors"
 HEADER_LIMIT = 100 * 2**20
 _BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2} | dict.fromkeys(
     ("F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"), 1
@@ -61,10 +57,6 @@ _EXPONENTS = {"F64": 0x7FF0000000000000, "F32": 0x7F800000, "F16": 0x7C00, "BF16
 """Bits of a float's exponent."""
 _PIECE = 2**22
 """Bytes of weights that are looked at at once: a whole number of each kind."""
-
-
-class BadAdapter(SlipstreamError):
-    """The adapter cannot be served; the message says why."""
 
 
 def split_name(name: str) -> tuple[str, int]:
@@ -142,9 +134,6 @@ def check_numbers(path: Path, tensors: dict[str, JsonObject]) -> None:
         raise BadAdapter(f"{path.name}: all lora_B weights are zero, so that it would answer as the base model does")
 
 
-_PART = re.compile(r"^base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight$")
-
-
 def base_shapes(model: str | None) -> dict[str, list[int]]:
     """Module → shape of its weight, where the base model's safetensors are on this machine; else nothing to compare
     with.
@@ -163,7 +152,7 @@ def base_shapes(model: str | None) -> dict[str, list[int]]:
 def check_shapes(tensors: dict[str, JsonObject], base: dict[str, list[int]]) -> None:
     """A is [rank, in] and B [out, rank] of a base module. vLLM 0.32 takes smaller ones and computes nonsense."""
     for name, entry in tensors.items():
-        part = _PART.match(name)
+        part = PART.match(name)
         weight = base.get(part["module"]) if part else None
         if not part or weight is None or len(weight) != 2:
             continue  # saved names differ from module names in some families: those are for the engine to judge
@@ -173,9 +162,9 @@ def check_shapes(tensors: dict[str, JsonObject], base: dict[str, list[int]]) -> 
             raise BadAdapter(f"{WEIGHTS}: {name} has shape {shape}, {there}")
 
 
-def check_pairs(tensors: dict[str, JsonObject]) -> None:
-    """A's outer side is B's inner one, so a folder whose halves do not fit each other is refused without the base."""
-    shapes = {name: [int(n) for n in entry["shape"]] for name, entry in tensors.items() if _PART.match(name)}
+def check_pairs(tensors: dict[str, JsonObject], config: AdapterConfig) -> None:
+    """A's outer side is B's inner one, and the rank that the configuration gives it."""
+    shapes = {name: [int(n) for n in entry["shape"]] for name, entry in tensors.items() if PART.match(name)}
     for name, shape in shapes.items():
         side, twin = (".lora_A", ".lora_B") if ".lora_A" in name else (".lora_B", ".lora_A")
         other = shapes.get(name.replace(side, twin))
@@ -185,16 +174,8 @@ def check_pairs(tensors: dict[str, JsonObject]) -> None:
             raise BadAdapter(
                 f"{WEIGHTS}: {name} has shape {shape} and its {twin.removeprefix('.')} {other}: their ranks differ"
             )
-
-
-def check_alphas(config: JsonObject) -> None:
-    """JSON writes NaN and infinity, too, and an engine takes them: each reply would be noise."""
-    pattern = config.get("alpha_pattern") or {}
-    if not isinstance(pattern, dict):
-        raise BadAdapter(f"{CONFIG}: alpha_pattern {pattern!r} is no table of names and numbers")
-    for alpha in (config.get("lora_alpha", 1), *pattern.values()):
-        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha <= MOST_ALPHA:
-            raise BadAdapter(f"{CONFIG}: lora_alpha {alpha!r} is no number above 0 and up to {MOST_ALPHA:,}")
+        if side == ".lora_A" and (part := PART.match(name)):
+            config.check_rank(part["module"], shape[0])
 
 
 def check_folder(folder: Path, max_rank: int, base: dict[str, list[int]] | None = None) -> str:
@@ -207,24 +188,10 @@ def check_folder(folder: Path, max_rank: int, base: dict[str, list[int]] | None 
         if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
             name = path.relative_to(folder.parent)
             raise BadAdapter(f"{name} is a link out of the folder: copy the file")
-    try:
-        config = json.loads(config_path.read_text())
-        ranks = [config["r"], *(v for v in (config.get("rank_pattern") or {}).values() if isinstance(v, int))]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-        raise BadAdapter(f"{CONFIG} cannot be read: {e!r}") from e
-    for rank in ranks:
-        if why := check_lora_rank(rank, max_rank):
-            raise BadAdapter(f"{CONFIG}: {why}")
-    check_alphas(config)
-    if config.get("use_dora"):
-        raise BadAdapter(f"{CONFIG}: use_dora: vLLM does not take DoRA")
-    if config.get("modules_to_save"):
-        raise BadAdapter(f"{CONFIG}: modules_to_save: vLLM takes none")
-    if config.get("bias", "none") != "none" or config.get("lora_bias"):
-        raise BadAdapter(f"{CONFIG}: bias: vLLM takes none")
+    config = AdapterConfig.read(folder, max_rank)
     tensors = safetensors_header(weights)
     check_numbers(weights, tensors)
-    check_pairs(tensors)
+    check_pairs(tensors, config)
     if base:
         check_shapes(tensors, base)
     digest = hashlib.sha256()
