@@ -114,3 +114,19 @@ async def test_a_file_needs_no_probe():
     health.start()
     assert await health.check() and health.up
     await health.stop()
+
+
+async def test_one_slow_probe_is_no_outage_and_two_are(caplog):
+    """At its start a process may be too busy to hear the answer in time."""
+    fails = [True, False, True, True, True, False]
+
+    async def probe() -> None:
+        if fails.pop(0):
+            raise OSError("no answer")
+
+    health = StoreHealth(probe)
+    assert [await health.check() for _ in range(6)] == [False, True, False, False, False, True]
+    assert [r.getMessage().split(":")[0] for r in caplog.records if "database" in r.getMessage()] == [
+        "the store's database is away",
+        "the store's database is back",
+    ]

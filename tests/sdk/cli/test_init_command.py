@@ -72,3 +72,17 @@ def test_a_file_of_another_name_is_what_up_is_told(capsys: pytest.CaptureFixture
     assert command in Path("my own.toml").read_text().splitlines()[0]
     assert main(["--config", "b.toml", "init", "--yes"]) == 0
     assert "slipstream up --config b.toml" in capsys.readouterr().out and Path("b.toml").exists()
+
+
+def test_a_judge_on_a_machine_without_a_gpu_gets_small_steps_and_the_profile_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slipstream.cli.start.init.gpu_gib", lambda: 0.0)
+    assert main(["init", "--judge", "openai/x", "--yes"]) == 0
+    said = capsys.readouterr().out
+    assert "Profile small: " in said and "A step takes 4 groups, or fewer after 15 s" in said
+    config = load_config("slipstream.toml", env={})
+    assert (config.trainer.max_groups, config.reward.weights) == (8, {"judge": 1.0})
+    monkeypatch.setattr("slipstream.cli.start.init.gpu_gib", lambda: 80.0)
+    assert main(["init", "--judge", "openai/x", "--yes", "--force"]) == 0
+    assert "Profile chat: " in (said := capsys.readouterr().out) and "8 groups, or fewer after 300 s" in said

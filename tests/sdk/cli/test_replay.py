@@ -105,6 +105,17 @@ def test_no_verdict_is_no_success(cases: list[str], server: Server, capsys: pyte
     assert "slipstream replay: nobodys" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("more", [[], ["--run", "recorded"]])
+def test_a_version_that_there_is_not_is_said_before_anything_is_asked(
+    cases: list[str], server: Server, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    server.on("GET", "/adapters", {"adapters": [], "live": {}})
+    server.seen.clear()
+    assert main([*cases, "NOPE@1", *more]) == 2
+    assert "there is no version NOPE@1" in capsys.readouterr().err
+    assert not [seen for seen in server.seen if seen.method == "POST"]
+
+
 def test_a_set_of_the_store(cases: list[str], server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     case = {"key": "-", "episode": "e", "task": "t", "tags": {}, "reward": 1.0, "calls": 1, "since": 1, "added": 1.0}
     kept = {"name": "s1", "version": 2, "cases": 40, "changed": 1.0}

@@ -85,7 +85,7 @@ def test_a_quiet_log_holds_what_a_person_should_see(tmp_path: Path) -> None:
     assert (tmp_path / "data" / "up.log").read_text().splitlines() == [f"engine   | {line}" for line in lines]
 
 
-@pytest.mark.parametrize("head", ["", "(APIServer pid=7) ERROR 11-25 12:00:0{n} [hermes_tool_parser.py:11] "])
+@pytest.mark.parametrize("head", ["", "(APIServer pid=7) ERROR 11-25 12:00:0{n} [serving_chat.py:11] "])
 def test_a_traceback_is_one_line_that_says_where_it_stands(tmp_path: Path, head: str) -> None:
     quiet = Quiet(tmp_path / "up.log")
     lines = (
@@ -100,6 +100,54 @@ def test_a_traceback_is_one_line_that_says_where_it_stands(tmp_path: Path, head:
     assert quiet("judge", "Traceback (most recent call last):") is None
     assert quiet("engine", "WARNING 11-25 12:00:00 [lora.py:1] slow"), "another child's lines go on"
     assert quiet("judge", "OSError: no") == f"OSError: no (its traceback: {tmp_path / 'up.log'})"
+
+
+def test_the_doctors_own_questions_show_no_errors(tmp_path: Path) -> None:
+    quiet = Quiet(tmp_path / "up.log")
+    head = "(EngineCore pid=7) ERROR 11-25 12:00:00 [core.py:9] "
+    asked = ("No adapter found for /nonexistent/slipstream-doctor", "LoRA rank 4096 is greater than max_lora_rank 16.")
+    for why in asked:
+        lines = (
+            "Invocation of add_lora method failed",
+            "Traceback (most recent call last):",
+            '  File "x.py", line 1',
+            f"ValueError: {why}",
+        )
+        assert not [said for line in lines if (said := quiet("engine", head + line))]
+    lines = ("Traceback (most recent call last):", '  File "x.py", line 1', "ValueError: LoRA rank 64 is greater")
+    assert [said for line in lines if (said := quiet("engine", head + line))]
+    assert "slipstream-doctor" in quiet.log.read_text(), "the log has them"
+
+
+def test_a_parsers_errors_do_not_drown_other_lines(tmp_path: Path) -> None:
+    quiet = Quiet(tmp_path / "up.log")
+    said = []
+    for n in range(20):
+        head = f"(APIServer pid=7) ERROR 11-25 12:00:{n:02} [hermes_tool_parser.py:11] "
+        lines = (
+            "Error in extracting tool call from response.",
+            "Traceback (most recent call last):",
+            f"JSONDecodeError: char {n}",
+        )
+        said += [text for line in lines if (text := quiet("engine", head + line))]
+        said += [text for line in ("12:00:01 error   step 3 failed",) if (text := quiet("trainer", line))]
+    assert len(said) == 21 and said.count("12:00:01 error   step 3 failed") == 20
+    assert said[0].startswith("engine's hermes_tool_parser.py cannot read what the model wrote")
+
+
+async def test_a_proxy_that_is_there_at_the_second_look_was_only_starting(server: Server) -> None:
+    said: list[str] = []
+    server.on("GET", "/training/events", "")
+    server.on("GET", "/learning", {"points": [], "success_from": 0.5, "left_out": 0, "bucket": None})
+    async with AsyncClient(server.url) as client:
+        watch = Watch(client, said.append)
+        server.on(
+            "GET", "/status", {"error": {"type": "unavailable", "message": "the control plane does not answer"}}, 503
+        )
+        await watch.look()
+        server.on("GET", "/status", STATUS)
+        await watch.look()
+    assert said == []
 
 
 def test_a_curve_in_a_line() -> None:

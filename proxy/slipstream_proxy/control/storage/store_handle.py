@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 PROBE_TIMEOUT = 0.5
 """Seconds in which the database must take a connection and answer on it."""
 PROBE_EVERY, PROBE_EVERY_WHILE_DOWN = 5.0, 0.5
+AWAY_PROBES = 2
+"""Probes that fail one after the other until it is said: at a start this process itself may be too busy for one."""
 PATIENCE = 0.3
 """Seconds that a request or a change waits for the store before it asks whether the database is there at all."""
 Probe = Callable[[], Awaitable[None]]
@@ -33,9 +35,9 @@ def probe_of(url: str) -> Probe | None:
     if not url.startswith("postgres"):
         return None
 
-    async def probe() -> None:
-        import psycopg
+    import psycopg  # here, so that its import takes no time from the first probe
 
+    async def probe() -> None:
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
             await connection.execute("SELECT 1")
 
@@ -48,6 +50,10 @@ class StoreHealth:
     def __init__(self, probe: Probe | None) -> None:
         self.probe = probe
         self.up = True
+        self._failed = 0
+        """Probes in a row."""
+        self._told = False
+        """It was logged that the database is away."""
         self._probing: asyncio.Task[bool] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -75,10 +81,13 @@ class StoreHealth:
             why = f"no answer within {PROBE_TIMEOUT:g} s"
         except Exception as e:
             why = (str(e).strip() or type(e).__name__).splitlines()[0]
-        if self.up and why:
+        self._failed = self._failed + 1 if why else 0
+        if self._failed == AWAY_PROBES:
             log.error("the store's database is away: %s; the spool keeps calls and rewards", why)
-        elif not self.up and not why:
+            self._told = True
+        elif not why and self._told:
             log.warning("the store's database is back")
+            self._told = False
         self.up = not why
         return self.up
 

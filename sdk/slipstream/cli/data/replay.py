@@ -123,6 +123,7 @@ def _compared(args: argparse.Namespace) -> ReplayReport:
     score = checked(load_function("--by", args.by), args.by) if args.by not in (None, JUDGE) else None
     base = f"{Client(proxy_url(args), args.key).url}/v1"
     sides = [side_of(args.against, base), side_of(args.control, base)]
+    _check_adapters(args, sides, base)
     cases = _cases(args)
     budget = ReplayBudget(args.tokens, args.seconds)
     key = args.key or os.environ.get("SLIPSTREAM_API_KEY") or os.environ.get("OPENAI_API_KEY")
@@ -143,6 +144,20 @@ def _compared(args: argparse.Namespace) -> ReplayReport:
     )  # fmt: skip
     report.short = questions.short(len(begun) - len(good))
     return report
+
+
+def _check_adapters(args: argparse.Namespace, sides: list[Side], base: str) -> None:
+    """Raises ``ConfigError`` for a version that the proxy does not have, before anything is asked."""
+    named = {str(side.model) for side in sides if side.base == base and "@" in str(side.model or "")}
+    if not named:
+        return
+    with Client(proxy_url(args), args.key) as client:
+        try:
+            known = sorted(a.name for a in client.adapters().adapters)
+        except ApiError:
+            return  # a key that may not list them: the answers say whether there is such a version
+    for name in sorted(named.difference(known)):
+        raise ConfigError(f"there is no version {name}; there are {', '.join(known) or 'none'}")
 
 
 def _runs(

@@ -18,7 +18,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="the model's name for clients; default: the last part of --model")
     parser.add_argument("--framework", choices=sorted(BY_NAME), help="default: the first that is installed here")
     parser.add_argument("--judge", metavar="MODEL", help="a LiteLLM model scores the runs; default: you post rewards")
-    parser.add_argument("--profile", choices=sorted(PROFILES), help="default: small without a GPU, else agents")
+    parser.add_argument(
+        "--profile", choices=sorted(PROFILES), help="default: small without a GPU, else agents (chat with a judge)"
+    )
     parser.add_argument("--port", type=int, default=8100)
     parser.add_argument("--out", "--config", metavar="FILE", default=FILE, help=f"the file to write; default: {FILE}")
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
@@ -41,7 +43,7 @@ def gather(args: argparse.Namespace, *, interactive: bool) -> Answers:
     gib = gpu_gib()
     model = args.model or model_for(gib)
     framework = args.framework or detect(Path.cwd())
-    profile = args.profile or ("chat" if args.judge else "agents" if gib else "small")
+    profile = args.profile or ("small" if not gib else "chat" if args.judge else "agents")
     judge = args.judge
     if interactive:
         machine = f"a GPU with {gib:.0f} GiB" if gib else "no GPU: small models only"
@@ -53,6 +55,15 @@ def gather(args: argparse.Namespace, *, interactive: bool) -> Answers:
         profile = args.profile or ask("Profile", profile, tuple(PROFILES))
     name = args.name or Path(model).expanduser().resolve().name
     return Answers(model, name, framework, judge, profile, args.port, share=False, file=args.out)
+
+
+def step_of(profile: str) -> str:
+    """When a step comes with its settings, and how to take another one."""
+    trainer = PROFILES[profile].settings["trainer"]
+    assert isinstance(trainer, dict)
+    few, wait = trainer["min_groups"], trainer["max_wait"]
+    others = ", ".join(name for name in PROFILES if name != profile)
+    return f"A step takes {few} groups, or fewer after {wait:.0f} s. --profile has others: {others}."
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,5 +85,7 @@ def run(args: argparse.Namespace) -> int:
     asked = sys.stdin.isatty() and not args.yes
     if not (asked or args.framework or answers.framework == "other" or named(Path.cwd())):
         print(f"{answers.framework} is a guess, because it is installed here: --framework names your agent's.\n")
+    if not (asked or args.profile):
+        print(f"Profile {answers.profile}: {PROFILES[answers.profile].text}. {step_of(answers.profile)}\n")
     print("\n".join(next_steps(answers)))
     return 0

@@ -37,6 +37,13 @@ HEAD = re.compile(r"(\([^)]*\) ?)?(?:[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d (\[[^]]*\])
 CHAINED = ("During handling of the above", "The above exception was")
 AGAIN = 60.0
 """Seconds in which the same error of a child is shown once."""
+OF_DOCTOR = re.compile(r"slipstream-doctor|LoRA rank 4096\b|Invocation of add_lora method failed")
+"""What the doctor's questions make an engine log: it is asked to load adapters that cannot be loaded. Of an adapter
+that was meant, the proxy says that it was refused.
+"""
+PARSER = re.compile(r"\[(\w*(?:tool|reasoning)\w*parser\w*\.py)\b")
+PARSER_PAUSE_S = 600.0
+"""In which a parser's errors are shown once: a small model writes many tool calls that cannot be read."""
 LOG_BYTES = 20 * 2**20
 """Of the children's log, at which a new one is begun. The one before stays."""
 
@@ -77,6 +84,8 @@ class Quiet:
         """(child, its process) → what its latest lines belong to (``loud``, ``traceback``, ``told``, ``chained``), and
         the place in the code that logged them.
         """
+        self._parsers: dict[str, float] = {}
+        """Parser → when its error was shown (monotonic seconds)."""
         self._told: dict[tuple[str, str], float] = {}
         """(child, error) → when its traceback was shown (monotonic seconds)."""
 
@@ -104,7 +113,18 @@ class Quiet:
         else:
             state = ""
         self._within[process] = state, place
+        if said is not None and OF_DOCTOR.search(text):
+            return None
+        if said is not None and (parser := PARSER.search(place)):
+            return self._of_parser(name, parser[1], text)
         return said
+
+    def _of_parser(self, name: str, parser: str, text: str) -> str | None:
+        now = time.monotonic()
+        if now - self._parsers.get(parser, -PARSER_PAUSE_S) < PARSER_PAUSE_S:
+            return None
+        self._parsers[parser] = now
+        return f"{name}'s {parser} cannot read what the model wrote: {text} (more of them: {self.log})"
 
     def _once(self, name: str, error: str) -> str | None:
         now = time.monotonic()
@@ -131,7 +151,8 @@ class Watch:
         """(stage, cause, whether it blocks)."""
         self._headlines: dict[str, str] = {}
         self._after: int | None = None
-        self._lost = False
+        self._lost = 0
+        """Looks in a row that nobody answered."""
 
     async def look(self) -> None:
         """What has come since the last look. Raises ``ApiError`` where the proxy refuses."""
@@ -139,14 +160,16 @@ class Watch:
             status = await self.client.status()
             events = await self._events()
             curve = await self.client.learning(by="adapter", split="eval") if events is None or events else None
-        except Unavailable as e:
-            if not self._lost:
+        except ApiError as e:
+            if not (isinstance(e, Unavailable) or e.status == 503):
+                raise
+            self._lost += 1
+            if self._lost == 2:  # once is no more than a start
                 self.say(f"! the proxy does not answer: {e}")
-            self._lost = True
             return
-        if self._lost:
+        if self._lost >= 2:
             self.say("the proxy answers again")
-        self._lost = False
+        self._lost = 0
         for event in events or ():
             self.say(f"{time.strftime('%H:%M:%S', time.localtime(event.at))} {told(event)}")
         self._say_troubles(status.funnel)
