@@ -145,7 +145,7 @@ class StepPace:
         if steers(t) and self.scale <= LOWEST and kl > reach.target_kl:
             far = f"the last step moved the policy by {kl:.1e} nats a token, and {reach.target_kl:.1e} is a full step"
             bound = f"the learning rate is at its lower bound, {reach.rate:.1e}"
-            return f"{far}: {bound}; raise trainer.min_groups or groups.size, or lower trainer.lora_alpha"
+            return f"{far}: {bound}; raise trainer.min_groups or groups.size, or set trainer.learning_rate below that"
         if self.still < STILL_AFTER:
             return None
         kls = f"KL {kl:.1e} nats a token; {reach.target_kl:.1e} is a full step"
@@ -156,7 +156,7 @@ class StepPace:
             return f'{what}: {low}; "auto" begins at {began:.1e}'
         if self.scale >= HIGHEST:
             bound = f"the learning rate is at its upper bound, {reach.rate:.1e}"
-            return f"{what}: {bound}; raise trainer.lora_alpha, or set trainer.learning_rate"
+            return f"{what}: {bound}; set trainer.learning_rate above that"
         return f"{what}: the learning rate rises, now {reach.rate:.1e}"
 
 

@@ -54,7 +54,7 @@ class Worker:
     ) -> None:
         self.config, self.client, self.trainer = config, client, trainer
         self.name = worker_name(config)
-        checkpoints = Checkpoints(config.checkpoints_dir, config.trainer.keep_checkpoints)
+        checkpoints = Checkpoints(config.checkpoints_dir, config.trainer.keep_checkpoints, config.adapters_dir)
         self.metrics = Metrics()
         self.stop = threading.Event()
         self.gpu_lease = gpu_lease or GpuLease(config, client, self.name)

@@ -2,7 +2,7 @@
 
     checkpoints/step-00000012/
         adapter/            PEFT's files: what is published, copied by the publisher
-        state.pt            trainable weights, optimiser, random number generators
+        state.pt            trainable weights and their scales, optimiser, random number generators
         compact             not in the newest: its adapter is gone, and the optimiser's moments are in bf16
         state.json          step, pace, kinds of traffic, the batch and what is still to be told about it
 
@@ -29,11 +29,14 @@ import numpy as np
 import torch
 
 from slipstream import __version__
+from slipstream.contract import folder_of
 from slipstream.errors import SlipstreamError, StartError
+from slipstream.shared.adapter_config import AdapterConfig, BadAdapter
 from slipstream.shared.files import check_format, sync
 from slipstream_trainer.algorithm.guards import Snapshot
 from slipstream_trainer.algorithm.learning_rate import StepPace
 from slipstream_trainer.algorithm.traffic import Traffic
+from slipstream_trainer.model.adapter import fit, halves_of, scales_of
 from slipstream_trainer.versions.adapter_folder import rename_whole, sweep
 
 if TYPE_CHECKING:
@@ -135,8 +138,9 @@ def set_random_state(state: dict[str, Any]) -> None:
 class Checkpoints:
     """The folder of checkpoints. The ``keep`` newest stay, and those of every version that can be rolled back to."""
 
-    def __init__(self, folder: Path, keep: int) -> None:
-        self.folder, self.keep = folder, keep
+    def __init__(self, folder: Path, keep: int, adapters: Path | None = None) -> None:
+        """``adapters``: where the published versions are."""
+        self.folder, self.keep, self.adapters = folder, keep, adapters
         folder.mkdir(parents=True, exist_ok=True)
         sweep(folder)
         for path in filter(self.told, self._folders()):
@@ -183,7 +187,12 @@ class Checkpoints:
             model.save_pretrained(str(temporary / "adapter"), safe_serialization=True, save_embedding_layers=False)
             (temporary / "adapter" / "README.md").unlink(missing_ok=True)
         torch.save(
-            {"weights": snapshot.weights, "optimizer": snapshot.optimizer, "random": random_state()},
+            {
+                "weights": snapshot.weights,
+                "scales": scales_of(model),
+                "optimizer": snapshot.optimizer,
+                "random": random_state(),
+            },
             temporary / "state.pt",
         )
         (temporary / "state.json").write_text(json.dumps(asdict(state)))
@@ -193,9 +202,11 @@ class Checkpoints:
     def load(
         self, path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, generators: bool = True
     ) -> CheckpointState:
-        """Put weights and optimiser back, and the generators (not after a rollback: time goes on).
+        """Put weights and optimiser back, and the generators (not after a rollback: time goes on). If the LoRA has
+        another rank or scale now, the policy stays what it was, and the optimiser starts afresh.
 
-        Raises ``BadCheckpoint``, before anything is changed.
+        Raises ``BadCheckpoint``, and ``ConfigError`` for what the settings have no place for; both before anything is
+        changed.
         """
         state = self.read(path)
         try:
@@ -204,12 +215,39 @@ class Checkpoints:
             snapshot, random_states = Snapshot(raw["weights"], raw["optimizer"]), raw["random"]
         except UNREADABLE as e:
             raise BadCheckpoint(f"{path.name}/state.pt cannot be read: {e!r}") from e
-        if why := snapshot.misfit(model):
-            raise BadCheckpoint(f"{path.name}: {why}")
-        snapshot.restore(model, optimizer)
+        scales = self._scales(path, state, raw, now := scales_of(model))
+        if snapshot.misfit(model) is None and scales == now:
+            snapshot.restore(model, optimizer)
+        else:
+            self._refit(path, model, snapshot, scales)
+            optimizer.state.clear()
         if generators:
             set_random_state(random_states)
         return state
+
+    def _scales(
+        self, path: Path, state: CheckpointState, raw: dict[str, Any], now: dict[str, float]
+    ) -> dict[str, float]:
+        """Of these weights, by module. Older checkpoints do not say: the version's files do. ``now``: the policy's."""
+        if "scales" in raw:
+            return now | raw["scales"]
+        for folder in (path / "adapter", *((self.adapters / folder_of(state.published),) if self.adapters else ())):
+            with contextlib.suppress(BadAdapter):
+                found = AdapterConfig.read(folder)
+                return {name: found.scale_of(name) for name in now}
+        return now
+
+    def _refit(self, path: Path, model: torch.nn.Module, snapshot: Snapshot, scales: dict[str, float]) -> None:
+        whose = f"the checkpoint {path.name}"
+        try:
+            fit(model, halves_of(snapshot.weights), scales.__getitem__, whose)
+        except StartError as e:
+            raise BadCheckpoint(str(e)) from e
+        log.warning(
+            "%s was made with another trainer.lora_alpha, lora_rank, rslora or lora_targets: its B was rescaled, so "
+            "that the policy stays the same, and the optimiser starts afresh",
+            whose,
+        )
 
     def told(self, path: Path) -> bool:
         return (path / DONE).exists()
