@@ -129,7 +129,7 @@ class Plane:
             ),
             Capture(self.models, self.live, self.prompts, self.metrics),
             Replays(),
-            AdapterChoice(self.live, self.holding, self.pins),
+            AdapterChoice(self.live, self.holding, self.pins, self.link),
             Renaming(),
             Translation(self.contexts, self.templates, own_responses=self.config.engine.own_responses),
             Metering(self.metrics),

@@ -131,7 +131,7 @@ Standing = RewardAck | Literal["forgotten", "late"]
 
 
 class PinAsk(NamedTuple):
-    """An episode's pin, if it has none yet."""
+    """What an episode without a pin gets."""
 
     key: str
     episode: str
@@ -141,6 +141,8 @@ class PinAsk(NamedTuple):
     now: float
     chances: str = ""
     task: str | None = None
+    kept: bool = True
+    """False: it is told and not stored, because the call is not recorded."""
 
 
 class Outcome(NamedTuple):

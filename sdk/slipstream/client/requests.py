@@ -291,6 +291,11 @@ def unfreeze(adapter: str, reason: str | None = None) -> Ask[c.Adapter]:
     return _by_hand("unfreeze", adapter, reason)
 
 
+def keep_adapter(adapter: str, seconds: float = 60.0) -> Ask[c.Adapter]:
+    """Load it, and keep it in the engines so long, though no run needs it. 0: no longer."""
+    return Ask("POST", f"/adapters/{part(adapter)}/keep", model(c.Adapter), c.AdapterKeepIn(seconds=seconds))
+
+
 def adapter_effect(adapter: str, action: c.Action, group: str | None = None) -> Ask[c.AdapterEffect]:
     """What one of these four would do. Nothing is changed."""
     params = query({"action": action, "group": group})

@@ -146,6 +146,7 @@ class Methods:
     adapters = Method(requests.adapters)
     batch = Method(requests.batch)
     replay_of = Method(requests.replay_of)
+    keep_adapter = Method(requests.keep_adapter)
     promote = Method(requests.promote)
     demote = rollback = Method(requests.demote)
     freeze = Method(requests.freeze)

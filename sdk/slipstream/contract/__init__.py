@@ -10,6 +10,7 @@ from slipstream.contract.adapters import Action as Action
 from slipstream.contract.adapters import Adapter as Adapter
 from slipstream.contract.adapters import AdapterEffect as AdapterEffect
 from slipstream.contract.adapters import AdapterIn as AdapterIn
+from slipstream.contract.adapters import AdapterKeepIn as AdapterKeepIn
 from slipstream.contract.adapters import AdapterList as AdapterList
 from slipstream.contract.adapters import AdapterState as AdapterState
 from slipstream.contract.adapters import AdapterTrial as AdapterTrial

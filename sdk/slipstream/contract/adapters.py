@@ -421,6 +421,13 @@ class GateIn(Model):
     """Promote or demote for the new runs of this group alone: ``tag.NAME=VALUE`` or ``task=NAME``."""
 
 
+class AdapterKeepIn(Model):
+    """``POST adapters/{v}/keep``."""
+
+    seconds: float = Field(60.0, ge=0, le=600)
+    """From now on; 0: no longer."""
+
+
 class AdapterEffect(Model):
     """What an action by hand would do."""
 

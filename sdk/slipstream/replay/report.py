@@ -17,6 +17,7 @@ LIMITS = (
     "Each step was asked at the recorded prompt. What tools and users would have answered to another action is not "
     "known, so this says nothing of whole runs."
 )
+NOT_ASKED = "of a format that a replay does not ask, or without a good reply"
 SHOWN = 300
 """Characters of a reply that a report shows."""
 
@@ -98,7 +99,7 @@ class ReplayReport:
             *([why] if (why := self.guarded()) else []),
             *([f"Stopped early: {self.stopped}; {self.not_begun} cases were not begun."] if self.stopped else []),
             *(f"{n} cases are not compared: {why}" for why, n in failed.most_common(3)),
-            *([f"{skipped} calls were not asked again: not a chat call, or without a good reply."] if skipped else []),
+            *([f"{skipped} calls were not asked again: {NOT_ASKED}."] if skipped else []),
             *([f"{exact} of {len(asked)} steps were asked with the recorded token ids."] if exact else []),
             *self.notes,
             *([self.limits] if self.cases else []),

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import inspect
 import json
+import logging
 import os
 import tempfile
 import threading
@@ -24,12 +25,14 @@ from statistics import fmean
 
 import httpx
 
+from slipstream.client import Client
 from slipstream.contract import REPLAY_OF_TAG, CallRecord, EpisodeDetail, Headers, replay_of
-from slipstream.errors import ConfigError
+from slipstream.errors import ConfigError, SlipstreamError
 from slipstream.replay.comparison import CasePair
 from slipstream.replay.steps import SYSTEM, JsonObject, ReplayBudget, ReplayCase, Reply, Side, tokens_of
 from slipstream.shared.prefixes import whole_calls
 
+log = logging.getLogger(__name__)
 RUN_LIMITS = (
     "Each task was played again in your environment. Where tools answered from the record, only runs that repeat its "
     "calls were compared."
@@ -129,6 +132,8 @@ class PlayedRun:
     """A call of it was."""
     refusal: str | None = None
     """What its latest call got instead of an answer."""
+    recorder: str | None = None
+    """The proxy that stored its calls."""
 
     def body(self, body: JsonObject, path: str = "chat/completions") -> JsonObject:
         """A request of the agent as the side gets it."""
@@ -222,6 +227,8 @@ class RunServer:
         headers |= {"content-type": "application/json"} if sent else {}
         url = f"{run.side.base}/{path}"
         with self.http.stream(client.command, url, content=sent, headers=headers) as answer:
+            if answer.headers.get(Headers.EPISODE) == run.name:
+                run.recorder = run.side.base.removesuffix("/v1")
             client.send_response(answer.status_code)
             client.send_header("content-type", answer.headers.get("content-type", "application/json"))
             client.send_header("transfer-encoding", "chunked")
@@ -328,6 +335,16 @@ class RunReplayer:
             run.failed = f"a run failed: {type(e).__name__}: {e}"[:200]
         finally:
             del server.runs[run.name]
+            if run.recorder is not None:
+                await asyncio.to_thread(self._end, run.recorder, run.name)
+
+    def _end(self, recorder: str, episode: str) -> None:
+        """The run keeps no version in the engines any longer. Without that it would until it counts as idle."""
+        try:
+            with Client(recorder, self.key) as client:
+                client.done(episode)
+        except SlipstreamError as e:
+            log.warning("%s stays open until it counts as idle: %s", episode, e)
 
 
 def _came_to(runs: Sequence[PlayedRun]) -> str:

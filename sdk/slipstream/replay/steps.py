@@ -16,12 +16,13 @@ import httpx
 
 from slipstream.contract import CallRecord, EpisodeDetail, Headers
 from slipstream.errors import ConfigError
+from slipstream.replay.formats import CHAT, RESPONSES, replies_in, route_of, with_chat_reply
 from slipstream.shared.prefixes import whole_episode
 
 RECORDED = "recorded"
 ANEW = "the recorded prompt, asked anew"
 TRIES = 3
-NOT_SENT = ("stream", "stream_options", "n", "model", "messages", "tools", "metadata", "user", "store")
+NOT_SENT = ("stream", "stream_options", "n", "model", "messages", "input", "tools", "metadata", "user", "store")
 """Parameters of a recorded call that a replay sets itself or leaves out."""
 SYSTEM = ("system", "developer")
 JsonObject = dict[str, Any]
@@ -51,7 +52,7 @@ class Side:
         same = self.system is None and (not of or of in (call.trained, call.model, call.adapter))
         return call.prompt_ids or None if self.ids and same else None
 
-    def body(self, call: CallRecord, samples: int) -> JsonObject:
+    def body(self, call: CallRecord, samples: int, route: str = CHAT) -> JsonObject:
         sampling = {k: v for k, v in call.sampling.items() if k not in NOT_SENT and v is not None}
         messages = list(call.messages)
         if self.system is not None:
@@ -61,7 +62,11 @@ class Side:
                 *(messages[:at] if at is not None else []),
                 {"role": role, "content": self.system},
             ]
-        body = {"model": self.model or call.trained or call.model, "messages": messages, "n": samples}
+        body: JsonObject = {"model": self.model or call.trained or call.model}
+        if route == RESPONSES:
+            body |= {"input": messages, "store": False}
+            return body | ({"tools": call.tools} if call.tools else {}) | sampling | self.sampling
+        body |= {"messages": messages, "n": samples}
         if (ids := self.ids_of(call)) is not None:
             # vLLM takes them instead of the messages from 0.32 on, and an older one leaves them: its answer tells which
             body |= {"kv_transfer_params": {"prompt_token_ids": ids}, "return_token_ids": True}
@@ -156,10 +161,12 @@ class ReplayStep:
     """One recorded call, and both sides' samples."""
 
     call: CallRecord
+    """Its replies are chat messages, whatever its format."""
     candidate: list[Reply] = field(default_factory=list)
     control: list[Reply] = field(default_factory=list)
     exact: bool = True
     """The engine said that its prompt was the recorded token ids, of each sample that was asked for."""
+    route: str = CHAT
     judged: list[tuple[list[float], list[float]]] = field(default_factory=list)
     """A judge's scores of the candidate's and of the control's samples, in parts that it saw together."""
 
@@ -169,23 +176,23 @@ class ReplayCase:
     episode: EpisodeDetail
     steps: list[ReplayStep]
     skipped: int = 0
-    """Calls that are not asked again: of another wire format, or without a good reply."""
+    """Calls that are not asked again: of a wire format that a replay does not ask, or without a good reply."""
     error: str | None = None
     """Why it is not compared."""
 
     def unasked(self) -> ReplayCase:
         """The same case without answers, to be asked once more."""
-        return replace(self, steps=[ReplayStep(step.call) for step in self.steps])
+        return replace(self, steps=[ReplayStep(step.call, route=step.route) for step in self.steps])
 
 
 def case_of(episode: EpisodeDetail, most: int | None = None) -> ReplayCase:
     """``most``: calls that are asked again, evenly chosen from the first to the last; None: all."""
     whole = whole_episode(episode)
-    good = [c for c in whole.call_list if c.dialect == "chat" and c.outcome == "ok" and c.reply]
+    good = [c for c in whole.call_list if route_of(c) is not None]
     skipped = len(whole.call_list) - len(good)
     if most is not None and len(good) > most:
         good = [good[round(i * (len(good) - 1) / max(most - 1, 1))] for i in range(most)]
-    return ReplayCase(whole, [ReplayStep(c) for c in good], skipped)
+    return ReplayCase(whole, [ReplayStep(with_chat_reply(c), route=route_of(c) or CHAT) for c in good], skipped)
 
 
 Told = Callable[[int], None]
@@ -259,17 +266,18 @@ class Replayer:
         name = f"{'candidate' if side is self.candidate else 'control'}-{call.id}"[:120]
         found: list[Reply] = []
         while (left := self.samples - len(found)) > 0:  # some upstreams give one sample whatever n says
-            count = min(self.each, left)
+            count = min(self.each, left) if step.route == CHAT else 1
             parts = -(-left // count)
             sizes = [min(count, left - n * count) for n in range(parts)]
-            answers = await asyncio.gather(*(self._once(http, side, name, side.body(call, n)) for n in sizes))
+            bodies = [side.body(call, n, step.route) for n in sizes]
+            answers = await asyncio.gather(*(self._once(http, side, name, body, step.route) for body in bodies))
             ids = side.ids_of(call)
             for answer in answers:
                 step.exact = step.exact and ids is not None and answer.get("prompt_token_ids") == ids
-                found += [{"message": c["message"], "finish_reason": c.get("finish_reason")} for c in answer["choices"]]
+                found += replies_in(answer, step.route)
         return found[: self.samples]
 
-    async def _once(self, http: httpx.AsyncClient, side: Side, name: str, body: JsonObject) -> JsonObject:
+    async def _once(self, http: httpx.AsyncClient, side: Side, name: str, body: JsonObject, route: str) -> JsonObject:
         """An answer with a choice at least."""
         # a run of its own: the recorded prompt must not be taken for the next call of the run that it was recorded of
         headers = self._headers | {Headers.EPISODE: f"replay-{self._run}-{name}"}
@@ -277,7 +285,7 @@ class Replayer:
         while True:
             try:
                 async with self._turn() as told:
-                    response = await http.post(f"{side.base}/chat/completions", json=body, headers=headers)
+                    response = await http.post(f"{side.base}/{route}", json=body, headers=headers)
                 if (response.status_code < 500 and response.status_code != 429) or attempt == TRIES:
                     break
             except TimeoutError:
@@ -292,9 +300,9 @@ class Replayer:
             raise kind(f"{side.name} answered {response.status_code}: {response.text[:200]}")
         answer: JsonObject = response.json()
         if told is not None:
-            told(tokens_of(answer, "completion_tokens"))
+            told(tokens_of(answer, "completion_tokens" if route == CHAT else "output_tokens"))
         self.budget.spent += tokens_of(answer, "total_tokens")
-        if not answer["choices"]:
+        if not replies_in(answer, route):
             raise ValueError(f"{side.name} answered without a choice")
         return answer
 

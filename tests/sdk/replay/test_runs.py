@@ -197,3 +197,17 @@ print(json.dumps({"reward": float(result == "it is " + task["id"])}))
     assert (found["tests"][0]["cases"], found["tests"][0]["difference"]) == (2, 0.0)
     assert main([*argv, "--run", "python agent.py", "--against", "Wander.txt"]) == 2
     assert "no call of the tool wander" in capsys.readouterr().out
+
+
+def test_a_run_that_a_proxy_stored_is_over_when_it_ends(argv: list[str], server: Server) -> None:
+    """Until it is, it keeps its version in the engine: without a word for as long as an agent may be idle."""
+
+    def stored(seen: Seen) -> Reply:
+        found = model(seen)
+        return Reply(found.body, found.status, {"x-slipstream-episode": seen.headers["x-slipstream-episode"]})
+
+    server.routes["POST", "/v1/chat/completions"] = stored
+    main([*argv, "--against", "Find.txt", "--run", "recorded"])
+    runs = {s.headers["x-slipstream-episode"] for s in server.asked("POST", "/v1/chat/completions")}
+    ended = [s.path.split("/")[-2] for s in server.seen if s.path.endswith("/done")]
+    assert len(runs) == 28 and sorted(ended) == sorted(runs)

@@ -5,6 +5,7 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.replayed import recorded
@@ -12,7 +13,7 @@ from tests.support.server import Reply, Seen, Server
 
 from slipstream.errors import ConfigError
 from slipstream.replay import steps
-from slipstream.replay.comparison import Questions, guard
+from slipstream.replay.comparison import Questions, by_tools, calls_of, guard
 from slipstream.replay.steps import ReplayBudget, Replayer, case_of, knowing, side_of
 from slipstream_proxy.control.gate.detector import BettingDetector
 
@@ -65,9 +66,53 @@ def test_what_is_not_answered_is_said(server: Server) -> None:
     assert case.error is not None and "m2 answered 404" in case.error
 
 
-def test_calls_of_other_formats_are_counted() -> None:
+RESPONSES_CALL = {
+    "dialect": "responses",
+    "messages": [{"role": "system", "content": "Use the tool."}, {"role": "user", "content": "task e1"}],
+    "tools": [{"type": "function", "name": "find", "parameters": {}}],
+    "reply": [[{"type": "function_call", "call_id": "c", "name": "find", "arguments": '{"name": "e1"}'}]],
+    "finish_reason": "completed",
+}
+
+
+@pytest.mark.parametrize("dialect", ["responses", "messages", "gemini"])
+def test_a_call_that_was_asked_as_a_chat_completion_is_asked_as_one_again(dialect: str) -> None:
     episode = recorded("e1")
-    episode.call_list.append(episode.call_list[0].model_copy(update={"id": "c9", "dialect": "responses"}))
+    episode.call_list.append(episode.call_list[0].model_copy(update={"id": "c9", "dialect": dialect}))
+    case = case_of(episode)
+    assert [step.route for step in case.steps] == ["chat/completions"] * 2 and case.skipped == 0
+
+
+def test_a_call_of_the_responses_format_is_asked_in_it(server: Server) -> None:
+    """Where the engine's own route answered it: its items go there again, and its calls are compared as a chat's."""
+    episode = recorded("e1")
+    episode.call_list[0] = episode.call_list[0].model_copy(update=RESPONSES_CALL)
+    case = case_of(episode)
+    assert calls_of(case.steps[0].call.reply[0]) == [("find", {"name": "e1"})]
+    answer = {"status": "completed", "output": RESPONSES_CALL["reply"][0], "usage": {"total_tokens": 5}}  # type: ignore[index]
+    server.routes["POST", "/v1/responses"] = lambda _: Reply(answer)
+    asyncio.run(replayer(server, ReplayBudget()).run([case]))
+    assert case.error is None and [guard(r) for r in case.steps[0].candidate] == [None] * 3
+    assert by_tools(case.steps[0].call, case.steps[0].candidate[0]["message"]) == 1.0
+    body = server.seen[0].json
+    assert (body["input"], body["tools"], body["store"]) == (
+        RESPONSES_CALL["messages"], RESPONSES_CALL["tools"], False,
+    )  # fmt: skip
+    assert not {"messages", "n"} & body.keys() and server.seen[0].headers["x-slipstream-split"] == "off"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"untrainable_reason": "after an earlier response"},  # the record lacks what came before
+        {"dialect": "messages", "reply": [{"role": "assistant", "content": [{"type": "text", "text": "x"}]}]},
+        {"dialect": "completions"},
+        {"reply": []},
+    ],
+)
+def test_calls_that_cannot_be_asked_again_are_counted(change: dict[str, Any]) -> None:
+    episode = recorded("e1")
+    episode.call_list.append(episode.call_list[0].model_copy(update={"id": "c9", **RESPONSES_CALL, **change}))
     case = case_of(episode)
     assert (len(case.steps), case.skipped) == (1, 1)
 

@@ -281,14 +281,14 @@ class StateChanges:
         if adapter.state == S.CANDIDATE:
             yield self.accept_by_hand(adapter, reason)
             return
-        self._expect_servable(adapter)
+        self.expect_servable(adapter)
         reason = f"{reason or BY_HAND}{WAITS}"
         if tried is not None:
             reason += f", and the trial of {tried.name} ends"
         adapter = adapter.model_copy(update={"state": S.LOADING, "reason": reason, "forced": True})
         yield Change(adapter, [adapter], [])
 
-    def _expect_servable(self, adapter: Adapter) -> None:
+    def expect_servable(self, adapter: Adapter) -> None:
         """Raises ``Problem`` 409."""
         if not self.registry.files.exist(adapter):
             text = f"{adapter.name} cannot be served: its files are gone from {self.registry.files.folder(adapter)}"

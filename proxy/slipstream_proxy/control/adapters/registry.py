@@ -46,6 +46,10 @@ class AdapterRegistry:
         """Adapters whose episodes moved to the live one, because the engine has too few slots."""
         self.pins: dict[str, int] = {}
         """Adapter → open episodes, as of the last look at the store."""
+        self.in_use: dict[str, frozenset[str]] = {}
+        """Worker → adapters of its calls under way that no pin stands for."""
+        self.kept_until: dict[str, float] = {}
+        """Adapter that a replay asks → until when it stays in the engines for that (monotonic)."""
 
     def copy(self) -> AdapterRegistry:
         """To see what a change would make of it."""
@@ -150,8 +154,14 @@ class AdapterRegistry:
         if self.config.gate.trial != "manual" and self.config.gate.holdout:
             held |= {self.best(model) for model in self.models}
         held |= self.group_adapters()
+        held |= {n for n in self.borrowed() if n not in self.given_up}
         kept = [self.items[n] for n in held if n in self.items and self.items[n].state in usable]
         return {a.name: a for a in sorted([*self.in_state(*roles), *kept], key=lambda a: (a.model, a.version))}
+
+    def borrowed(self) -> set[str]:
+        """Adapters that calls without a pin use, and those that are kept for a replay."""
+        now = time.monotonic()
+        return {n for used in self.in_use.values() for n in used} | {n for n, t in self.kept_until.items() if t > now}
 
     def group_adapters(self) -> set[str]:
         """Adapters that groups of runs keep."""

@@ -25,8 +25,9 @@ from slipstream_proxy.control.adapters.replays import ReplayGate
 from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.engines.engine_lease import EngineLease
 from slipstream_proxy.control.engines.pool import EngineFailed, EnginePool, EngineRefused
+from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import end, in_thread
-from slipstream_proxy.control.storage.store_handle import StoreHandle
+from slipstream_proxy.control.storage.store_handle import RETRY, StoreHandle
 
 log = logging.getLogger(__name__)
 GRACE = 3.0
@@ -39,6 +40,7 @@ FIRST_CHECK = 5.0
 MOVES = ("slot", "taken_back", "refused")
 """Causes for which a running episode leaves its adapter. All are counted from the start: an alert asks for them."""
 S = AdapterState
+SERVED = (S.LIVE, S.CANDIDATE)
 
 
 class Swapper:
@@ -273,6 +275,34 @@ class Swapper:
                 return
             first = min(old, key=lambda a: (a.state != S.ROLLED_BACK, a.created, a.version))
             await self._give_up(first, "taken_back" if first.state == S.ROLLED_BACK else "slot")
+
+    async def keep(self, adapter: Adapter, seconds: float) -> None:
+        """For a replay: every engine has the version for so long, though no run needs it. 0: no longer. Raises
+        ``Problem`` 409.
+        """
+        registry, name = self.registry, adapter.name
+        renewed = registry.kept_until.pop(name, 0.0) > time.monotonic()
+        self.journal.wake.set()
+        if seconds <= 0:
+            return
+        self.lifecycle.changes.expect_servable(adapter)
+        if adapter.state not in (*SERVED, S.RETIRED, S.ROLLED_BACK):
+            why = adapter.reason or self.why_loading(adapter) or "it is being loaded"
+            fix = "ask again when it serves, or name another version"
+            raise Problem(409, f"{name} is {adapter.state.value}: {why}", field="path.adapter", fix=fix)
+        if not self.engines.takers():
+            raise Problem(503, "no engine takes adapters just now", fix="see slipstream status", headers=RETRY)
+        needed, most = registry.keep().keys() | {name}, self.config.engine.max_loras
+        if len(needed) > most or (renewed and name in registry.given_up):
+            text = f"the engine's slots ({most}) are all in use, by {', '.join(sorted(needed - {name}))}"
+            raise Problem(409, text, field="path.adapter", fix="raise engine.max_loras, or end the runs that keep them")
+        registry.given_up.discard(name)
+        registry.kept_until[name] = time.monotonic() + seconds
+        errors = await self.engines.load_all(name, registry.files.path_for_engine(adapter))
+        self.publisher.publish()
+        if errors:
+            registry.kept_until.pop(name, None)
+            raise Problem(409, f"{name} cannot be loaded: {errors[0]}", field="path.adapter")
 
     async def _give_up(self, adapter: Adapter, cause: str) -> None:
         self.registry.given_up.add(adapter.name)

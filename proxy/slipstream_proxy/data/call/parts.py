@@ -15,6 +15,8 @@ from slipstream_proxy.data.wire.identity import Tags
 from slipstream_proxy.data.wire.receiver import Receiver
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from slipstream_proxy.data.call.payload import Payload
     from slipstream_proxy.data.episode.prompts import Prefixes
     from slipstream_proxy.data.episode.running import Pinned, RunningEpisode
@@ -60,6 +62,10 @@ class AskedCall:
         if self.tags.captured is False:
             return "off"
         return self.tags.split or (self.episode.split if self.episode is not None else "")
+
+    def is_recorded(self, forgotten: Collection[str]) -> bool:
+        """Whether the store gets it. ``forgotten``: as ``LiveView.forgotten``."""
+        return self.split != "off" and (self.episode is None or not self.episode.is_among(forgotten))
 
     def admit(self, key: Key, suffix: str | None, payload: Payload | None) -> None:
         self.key, self.suffix, self.payload = key, suffix, payload

@@ -13,6 +13,8 @@ import enum
 import errno
 import json
 import logging
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ stands still, nobody waits for it.
 PIN_PATIENCE, PIN_LIMIT = 1.4, 3.0
 """The same for new runs' pins, of which a worker can decide alone; and the seconds after which it does in any case."""
 PINS = URL("http://control/internal/pins")
+IN_USE = URL("http://control/internal/in-use")
 MOST_PINS = 512
 """Pins in one request."""
 CROWDED = 0.05
@@ -65,6 +68,10 @@ class ControlLink:
     def __init__(self, socket: Path, live: LiveView) -> None:
         self.socket = socket
         self.live = live
+        self._name = os.urandom(8).hex()
+        """Tells the control plane whose subscription ends."""
+        self._in_use: frozenset[str] = frozenset()
+        self._saying: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
         self._asked: list[tuple[JsonObject, asyncio.Future[JsonObject | None]]] = []
         """Pins that wait for the next request."""
@@ -156,7 +163,7 @@ class ControlLink:
         return Look.STANDS_STILL if stands_still(before, pulse_of(process)) else Look.SLOW
 
     async def close(self) -> None:
-        for task in (self._asking, self._telling):
+        for task in (self._asking, self._telling, self._saying):
             if task is not None:
                 task.cancel()
         if self._looking is not None:
@@ -170,7 +177,8 @@ class ControlLink:
         while True:
             try:
                 timeout = aiohttp.ClientTimeout(total=None, sock_connect=2.0, sock_read=HEARTBEAT)
-                async with self.session.get("http://control/internal/live", timeout=timeout) as reply:
+                where = URL("http://control/internal/live").with_query(worker=self._name)
+                async with self.session.get(where, timeout=timeout) as reply:
                     if reply.status != 200:
                         raise aiohttp.ClientError(f"status {reply.status}")
                     async for line in _lines(reply.content):
@@ -180,6 +188,8 @@ class ControlLink:
                         if not self.live.connected and self.live.known:
                             log.info("the control plane is connected")
                             self.live.connected = True
+                            if self._in_use:
+                                self._say_in_use()
                         backoff.reset()
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError, AttributeError) as e:
                 log.debug("control plane: %s", e)
@@ -203,6 +213,28 @@ class ControlLink:
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(), name="pins")
         return await answer
+
+    def use(self, adapters: Iterable[str]) -> None:
+        """Calls that no pin stands for use these now: they stay in the engines. Nobody waits for that to arrive."""
+        in_use = frozenset(adapters)
+        if in_use != self._in_use:
+            self._in_use = in_use
+            self._say_in_use()
+
+    def _say_in_use(self) -> None:
+        if self.live.connected and (self._saying is None or self._saying.done()):
+            self._saying = asyncio.create_task(self._send_in_use(), name="adapters in use")
+
+    async def _send_in_use(self) -> None:
+        sent = None
+        while sent != self._in_use:
+            sent = self._in_use
+            told = {"worker": self._name, "adapters": sorted(sent)}
+            try:
+                async with asyncio.timeout(PIN_LIMIT), self.session.post(IN_USE, json=told) as reply:
+                    await reply.read()
+            except (aiohttp.ClientError, OSError, TimeoutError) as e:
+                log.debug("adapters in use: %s", e)  # with the subscription the control plane drops what it knew
 
     def tell(self) -> None:
         """A call of an agent comes. Nobody waits for that to arrive."""

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from slipstream_proxy.data.episode.running import Pinned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from slipstream_proxy.data.engines.control_link import ControlLink
     from slipstream_proxy.data.engines.live import LiveView
     from slipstream_proxy.data.episode.running import RunningEpisode
     from slipstream_proxy.data.observe.metrics import WorkerMetrics
+    from slipstream_proxy.json_types import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +59,27 @@ class EpisodePins:
             waiting.append(then)
             return None
         self._waiting[(*episode.name, model)] = [then]
-        task = asyncio.get_running_loop().create_task(self._ask(episode, model))
+        self._begin(self._ask(episode, model))
+        return None
+
+    def look_up(self, episode: RunningEpisode, model: str, then: Callable[[Pinned], None], *, new: bool) -> None:
+        """Of a call that is not recorded: the adapter of its episode, or what is live. Nothing is pinned."""
+        if not self._live.connected or self._live.is_settled(model, new=new):
+            then(self._rule(episode, model, "local", split="off"))
+        else:
+            self._begin(self._look_up(episode, model, then))
+
+    async def _look_up(self, episode: RunningEpisode, model: str, then: Callable[[Pinned], None]) -> None:
+        answer = await self._link.pin(episode.name[0], episode.id, model, episode.task, "off", episode.tags)
+        try:
+            then(self._rule(episode, model, "local", split="off") if answer is None else _told(answer))
+        except Exception:
+            log.exception("a call failed after its adapter was told")
+
+    def _begin(self, asking: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(asking)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return None
 
     def _checked(self, episode: RunningEpisode, model: str, pin: Pinned) -> Pinned:
         """The pin, or the one that the episode moves to because no engine has its adapter any more."""
@@ -73,22 +91,29 @@ class EpisodePins:
     def move(self, episode: RunningEpisode, model: str, pin: Pinned) -> Pinned:
         """Its new pin, where its adapter is loaded nowhere any more."""
         self._metrics.add("slipstream_pin_moves_total", "")
-        return self._set(episode, model, self._live.replacement(model, pin.adapter), "live", "moved", "")
+        return self._set(episode, model, self.moved(model, pin))
+
+    def moved(self, model: str, pin: Pinned) -> Pinned:
+        """What ``move`` moves to. Nothing is pinned."""
+        return Pinned(self._live.replacement(model, pin.adapter), "live", "moved", "")
 
     def _alone(self, episode: RunningEpisode, model: str, how: str) -> Pinned:
-        decided = self._live.decide(model, episode.name[0], episode.task, episode.id, episode.split, episode.tags)
         self._metrics.add("slipstream_pins_total", 'by="rule"' if how == "sole" else 'by="worker"')
-        pin = self._set(episode, model, decided.adapter, decided.arm, how, decided.chances)
+        pin = self._set(episode, model, self._rule(episode, model, how, split=episode.split))
         return self._checked(episode, model, pin)
 
-    def _set(self, episode: RunningEpisode, model: str, adapter: str, arm: str, how: str, chances: str) -> Pinned:
+    def _rule(self, episode: RunningEpisode, model: str, how: str, *, split: str) -> Pinned:
+        decided = self._live.decide(model, episode.name[0], episode.task, episode.id, split, episode.tags)
+        return Pinned(decided.adapter, decided.arm, how, decided.chances)
+
+    def _set(self, episode: RunningEpisode, model: str, pin: Pinned) -> Pinned:
         """Episodes share the dict that most of them have: a worker remembers a hundred thousand."""
-        key = (model, adapter, arm, how, chances)
+        key = (model, pin.adapter, pin.arm, pin.how, pin.chances)
         alone = self._shared.get(key)
         if alone is None:
             if len(self._shared) >= 1024:
                 self._shared.clear()
-            alone = self._shared[key] = {model: Pinned(adapter, arm, how, chances)}
+            alone = self._shared[key] = {model: pin}
         others = {name: pin for name, pin in episode.pins.items() if name != model}
         episode.pins = {**others, **alone} if others else alone
         return alone[model]
@@ -98,8 +123,7 @@ class EpisodePins:
         if answer is None:
             self._alone(episode, model, "local")
         else:
-            arm, chances = str(answer.get("arm", "live")), str(answer.get("chances", ""))
-            self._set(episode, model, answer["adapter"], arm, "control", chances)
+            self._set(episode, model, _told(answer))
             self._metrics.add("slipstream_pins_total", 'by="control"')
         for then in self._waiting.pop((*episode.name, model), ()):
             try:
@@ -110,3 +134,8 @@ class EpisodePins:
     def close(self) -> None:
         for task in list(self._tasks):
             task.cancel()
+
+
+def _told(answer: JsonObject) -> Pinned:
+    """By the control plane."""
+    return Pinned(answer["adapter"], str(answer.get("arm", "live")), "control", str(answer.get("chances", "")))

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from slipstream_proxy.log.records import mark_of
+
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from slipstream_proxy.data.wire.identity import Tags
 
 
@@ -50,3 +54,7 @@ class RunningEpisode:
         self.done = False
         self.common: CommonHead | None = None
         """What its calls' records share, as the last record had it."""
+
+    def is_among(self, forgotten: Collection[str]) -> bool:
+        """``forgotten``: as ``LiveView.forgotten``."""
+        return bool(forgotten) and f"{self.name[0]}/{mark_of(self.id)}" in forgotten

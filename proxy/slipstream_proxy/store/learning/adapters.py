@@ -10,7 +10,7 @@ from slipstream.contract import Adapter, Event
 from slipstream_proxy.store.learning.rewards import OutcomeLog
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.memory import ExactFigure
-from slipstream_proxy.store.tables.rows import PinRow, clean, dump, eid_of, load
+from slipstream_proxy.store.tables.rows import PinRow, clean, dump, eid_of, load, tomb_of
 from slipstream_proxy.store.tables.small import EventLog
 from slipstream_proxy.store.tables.tallies import get_meta, set_meta
 from slipstream_proxy.store.values import Pin, PinAsk
@@ -30,21 +30,30 @@ class PinTable:
         """Until when pins were looked through, and how the store stood then."""
 
     def pin_many(self, asks: Sequence[PinAsk]) -> list[Pin]:
-        """The episodes' pins, in one transaction: those stored, else these. Proxies agree by the first to ask."""
+        """The episodes' pins, in one transaction: those stored, else these. Proxies agree by the first to ask. Of a
+        forgotten episode none is stored.
+        """
         wanted: dict[str, PinAsk] = {}
-        for ask in asks:
+        for ask in sorted(asks, key=lambda ask: not ask.kept):
             wanted.setdefault(eid_of(ask.key, ask.episode), ask)
         with self.db.read() as tx:
             stored = self._stored(tx, wanted)
-        missing = {eid: ask for eid, ask in wanted.items() if eid not in stored}
+        missing = {eid: ask for eid, ask in wanted.items() if eid not in stored and ask.kept}
         if missing:
             with self.db.write(serial=False) as tx:
                 stored |= self._stored(tx, missing)
-                asked = {eid: ask for eid, ask in missing.items() if eid not in stored}
+                gone = self._forgotten(tx, missing)
+                asked = {eid: ask for eid, ask in missing.items() if eid not in stored and eid not in gone}
                 self._insert(tx, asked)
                 stored |= self._stored(tx, missing)
                 self._log(tx, {eid: ask for eid, ask in asked.items() if stored[eid].chances == ask.chances})
-        return [stored[eid_of(ask.key, ask.episode)] for ask in asks]
+        return [stored.get(eid_of(a.key, a.episode)) or Pin(a.adapter, a.arm, a.chances) for a in asks]
+
+    def _forgotten(self, tx: Tx, eids: Collection[str]) -> set[str]:
+        """Those of these episodes that have a tomb."""
+        tombs = {tomb_of(eid): eid for eid in eids}
+        sql = f"SELECT eid FROM t_episodes WHERE state = 'deleted' AND eid {IN}"
+        return {tombs[tomb] for (tomb,) in tx.all(sql, (list(tombs),))}
 
     def _stored(self, tx: Tx, eids: Collection[str]) -> dict[str, Pin]:
         sql = f"SELECT eid, adapter, arm, coalesce(chances, '') FROM t_pins WHERE eid {IN}"

@@ -26,6 +26,7 @@ from slipstream.replay.comparison import (
     groups_of,
     least,
 )
+from slipstream.replay.keeping import KeptVersions, models_asked
 from slipstream.replay.report import ReplayReport, as_json, junit, markdown
 from slipstream.replay.runs import RUN_LIMITS, RunReplayer, by_command, by_function, by_record
 from slipstream.replay.steps import (
@@ -128,6 +129,15 @@ def _compared(args: argparse.Namespace) -> ReplayReport:
     budget = ReplayBudget(args.tokens, args.seconds)
     key = args.key or os.environ.get("SLIPSTREAM_API_KEY") or os.environ.get("OPENAI_API_KEY")
     usable = [c for c in cases if c.steps]
+    with KeptVersions(models_asked(sides, usable), key):
+        return _asked(args, config, sides, cases, budget, key, alpha, detect, score)
+
+
+def _asked(
+    args: argparse.Namespace, config: Config, sides: list[Side], cases: list[ReplayCase], budget: ReplayBudget,
+    key: str | None, alpha: float, detect: Detect, score: Score | None,
+) -> ReplayReport:  # fmt: skip
+    usable = [c for c in cases if c.steps]
     if args.run:
         return _runs(args, sides, usable, budget, key, alpha, detect, score)
     rewards = [c.episode.reward for c in usable if c.episode.reward is not None]
@@ -137,7 +147,7 @@ def _compared(args: argparse.Namespace) -> ReplayReport:
     good = [c for c in begun if c.error is None]
     notes = [note] if good and (note := questions.note()) else []
     if without := len(cases) - len(usable):
-        notes.append(f"{without} cases have no chat call that can be asked again.")
+        notes.append(f"{without} cases have no call that can be asked again.")
     report = ReplayReport(
         replayer.candidate.name, replayer.control.name, questions.asked, begun, args.samples, budget.spent,
         replayer.stopped, len(usable) - len(begun), notes=notes,

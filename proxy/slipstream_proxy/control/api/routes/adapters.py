@@ -243,6 +243,14 @@ async def _by_hand(ctx: Ctx, action: c.Action) -> web.StreamResponse:
     return reply(_shown(ctx, adapter))
 
 
+@ROUTES.add("POST", ADAPTER + "/keep", (ADMIN,), body=c.AdapterKeepIn, result=c.Adapter, errors=(404, 409))
+async def keep(ctx: Ctx) -> web.StreamResponse:
+    """For a replay: load the version, and keep it in the engines for so many seconds, though no run needs it."""
+    adapter = ctx.deps.registry.find(ctx.path("adapter"))
+    await ctx.deps.swapper.keep(adapter, ctx.body.seconds)
+    return reply(_shown(ctx, adapter))
+
+
 async def _not_learned(deps: Deps, adapter: c.Adapter, action: c.Action) -> list[str]:
     """What training loses where a version is taken back."""
     taken, tried = None, deps.registry.of(adapter.model, c.AdapterState.CANDIDATE)

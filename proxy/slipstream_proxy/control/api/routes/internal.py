@@ -36,6 +36,11 @@ class PinIn(BaseModel):
 ASKED = TypeAdapter(list[PinIn])
 
 
+class InUseIn(BaseModel):
+    worker: str
+    adapters: frozenset[str]
+
+
 class PinOut(TypedDict):
     adapter: str
     arm: str
@@ -44,14 +49,32 @@ class PinOut(TypedDict):
 
 def add(app: web.Application, deps: Deps) -> None:
     scrape = MetricsScrape(deps)
+    subscribed: dict[str, web.Request] = {}
 
     async def live(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "application/x-ndjson"})
         await response.prepare(request)
-        with deps.endless.one(), contextlib.suppress(ConnectionResetError):
-            async for line in deps.live.lines():
-                await response.write(line)
+        worker = request.query.get("worker", "")
+        subscribed[worker] = request
+        try:
+            with deps.endless.one(), contextlib.suppress(ConnectionResetError):
+                async for line in deps.live.lines():
+                    await response.write(line)
+        finally:
+            if subscribed.get(worker) is request:  # no newer subscription has taken its place
+                del subscribed[worker]
+                deps.registry.in_use.pop(worker, None)
         return response
+
+    async def in_use(request: web.Request) -> web.StreamResponse:
+        try:
+            told = InUseIn.model_validate_json(await request.read())
+        except ValidationError as e:
+            raise explain(e, "body", InUseIn) from e
+        if told.worker in subscribed:
+            deps.registry.in_use[told.worker] = told.adapters
+            deps.lifecycle.journal.wake.set()
+        return web.json_response({})
 
     async def pins(request: web.Request) -> web.StreamResponse:
         try:
@@ -70,6 +93,7 @@ def add(app: web.Application, deps: Deps) -> None:
 
     app.router.add_route("GET", "/internal/live", live)
     app.router.add_route("POST", "/internal/pins", pins)
+    app.router.add_route("POST", "/internal/in-use", in_use)
     app.router.add_route("GET", "/internal/metrics", metrics)
     app.router.add_route("GET", "/internal/healthz", healthz)
 
@@ -89,7 +113,7 @@ async def pins_of(deps: Deps, asked: Sequence[PinIn]) -> list[PinOut | None]:
     for adapter in {pin.adapter for pin in kept}:
         await deps.fleet.bring(adapter)
     pins = iter(kept)
-    return [ask and _served(deps, ask.model, next(pins)) for ask in decided]
+    return [ask and _served(deps, ask, next(pins)) for ask in decided]
 
 
 _Rule = tuple[str, list[Arm], dict[str, str], list[str]]
@@ -105,7 +129,7 @@ def _decide(deps: Deps, asked: PinIn, rule: _Rule) -> PinAsk:
     live, arms, kept, first = rule
     got = assign(live, arms, asked.key, asked.task, asked.episode, asked.split, asked.tags, kept, first)
     pin = got.adapter, got.arm, deps.now(), got.chances
-    return PinAsk(asked.key, asked.episode, asked.model, *pin, asked.task)
+    return PinAsk(asked.key, asked.episode, asked.model, *pin, asked.task, asked.split != "off")
 
 
 async def _keep(deps: Deps, asks: Sequence[PinAsk]) -> list[Pin] | None:
@@ -122,12 +146,13 @@ async def _keep(deps: Deps, asks: Sequence[PinAsk]) -> list[Pin] | None:
         return None
 
 
-def _served(deps: Deps, model: str, pin: Pin) -> PinOut:
+def _served(deps: Deps, asked: PinAsk, pin: Pin) -> PinOut:
     registry = deps.registry
     if pin.adapter != registry.base and not registry.servable(pin.adapter):
         # its version was given up or is refused: the episode goes on with the live one
-        return _answer(registry.live(model), "live", "")
-    registry.pin(pin.adapter)
+        return _answer(registry.live(asked.model), "live", "")
+    if asked.kept:
+        registry.pin(pin.adapter)
     return _answer(pin.adapter, pin.arm, pin.chances)
 
 

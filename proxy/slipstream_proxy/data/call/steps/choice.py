@@ -10,9 +10,12 @@ from slipstream_proxy.data.wire.errors import RequestRefused
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.call.parts import Call
+    from slipstream_proxy.data.call.result import CallResult
+    from slipstream_proxy.data.engines.control_link import ControlLink
     from slipstream_proxy.data.engines.hold import Holding
     from slipstream_proxy.data.engines.live import LiveView
     from slipstream_proxy.data.episode.pins import EpisodePins
+    from slipstream_proxy.data.episode.running import Pinned, RunningEpisode
 
 
 def _gone(name: str, state: str, at: float) -> str:
@@ -24,8 +27,10 @@ def _gone(name: str, state: str, at: float) -> str:
 class AdapterChoice(CallStep):
     """Waits while the trainer has the engine, pins the episode to an adapter, and finds the engines that have it."""
 
-    def __init__(self, live: LiveView, holding: Holding, pins: EpisodePins) -> None:
-        self._live, self._holding, self._pins = live, holding, pins
+    def __init__(self, live: LiveView, holding: Holding, pins: EpisodePins, link: ControlLink) -> None:
+        self._live, self._holding, self._pins, self._link = live, holding, pins, link
+        self._uses: dict[str, str] = {}
+        """Call under way → its adapter, which no pin keeps in the engine."""
 
     def choose(self, call: Call) -> bool:
         episode, target = call.asked.episode, call.asked.target
@@ -36,13 +41,8 @@ class AdapterChoice(CallStep):
         if self._live.held_until is not None and self._holding.on:
             self._holding.wait(call.go_on, call.refuse)
             return False
-        if target.kind == "trained":
-            pin = self._pins.known(episode, target.model)
-            if pin is None:
-                pin = self._pins.make(episode, target.model, call.go_on, new=call.asked.tags.origin == "new")
-            if pin is None:
-                return False
-            call.route.pin_to(pin)
+        if target.kind == "trained" and not self._pin(call, episode):
+            return False
         call.route.lead_to(self._live.servers(call.route.adapter, episode.id))
         if not call.route.servers:
             self._go_without(call)
@@ -53,7 +53,46 @@ class AdapterChoice(CallStep):
                 raise RequestRefused(404, _gone(call.route.adapter, *gone), param="model")
             why = "no engine is up at the moment" if down else "no engine has this model loaded at the moment"
             raise RequestRefused(503, why, retry_after=1.0)
+        self._use(call)
         return True
+
+    def _pin(self, call: Call, episode: RunningEpisode) -> bool:
+        """False: not yet."""
+        model = call.asked.target.model
+        pin = self._pins.known(episode, model)
+        new = call.asked.tags.origin == "new"
+        if pin is None and call.asked.is_recorded(self._live.forgotten):
+            pin = self._pins.make(episode, model, call.go_on, new=new)
+        elif pin is None and (pin := call.route.pin) is None:
+
+            def go_on(found: Pinned) -> None:
+                call.route.pin_to(found)
+                call.go_on()
+
+            self._pins.look_up(episode, model, go_on, new=new)
+            return False
+        if pin is None:
+            return False
+        call.route.pin_to(pin)
+        return True
+
+    def _use(self, call: Call) -> None:
+        """What no pin keeps in the engine stays there until the call has its reply."""
+        adapter = call.route.adapter
+        pinned = call.route.pin is not None and call.asked.is_recorded(self._live.forgotten)
+        if "@" in adapter and not pinned:
+            self._uses[call.asked.id] = adapter
+            self._link.use(self._uses.values())
+
+    def ended(self, call: CallResult, status: int, outcome: str) -> None:
+        if self._uses.pop(call.id, None) is not None:
+            self._link.use(self._uses.values())
+
+    def _moved(self, call: Call, episode: RunningEpisode, pin: Pinned) -> Pinned:
+        model = call.asked.target.model
+        if call.asked.is_recorded(self._live.forgotten):
+            return self._pins.move(episode, model, pin)
+        return self._pins.moved(model, pin)
 
     def _go_without(self, call: Call) -> bool:
         """Its adapter's engines are down. Where another is up that takes no adapters, the episode moves, unseen."""
@@ -63,8 +102,8 @@ class AdapterChoice(CallStep):
         servers = self._live.servers(name, call.asked.episode.id)
         if name == call.route.adapter or not servers or self._live.servers(call.route.adapter, call.asked.episode.id):
             return False
-        moved = self._pins.move(call.asked.episode, call.asked.target.model, call.route.pin)
-        call.route.move(moved, servers, 0)
+        call.route.move(self._moved(call, call.asked.episode, call.route.pin), servers, 0)
+        self._use(call)
         return True
 
     def rejected(self, call: Call, status: int) -> bool:
@@ -73,9 +112,10 @@ class AdapterChoice(CallStep):
             return self._go_without(call)
         if status != 404 or call.route.pin is None or call.asked.episode is None or "@" not in call.route.adapter:
             return False
-        moved = self._pins.move(call.asked.episode, call.asked.target.model, call.route.pin)
+        moved = self._moved(call, call.asked.episode, call.route.pin)
         servers = self._live.servers(moved.adapter, call.asked.episode.id)
         if moved.adapter == call.route.adapter or not servers:
             return False
         call.route.move(moved, servers, call.route.tries - 1)
+        self._use(call)
         return True

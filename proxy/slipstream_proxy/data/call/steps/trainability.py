@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.data.call.step import CallStep
 from slipstream_proxy.dialects.sampling import untrainable_within
-from slipstream_proxy.log.records import mark_of
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.call.parts import Call
@@ -31,16 +30,12 @@ class Trainability(CallStep):
         head = call.reply.head
         if head is None or head.status != 200 or call.asked.target.kind != "trained":
             return fields
-        reason = "forgotten" if self._is_forgotten(call) else _reason(call)
+        episode = call.asked.episode
+        forgotten = episode is not None and episode.is_among(self._live.forgotten)
+        reason = "forgotten" if forgotten else _reason(call)
         if reason is None:
             return fields + (_YES if self._live.kind_known else _UNKNOWN)
         return fields + b"x-slipstream-trainable: no; %b\r\n" % reason.encode()
-
-    def _is_forgotten(self, call: Call) -> bool:
-        episode = call.asked.episode
-        if not self._live.forgotten or episode is None:
-            return False
-        return f"{episode.name[0]}/{mark_of(episode.id)}" in self._live.forgotten
 
 
 def _reason(call: Call) -> str | None:
