@@ -425,13 +425,14 @@ SESSIONS = SessionNames(IdentityConfig().headers, IdentityConfig().fields)
     ],
 )
 def test_sessions_that_agents_name_anyway(headers, body, expected):
-    assert (SESSIONS.in_headers(headers) or SESSIONS.in_body(body)) == expected
+    found = SESSIONS.in_headers(headers) or SESSIONS.in_body(body)
+    assert (found and found.text) == expected
 
 
 def test_only_what_the_settings_name_is_a_session():
     mine = SessionNames(["X-My-Run"], ["user"])
-    assert mine.in_headers({b"x-my-run": b"1", b"x-session-id": b"2"}) == "1"
-    assert mine.in_body({"user": "u", "session_id": "s"}) == "u"
+    assert mine.in_headers({b"x-my-run": b"1", b"x-session-id": b"2"}).text == "1"
+    assert mine.in_body({"user": "u", "session_id": "s"}).text == "u"
 
 
 async def test_a_session_is_an_episode_unless_a_tag_names_one(start, fake):

@@ -124,6 +124,7 @@ class Plane:
             Conversation(
                 self.episodes,
                 SessionNames(self.config.identity.headers, self.config.identity.fields),
+                self.metrics,
                 traceparent=self.config.identity.traceparent,
                 redaction=self.redaction,
             ),

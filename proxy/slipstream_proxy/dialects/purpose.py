@@ -136,10 +136,26 @@ def _digest(words: list[str], at: int) -> str:
     ).hexdigest()
 
 
+_FRAME: Final = 64
+"""Letters of a system prompt that are compared: later ones may be a date or a user's name."""
+
+
+def _names(tools: Json, depth: int = 4) -> list[str]:
+    """The names in a list of tools, of any format."""
+    if isinstance(tools, list) and depth:
+        return [name for tool in tools for name in _names(tool, depth - 1)]
+    if isinstance(tools, dict) and depth:
+        if isinstance(name := tools.get("name"), str):
+            return [name]
+        inner = (tools.get(n) for n in ("function", "functionDeclarations", "function_declarations"))
+        return [name for value in inner for name in _names(value, depth - 1)]
+    return []
+
+
 class ConversationStart:
     """A request that begins a conversation, of any format."""
 
-    __slots__ = ("_body", "_last", "_system", "_talk")
+    __slots__ = ("_body", "_last", "_system", "_talk", "replies")
 
     def __init__(self, body: JsonObject) -> None:
         self._body = body
@@ -148,10 +164,13 @@ class ConversationStart:
         ]
         self._talk: list[str] = []
         """Texts of what follows the system prompt, a message each."""
+        self.replies = 0
         said = next((body[name] for name in ("messages", "contents") if name in body), body.get("input"))
         self._last: Json = said[-1] if isinstance(said, list) and said else said
         for item in said if isinstance(said, list) else [said]:
             role = item.get("role") if isinstance(item, dict) else None
+            kind = item.get("type") if isinstance(item, dict) else None
+            self.replies += role in ("assistant", "model") or kind in ("function_call", "custom_tool_call")
             content = "\n".join(texts(item.get("content", item.get("parts")) if isinstance(item, dict) else item))
             if not self._talk and role in _HEAD:
                 self._system.append(content)
@@ -163,6 +182,11 @@ class ConversationStart:
             return None
         last = self._talk[-1] if self._talk else ""
         return purpose(ends("\n".join(self._system)) + "\n" + ends(last))
+
+    def frame(self) -> str:
+        """A digest of what an application's runs have alike: how the system prompt begins, and the tools' names."""
+        said = ["\n".join(self._system)[:_FRAME], *sorted(_names(self._body.get("tools")))]
+        return hashlib.blake2b("\0".join(said).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     def order(self) -> str | None:
         """What it is told last."""

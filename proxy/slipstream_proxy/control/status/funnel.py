@@ -497,6 +497,8 @@ class Surroundings:
     losses: Losses = field(default_factory=Losses)
     uncaptured: Mapping[str, int] = field(default_factory=dict)
     """Calls that workers answered and could not write down."""
+    split_names: Mapping[str, int] = field(default_factory=dict)
+    """Field → names of sessions there under which several conversations began."""
     refused_writes: int = 0
     """Rewards and other changes that were answered 503, because they could not be written down."""
     refused_at: float = 0.0
@@ -665,6 +667,11 @@ def _calls(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
     if n := counts.orphans.ended:
         text = f"{plural(n, 'unknown episode was', 'unknown episodes were')} marked as done and made no calls"
         yield FunnelLine(stage="calls", cause="orphan_marks", count=n, text=text, fix=fix, severity=SLOWS)
+    for name, n in sorted(around.split_names.items()):
+        several = plural(n, "session is named", "sessions are named")
+        text = f"{several} in {name} by what many runs share, a hash or a tenant: each conversation is an episode"
+        remedy = f"name runs with x-slipstream-episode, or take {name} out of [identity]"
+        yield FunnelLine(stage="calls", cause="shared_session_name", count=n, text=text, fix=remedy, severity=REMARK)
 
 
 def _episodes(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:

@@ -52,6 +52,9 @@ class EpisodeMemory:
         self._tools: OrderedDict[tuple[str, str], Name | None] = OrderedDict()
         self._tips: OrderedDict[tuple[str, bytes], _Tip] = OrderedDict()
         self._failed: OrderedDict[tuple[str, str], list[Name]] = OrderedDict()
+        self._facts: OrderedDict[tuple[str, str, str], str] = OrderedDict()
+        """(kind, key, session's name) → what is known of the name."""
+        self._split: str | None = None
 
     def of(self, key: str, tags: Tags, turn: Turn | None, body: JsonObject | None = None) -> RunningEpisode:
         """The episode of a call: the named one, the one it continues or quotes, or a new one.
@@ -60,20 +63,69 @@ class EpisodeMemory:
         """
         name = tags.episode
         origin = tags.origin
-        if name is None and turn is not None:
-            found = self._continued(key, turn)
-            if found is None and body is not None:
-                start = ConversationStart(body)
-                found = None if turn.has_reply else self._quoted(key, turn, start)
-                if found is None and (order := start.order()) is not None:
-                    found = self._ordered(key, order)
-                    tags.kind = tags.kind or ("subagent" if found is not None else "")
+        if turn is not None and (name is None or (tags.doubtful and body is not None)):
+            start = ConversationStart(body) if body is not None else None
+            found = self._linked(key, tags, turn, start)
             if found is not None:
-                name, origin = found[1], "continued"
+                origin = "continued" if found[1] != name else origin
+                name = found[1]
+            elif name is not None and start is not None and not self._is_one_run(key, name, tags, turn, start):
+                name = None
         if name is None:
             name, origin = f"ep-{new_id(time.time())}", "new"
         tags.origin = origin
         return self._get((key, name), tags)
+
+    def _linked(self, key: str, tags: Tags, turn: Turn, start: ConversationStart | None) -> Name | None:
+        """The episode that what is said belongs to."""
+        found = self._continued(key, turn)
+        if found is None and start is not None:
+            found = None if turn.has_reply else self._quoted(key, turn, start)
+            if found is None and (order := start.order()) is not None:
+                found = self._ordered(key, order)
+                tags.kind = tags.kind or ("subagent" if found is not None else "")
+        return found
+
+    # --- names that may stand for many runs ---------------------------------------------------------------------------
+
+    def _is_one_run(self, key: str, name: str, tags: Tags, turn: Turn, start: ConversationStart) -> bool:
+        """Whether a session's name still stands for one run, where this conversation goes on with none that is known.
+
+        It does not once a second conversation begins as the first one did, with the same system prompt and tools. One
+        that begins otherwise is a sub-agent, and one that has replies goes on with what was said elsewhere.
+        """
+        if self._fact("many", key, name) is not None:
+            self._note("many", key, name, "-")  # it is remembered as long as it is used
+            return False
+        first, here = self._fact("first", key, name), _Beginning(turn, start)
+        self._note("first", key, name, first or here.text)
+        if first is None or tags.kind or start.purpose() is not None:
+            return True
+        assert tags.session is not None
+        if not here.is_another(_Beginning.read(first), same_counts=tags.session.weak):
+            return True
+        self._note("many", key, name, "-")
+        self._split = tags.session.doubt
+        return False
+
+    def take_split(self) -> str | None:
+        """The field of a session's name that has just turned out to stand for many runs."""
+        split, self._split = self._split, None
+        return split
+
+    def _fact(self, kind: str, key: str, name: str) -> str | None:
+        if self.shared is None:
+            return self._facts.get((kind, key, name))
+        return next(iter(self.shared.names(kind, key, name.encode())), None)
+
+    def _note(self, kind: str, key: str, name: str, fact: str) -> None:
+        if self.shared is not None:
+            self.shared.only(kind, key, name.encode(), fact)
+            return
+        self._facts[kind, key, name] = fact
+        self._facts.move_to_end((kind, key, name))
+        if len(self._facts) > self.limit:
+            self._facts.popitem(last=False)
 
     def _get(self, name: Name, tags: Tags) -> RunningEpisode:
         now = time.monotonic()
@@ -282,6 +334,34 @@ class EpisodeMemory:
             self._tools.popitem(last=False)
         while len(self._tips) > self.limit:
             self._tips.popitem(last=False)
+
+
+class _Beginning:
+    """How a conversation begins: what it is about (``frame``), its messages, and how many replies are among them."""
+
+    __slots__ = ("chain", "count", "frame", "replies")
+
+    def __init__(self, turn: Turn, start: ConversationStart) -> None:
+        self.chain = [link.hex() for link in _chain(turn.messages)]
+        self.count, self.frame, self.replies = len(self.chain), start.frame(), start.replies
+
+    @property
+    def text(self) -> str:
+        return f"{self.frame}:{self.count}:{self.chain[-1] if self.chain else ''}:{self.replies}"
+
+    @staticmethod
+    def read(text: str) -> tuple[str, int, str, int]:
+        frame, count, last, replies = text.split(":")
+        return frame, int(count), last, int(replies)
+
+    def is_another(self, first: tuple[str, int, str, int], *, same_counts: bool) -> bool:
+        """``same_counts``: a run that begins with the same words is another one, too."""
+        frame, count, last, replies = first
+        if self.frame != frame or self.replies > replies:
+            return False
+        if self.count == count and self.chain[-1:] == [last]:
+            return same_counts
+        return not (self.count > count > 0 and self.chain[count - 1] == last)
 
 
 def _link(before: bytes, message: bytes) -> bytes:

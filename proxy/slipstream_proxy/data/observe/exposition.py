@@ -53,6 +53,11 @@ FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Calls that were relayed and not recorded, by the header that asked for it (capture, split), or judge.",
         ("by",),
     ),
+    "slipstream_split_session_names_total": (
+        "counter",
+        "Names of sessions under which several conversations began, so that each is an episode, by the field.",
+        ("field",),
+    ),
     "slipstream_explored_calls_total": (
         "counter",
         "Calls that were sampled otherwise than asked, so that they can be trained on (explore).",

@@ -34,6 +34,7 @@ OVERHEAD, UPSTREAM = "slipstream_overhead_seconds", "slipstream_upstream_seconds
 LOST = "slipstream_capture_lost_total"
 """``losses.LossCount`` keeps it."""
 UNCAPTURED = "slipstream_uncaptured_calls_total"
+SPLIT_NAMES = "slipstream_split_session_names_total"
 PER_FORMAT = (CALL_SECONDS, FIRST_BYTE, CHUNK)
 
 
@@ -241,9 +242,19 @@ def read_parts(path: Path) -> list[JsonObject]:
 
 def read_uncaptured(folder: Path) -> dict[str, int]:
     """By what asked for it (``capture``, ``split``, ``judge``): calls of all workers that were not recorded."""
+    return _read(folder, UNCAPTURED)
+
+
+def read_split_names(folder: Path) -> dict[str, int]:
+    """By field: sessions' names that stood for many runs, so that these were told apart by what is said."""
+    return _read(folder, SPLIT_NAMES)
+
+
+def _read(folder: Path, metric: str) -> dict[str, int]:
+    """A counter of all workers, by its one label."""
     found: dict[str, int] = {}
     for path in folder.glob("data*.json"):
-        for _, labels, value in (v for part in read_parts(path) for v in part["values"] if v[0] == UNCAPTURED):
+        for _, labels, value in (v for part in read_parts(path) for v in part["values"] if v[0] == metric):
             by = labels.split('"')[1]
             found[by] = found.get(by, 0) + round(value)
     return found

@@ -42,6 +42,7 @@ class Tags:
         "kind",
         "origin",
         "redaction",
+        "session",
         "split",
         "tags",
         "task",
@@ -59,6 +60,13 @@ class Tags:
         """What the call is in its run; nothing: the store finds out."""
         self.tags: dict[str, str] = {}
         self.origin = "new"
+        self.session: SessionName | None = None
+        """What named the episode, where nothing of ours did."""
+
+    @property
+    def doubtful(self) -> bool:
+        """The name may stand for many runs: what is said tells them apart."""
+        return self.session is not None and bool(self.session.doubt)
 
 
 @dataclass(slots=True, frozen=True)
@@ -126,6 +134,25 @@ _UNIQUE = re.compile(
 """A UUID, or 20 letters and digits: no two runs have the same by chance, and nobody writes one by hand."""
 _SHARED: Final = frozenset((b"x-session-affinity", "prompt_cache_key"))
 """Some clients send one run's id here, and others one text for all their runs. Only an id counts."""
+_OF_MANY: Final = _SHARED | {b"user", "user", "safety_identifier", "metadata.user_id"}
+"""What stands here may be an id of content, of a tenant or of a user, however it looks."""
+_HASH = re.compile(r"(?i)(?<![0-9a-z])[0-9a-f]{16,}(?![0-9a-z])|[0-9a-f]{8}-[0-9a-f]{4}-[358][0-9a-f]{3}-")
+_RANDOM = re.compile(r"(?i)(?<![0-9a-z])[0-9a-f]{12}[147][0-9a-f]{3}[89ab][0-9a-f]{15}(?![0-9a-z])")
+"""Digits as of a hash, or a UUID that is made of a name; and a UUID without hyphens that is not."""
+
+
+class SessionName:
+    """What named a session. ``doubt``: the field, where the name may stand for many runs. ``weak``: it is a field for
+    such names.
+    """
+
+    __slots__ = ("doubt", "text", "weak")
+
+    def __init__(self, field: str | bytes, text: str) -> None:
+        self.text = text
+        self.weak = field in _OF_MANY
+        hashed = _HASH.search(text) is not None and _RANDOM.search(text) is None
+        self.doubt = "" if not self.weak and not hashed else field.decode() if isinstance(field, bytes) else field
 
 
 class SessionNames:
@@ -138,14 +165,14 @@ class SessionNames:
         self.headers = [name.lower().encode() for name in headers]
         self.fields = [(name, name.split(".")) for name in fields]
 
-    def in_headers(self, headers: Mapping[bytes, bytes]) -> str | None:
+    def in_headers(self, headers: Mapping[bytes, bytes]) -> SessionName | None:
         for name in self.headers:
             raw = headers.get(name)
             if raw and (name not in _SHARED or _UNIQUE.search(text_of(raw)) is not None):
-                return text_of(raw)
+                return SessionName(name, text_of(raw))
         return None
 
-    def in_body(self, body: JsonObject) -> str | None:
+    def in_body(self, body: JsonObject) -> SessionName | None:
         for name, path in self.fields:
             value = body.get(path[0])
             if value is None:
@@ -155,7 +182,7 @@ class SessionNames:
             if isinstance(value, dict):
                 value = value.get("id")
             if isinstance(value, str) and value and (name not in _SHARED or _UNIQUE.search(value) is not None):
-                return value
+                return SessionName(name, value)
         return None
 
 
@@ -171,9 +198,11 @@ def _member(value: Json, name: str) -> Json:
     return value.get(name) if isinstance(value, dict) else None
 
 
-def name_session(found: Tags, text: str | None) -> None:
-    """Nothing else named the episode: this session is one."""
-    _episode(found, text, "session")
+def name_session(found: Tags, session: SessionName | None) -> None:
+    """Nothing else named the episode: this session is one, unless it turns out to be many."""
+    if session is not None:
+        _episode(found, session.text, "session")
+        found.session = session
 
 
 def _episode(found: Tags, text: str | None, origin: str) -> None:

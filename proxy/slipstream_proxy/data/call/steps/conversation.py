@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from slipstream_proxy.data.call.payload import body_hash
 from slipstream_proxy.data.call.step import CallStep
+from slipstream_proxy.data.observe.metrics import SPLIT_NAMES, quoted
 from slipstream_proxy.data.wire.identity import SessionNames, hint_kind, name_session, read_tags
 from slipstream_proxy.dialects.base import Turn
 from slipstream_proxy.parse_weight import too_heavy
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.call.payload import Payload
     from slipstream_proxy.data.call.result import CallResult
     from slipstream_proxy.data.episode.memory import EpisodeMemory
+    from slipstream_proxy.data.observe.metrics import WorkerMetrics
     from slipstream_proxy.redaction import Redaction
 
 log = logging.getLogger(__name__)
@@ -28,11 +30,13 @@ class Conversation(CallStep):
         self,
         episodes: EpisodeMemory,
         sessions: SessionNames,
+        metrics: WorkerMetrics,
         *,
         traceparent: bool,
         redaction: Redaction | None = None,
     ) -> None:
         """``traceparent``: a trace names an episode (``identity.traceparent``)."""
+        self._metrics = metrics
         self._episodes = episodes
         self._sessions = sessions
         self._traceparent = traceparent
@@ -55,15 +59,21 @@ class Conversation(CallStep):
             hint_kind(tags, request.headers)
             if tags.episode is None:
                 name_session(tags, self._sessions.in_headers(request.headers))
-            if tags.episode is not None and not metadata:
+            if tags.episode is not None and not metadata and not tags.doubtful:
                 request.tags = tags
             elif tags.episode is None and payload is not None:
                 name_session(tags, self._sessions.in_body(payload))
-        turn = _turn(call, payload) if tags.episode is None and payload is not None else None
+        named = tags.episode is not None and not tags.doubtful
+        turn = _turn(call, payload) if not named and payload is not None else None
         hashed = body_hash(call.route.body)
-        if turn is not None and request.attempt:
-            tags.episode, tags.origin = self._episodes.again(key.id, hashed), "continued"
+        if turn is not None and (request.attempt or tags.doubtful):
+            again = self._episodes.again(key.id, hashed)
+            if again is not None or not tags.doubtful:
+                tags.episode, tags.origin, tags.session = again, "continued", None
         call.asked.belong(tags, turn, hashed, self._episodes.of(key.id, tags, turn, payload))
+        if (field := self._episodes.take_split()) is not None:
+            self._metrics.add(SPLIT_NAMES, f'field="{quoted(field)}"')
+            log.warning("a name in %s stands for several runs: each conversation under it is an episode", field)
         return False
 
     def event(self, call: Call, event: bytes) -> bytes | None:
