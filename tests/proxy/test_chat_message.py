@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from slipstream_proxy.dialects.base import Turn
 from slipstream_proxy.dialects.chat import add_delta, add_said, canonical, quoted_ids, stop_of, text_of, tool_ids
+from slipstream_proxy.dialects.tool_calls import CallPlaces
 
 
 def test_a_message_grows_by_its_deltas() -> None:
     message: dict = {"role": "assistant", "content": None}
+    places = CallPlaces()
     for delta in (
         {"role": "assistant", "content": ""},
         {"content": "Let me "},
@@ -13,7 +15,7 @@ def test_a_message_grows_by_its_deltas() -> None:
         {"tool_calls": [{"index": 0, "id": "call_1", "function": {"name": "find", "arguments": '{"q"'}}]},
         {"tool_calls": [{"index": 0, "function": {"arguments": ":1}"}}]},
     ):
-        add_delta(message, delta)
+        add_delta(message, delta, places)
     call = {"id": "call_1", "type": "function", "function": {"name": "find", "arguments": '{"q":1}'}}
     assert message == {"role": "assistant", "content": "Let me look.", "tool_calls": [call]}
     assert tool_ids(message) == ["call_1"]

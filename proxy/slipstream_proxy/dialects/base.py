@@ -69,7 +69,18 @@ class ReplyTranslator(Protocol):
         """Raises where the reply cannot be read."""
 
     def event(self, event: bytes) -> bytes | None:
-        """None, or as many events as the format has for this one."""
+        """None, or as many events as the format has for this one. Raises where there is none for what it says."""
+
+    def error_event(self, error: Json) -> bytes:
+        """What ends the stream before its end. ``error``: as OpenAI's errors are, or a text."""
+
+    @property
+    def done(self) -> bool:
+        """The stream's end was said."""
+
+    @property
+    def failed(self) -> bool:
+        """An error was said in place of it."""
 
 
 class Injected:
@@ -157,8 +168,8 @@ class Dialect:
         """An error's JSON body."""
         raise NotImplementedError
 
-    def error_event(self, status: int, message: str, kind: str) -> bytes:
-        """An error inside a stream, as an SSE event."""
+    def error_event(self, status: int, message: str, kind: str, relayed: bytes = b"") -> bytes:
+        """An error inside a stream, as an SSE event. ``relayed``: the stream before it."""
         raise NotImplementedError
 
     def parse(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
@@ -439,7 +450,7 @@ class OpenAI(Dialect):
     def error(self, status: int, message: str, kind: str, param: str | None = None) -> bytes:
         return openai_error(status, message, kind, param)
 
-    def error_event(self, status: int, message: str, kind: str) -> bytes:
+    def error_event(self, status: int, message: str, kind: str, relayed: bytes = b"") -> bytes:
         return b"data: " + openai_error(status, message, kind) + b"\n\n"
 
 

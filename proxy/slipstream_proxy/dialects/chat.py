@@ -36,6 +36,7 @@ from slipstream_proxy.dialects.base import (
 from slipstream_proxy.dialects.purpose import orders, quotes
 from slipstream_proxy.dialects.sampling import forces
 from slipstream_proxy.dialects.token_arrays import ASKED, FIELD, MEMBER, Sampled
+from slipstream_proxy.dialects.tool_calls import CallPlaces
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import CallHead, Choice, Parsed
 from slipstream_proxy.parse_weight import MOST_OF_REPLY, too_heavy
@@ -152,26 +153,27 @@ def stop_of(choice: JsonObject) -> str:
     return stop if isinstance(stop, str) else ""
 
 
-def add_delta(message: JsonObject, delta: JsonObject) -> None:
-    """Put a delta to the message it belongs to."""
+def add_delta(message: JsonObject, delta: JsonObject, places: CallPlaces) -> None:
+    """Put a delta to the message it belongs to. ``places``: the message's."""
     for name, value in delta.items():
         if name == "tool_calls":
             for part in as_list(value):
-                _add_tool(message.setdefault("tool_calls", []), part)
+                _add_tool(message.setdefault("tool_calls", []), part, places)
         elif isinstance(value, str) and name != "role":
             put_behind(message, name, value)
         elif value is not None:
             message[name] = value
 
 
-def _add_tool(calls: list[JsonObject], part: JsonObject) -> None:
-    index = part.get("index", len(calls))
-    while len(calls) <= index < 1024:
+def _add_tool(calls: list[JsonObject], part: JsonObject, places: CallPlaces) -> None:
+    at = places.place(part)
+    if at == len(calls):
         calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
-    call, function = calls[index], part.get("function") or {}
-    call["id"] = part.get("id") or call["id"]
-    for name in ("name", "arguments"):
-        put_behind(call["function"], name, function.get(name) or "")
+    call, function = calls[at], part.get("function") or {}
+    call["id"] = call["id"] or part.get("id")
+    call["function"]["name"] = call["function"]["name"] or function.get("name") or ""
+    said = function.get("arguments")
+    put_behind(call["function"], "arguments", dumps(said).decode() if isinstance(said, dict) else said or "")
 
 
 _END: Final = b"}\n\n"
@@ -182,10 +184,11 @@ _TRIES: Final = 8
 class SaidMessage:
     """What one choice has said so far; ``stop`` is the stop string that ended it, which the engine cut off."""
 
-    __slots__ = ("message", "stop")
+    __slots__ = ("message", "places", "stop")
 
     def __init__(self) -> None:
         self.message: JsonObject = {"role": "assistant", "content": None}
+        self.places = CallPlaces()
         self.stop = ""
 
 
@@ -272,7 +275,7 @@ class ChatSpeech(Speech):
         parts = as_list(read.get("choices"))
         for part in parts:
             said = self._said.setdefault(part.get("index", 0), SaidMessage())
-            add_delta(said.message, part.get("delta") or {})
+            add_delta(said.message, part.get("delta") or {}, said.places)
             said.stop = stop_of(part) or said.stop
         if len(parts) == 1 and self._tries < _TRIES and not (self._before and event.startswith(self._before)):
             self._learn(event, read, parts[0])
@@ -458,6 +461,7 @@ def _logprobs(choice: JsonObject) -> list[float]:
 def _read_stream(reply: bytes) -> Read:
     prompt: list[int] = []
     found: dict[int, Choice] = {}
+    places: dict[int, CallPlaces] = {}
     sampled = Sampled()
     error = None
     for event in stream_objects(reply):
@@ -467,8 +471,9 @@ def _read_stream(reply: bytes) -> Read:
         if not prompt and event.get("prompt_token_ids"):
             prompt = event["prompt_token_ids"]
         for part in as_list(event.get("choices")):
-            choice = found.setdefault(part.get("index", 0), Choice({"role": "assistant", "content": None}, None))
-            add_delta(choice.message, part.get("delta") or {})
+            index = part.get("index", 0)
+            choice = found.setdefault(index, Choice({"role": "assistant", "content": None}, None))
+            add_delta(choice.message, part.get("delta") or {}, places.setdefault(index, CallPlaces()))
             choice.completion_ids += part.get("token_ids") or []
             choice.logprobs += _logprobs(part)
             choice.finish_reason = part.get("finish_reason") or choice.finish_reason

@@ -25,7 +25,8 @@ from slipstream_proxy.dialects.base import (
     stream_objects,
 )
 from slipstream_proxy.dialects.chat import canonical
-from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, thought
+from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, spoken, thought
+from slipstream_proxy.dialects.tool_calls import CallPlaces, arguments_of, call_id, object_of
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
 from slipstream_proxy.usage import count_of, usage_in
@@ -271,11 +272,12 @@ def _usage(usage: JsonObject) -> JsonObject:
 class _Candidate:
     """One choice of a stream: what of it is not said yet."""
 
-    __slots__ = ("calls", "finish")  # no dataclass: the ``__init__`` of one is not compiled
+    __slots__ = ("calls", "finish", "places")  # no dataclass: the ``__init__`` of one is not compiled
 
     def __init__(self) -> None:
-        self.calls: dict[Json, JsonObject] = {}
-        """By index: a call is said when all of it is there."""
+        self.calls: dict[int, JsonObject] = {}
+        """A call is said when all of it is there."""
+        self.places = CallPlaces()
         self.finish: str | None = None
 
 
@@ -313,7 +315,7 @@ class GeminiTranslator(ChatEvents):
         return dumps(self._response(made))
 
     def _begin(self, read: JsonObject) -> None:
-        self.head = {"modelVersion": read["model"], "responseId": read["id"]}
+        self.head = {"modelVersion": read.get("model") or "", "responseId": read.get("id") or ""}
 
     def _response(self, candidates: list[JsonObject]) -> JsonObject:
         usage = {"usageMetadata": _usage(self.usage)} if self.usage else {}
@@ -324,20 +326,21 @@ class GeminiTranslator(ChatEvents):
         parts: list[JsonObject] = []
         if self.thoughts and (thoughts := thought(said)):
             parts.append({"text": thoughts, "thought": True})
-        if said.get("content"):
-            parts.append({"text": said["content"]})
+        if text := spoken(said):
+            parts.append({"text": text})
         return parts
 
     def _events(self, read: JsonObject) -> list[bytes]:
         self._begin(read)
         self.usage = usage_in(read, self.usage)
         made: list[JsonObject] = []
-        for choice in read["choices"]:
-            index, delta = choice.get("index") or 0, choice["delta"]
+        for choice in read.get("choices") or ():
+            index, delta = choice.get("index") or 0, choice.get("delta") or {}
             candidate = self.candidates.setdefault(index, _Candidate())
             candidate.finish = choice.get("finish_reason") or candidate.finish
             for call in delta.get("tool_calls") or ():
-                _grow(candidate.calls.setdefault(call.get("index"), {"id": None, "name": "", "arguments": []}), call)
+                at = candidate.places.place(call)
+                _grow(candidate.calls.setdefault(at, {"id": None, "name": "", "arguments": []}), call)
             if parts := self._spoken(delta):
                 made.append(_candidate(index, parts, None))
         return [_sse({"candidates": made, **self.head})] if made else []
@@ -362,9 +365,10 @@ class GeminiTranslator(ChatEvents):
 
 def _grow(call: JsonObject, delta: JsonObject) -> None:
     function = delta.get("function") or {}
-    call["id"] = delta.get("id") or call["id"]
-    call["name"] += function.get("name") or ""
-    call["arguments"].append(function.get("arguments") or "")
+    call["id"] = call["id"] or delta.get("id")
+    call["name"] = call["name"] or function.get("name") or ""
+    said = function.get("arguments")
+    call["arguments"].append(json.dumps(said) if isinstance(said, dict) else said or "")
 
 
 def _called(calls: JsonList, finish: Json) -> tuple[list[JsonObject], str | None]:
@@ -373,13 +377,10 @@ def _called(calls: JsonList, finish: Json) -> tuple[list[JsonObject], str | None
     parts: list[JsonObject] = []
     for call in calls:
         function = call["function"]
-        try:
-            args = loads((function.get("arguments") or "{}").encode())
-        except ValueError:
-            args = None
-        if not isinstance(args, dict):
+        args = object_of(arguments_of(function))
+        if args is None or not function.get("name"):
             return parts, end if end == "MAX_TOKENS" else "MALFORMED_FUNCTION_CALL"
-        parts.append({"functionCall": {"id": call["id"], "name": function["name"], "args": args}})
+        parts.append({"functionCall": {"id": call_id(call), "name": function["name"], "args": args}})
     return parts, end
 
 
@@ -424,7 +425,7 @@ class Gemini(ThroughChat):
     def error(self, status: int, message: str, kind: str, param: str | None = None) -> bytes:
         return dumps(_said(status, message))
 
-    def error_event(self, status: int, message: str, kind: str) -> bytes:
+    def error_event(self, status: int, message: str, kind: str, relayed: bytes = b"") -> bytes:
         return _sse(_said(status, message))
 
     def _texts(self, body: JsonObject) -> tuple[JsonList, JsonList]:

@@ -25,7 +25,8 @@ from slipstream_proxy.dialects.base import (
     stream_objects,
 )
 from slipstream_proxy.dialects.chat import canonical
-from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items, thought
+from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items, spoken, thought
+from slipstream_proxy.dialects.tool_calls import CallLine, StreamedCall, arguments_of, call_id, object_of
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
 from slipstream_proxy.usage import count_of
@@ -59,14 +60,6 @@ def _stop(finish: str | None, stop: Json, *, tools: bool, whole: bool) -> tuple[
     return ("tool_use" if finish == "tool_calls" or tools else "end_turn"), None
 
 
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
-
-
 class MessagesTranslator(ChatEvents):
     """A chat reply as a message: ``whole`` at once, or event by event."""
 
@@ -86,12 +79,12 @@ class MessagesTranslator(ChatEvents):
         """Its reason to stop is said."""
         self.index = 0
         self.kind: str | None = None
-        self.tool: str | None = None
-        self.tools: dict[int, str] = {}
+        self.calls = CallLine()
         self.used = False
         self.arguments = ""
-        self.later = ""
-        """Text that came while a tool's block was open."""
+        """Of the last call."""
+        self.later: list[tuple[str, str, str]] = []
+        """What came while a tool's block was open: as ``_say`` takes it."""
 
     def settle(self, chat: JsonObject, *, merges: bool | None, quiet: str | None) -> None:
         self.template_needed = False
@@ -116,18 +109,16 @@ class MessagesTranslator(ChatEvents):
         content: list[JsonObject] = []
         if thoughts := thought(message):
             content.append({"type": "thinking", "thinking": thoughts, "signature": uuid.uuid4().hex})
-        if message.get("content"):
-            content.append({"type": "text", "text": message["content"]})
+        if text := spoken(message):
+            content.append({"type": "text", "text": text})
         for call in calls:
             function = call["function"]
-            content.append(
-                {
-                    "type": "tool_use",
-                    "id": call["id"],
-                    "name": function["name"],
-                    "input": loads(function["arguments"].encode()),
-                }
-            )
+            given = object_of(arguments_of(function))
+            if given is None and choice.get("finish_reason") == "length":
+                break  # what was cut short must not run
+            if given is None or not function["name"]:
+                raise ValueError("the arguments of a tool call are no JSON object")
+            content.append({"type": "tool_use", "id": call_id(call), "name": function["name"], "input": given})
         reason, sequence = _stop(choice.get("finish_reason"), choice.get("stop_reason"), tools=bool(calls), whole=True)
         made = _answer(read, content or [{"type": "text", "text": ""}], reason, sequence)
         return dumps({name: value for name, value in made.items() if value is not None})
@@ -143,8 +134,9 @@ class MessagesTranslator(ChatEvents):
 
     def _over(self, usage: JsonObject | None) -> list[bytes]:
         self.ended = True
-        made = self._close()
-        done = self.used and _is_json(self.arguments)
+        made = self._advance(over=True)
+        made += self._close()
+        done = self.used and object_of(self.arguments) is not None
         reason, sequence = _stop(self.finish or "stop", self.stop, tools=self.used, whole=done)
         delta = {"stop_reason": reason, "stop_sequence": sequence}
         return [*made, _sse("message_delta", {"delta": delta, "usage": _usage(usage)})]
@@ -154,21 +146,25 @@ class MessagesTranslator(ChatEvents):
         if not self.begun:
             self.begun = True
             made.append(_sse("message_start", {"message": _answer(read, [])}))
-            if not read["choices"]:
+            if not read.get("choices"):
                 return made
-        elif not read["choices"]:
-            return self._over(read.get("usage"))
+        elif not read.get("choices"):
+            last = self.finish is not None or read.get("usage") is not None
+            return self._over(read.get("usage")) if last and not self.ended else []
         choice = read["choices"][0]
         if choice.get("finish_reason") is not None:
             self.finish, self.stop = choice["finish_reason"], choice.get("stop_reason")
-        delta = choice["delta"]
+        delta = choice.get("delta") or {}
         if thoughts := thought(delta):
-            made += self._say("thinking", "thinking", thoughts)
-        if delta.get("content"):
-            if self.kind == "tool_use":
-                self.later += delta["content"]
+            if self.kind == "tool_use" and self.calls.busy:
+                self.later.append(("thinking", "thinking", thoughts))
             else:
-                made += self._say("text", "text", delta["content"])
+                made += self._say("thinking", "thinking", thoughts)
+        if text := spoken(delta):
+            if self.kind == "tool_use":
+                self.later.append(("text", "text", text))
+            else:
+                made += self._say("text", "text", text)
         for call in delta.get("tool_calls") or ():
             made += self._call(call)
         return made
@@ -181,24 +177,28 @@ class MessagesTranslator(ChatEvents):
         made.append(self._delta({"type": f"{kind}_delta", field: text}))
         return made
 
-    def _call(self, call: JsonObject) -> list[bytes]:
+    def _call(self, part: JsonObject) -> list[bytes]:
+        call = self.calls.add(part)
+        made = self._argued(call) if call is self.calls.open else []
+        return made + self._advance()
+
+    def _advance(self, *, over: bool = False) -> list[bytes]:
+        """The calls that can begin now. ``over``: nothing comes any more."""
         made: list[bytes] = []
-        function = call.get("function") or {}
-        name, arguments = function.get("name"), function.get("arguments")
-        if call.get("id") is not None:
-            self.tools[call["index"]] = call["id"]
-            if self.tool != call["id"] and name is not None:
-                made = self._close()
-                self.used, self.arguments = True, ""
-                made.append(self._open({"type": "tool_use", "id": call["id"], "name": name, "input": {}}))
-        if arguments and self.tool is not None and self.tool == self.tools.get(call["index"]):
-            self.arguments += arguments
-            made.append(self._delta({"type": "input_json_delta", "partial_json": arguments}))
+        while (call := self.calls.next(over=over)) is not None:
+            made += self._close()
+            self.used, self.calls.open = True, call
+            made.append(self._open({"type": "tool_use", "id": call.id, "name": call.name, "input": {}}))
+            made += self._argued(call)
         return made
+
+    def _argued(self, call: StreamedCall) -> list[bytes]:
+        said = call.take()
+        self.arguments = call.text
+        return [self._delta({"type": "input_json_delta", "partial_json": said})] if said else []
 
     def _open(self, block: JsonObject) -> bytes:
         self.kind = block["type"]
-        self.tool = block.get("id")
         return _sse("content_block_start", {"content_block": block, "index": self.index})
 
     def _delta(self, delta: JsonObject) -> bytes:
@@ -212,10 +212,12 @@ class MessagesTranslator(ChatEvents):
                 made.append(self._delta({"type": "signature_delta", "signature": uuid.uuid4().hex}))
             made.append(_sse("content_block_stop", {"index": self.index}))
             self.index += 1
-            self.kind = self.tool = None
+            self.kind = None
+            self.calls.close()
         if self.later:
-            text, self.later = self.later, ""
-            made += self._say("text", "text", text)
+            later, self.later = self.later, []
+            for kind, field, text in later:
+                made += self._say(kind, field, text)
             made += self._close()
         return made
 
@@ -224,11 +226,11 @@ def _answer(
     read: JsonObject, content: list[JsonObject], reason: str | None = None, sequence: str | None = None
 ) -> JsonObject:
     return {
-        "id": read["id"],
+        "id": read.get("id") or f"msg_{uuid.uuid4().hex[:24]}",
         "type": "message",
         "role": "assistant",
         "content": content,
-        "model": read["model"],
+        "model": read.get("model") or "",
         "stop_reason": reason,
         "stop_sequence": sequence,
         "usage": _usage(read.get("usage")),
@@ -449,7 +451,7 @@ class Messages(ThroughChat):
     def error(self, status: int, message: str, kind: str, param: str | None = None) -> bytes:
         return dumps({"type": "error", "error": {"type": _anthropic_kind(status), "message": message}})
 
-    def error_event(self, status: int, message: str, kind: str) -> bytes:
+    def error_event(self, status: int, message: str, kind: str, relayed: bytes = b"") -> bytes:
         return b"event: error\ndata: " + self.error(status, message, kind) + b"\n\n"
 
     def _texts(self, body: JsonObject) -> tuple[JsonList, JsonList]:

@@ -30,8 +30,9 @@ from slipstream_proxy.dialects.base import (
 )
 from slipstream_proxy.dialects.chat import canonical
 from slipstream_proxy.dialects.purpose import orders, quotes
-from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items, thought
+from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items, spoken, thought
 from slipstream_proxy.dialects.token_arrays import prompt_length
+from slipstream_proxy.dialects.tool_calls import CallLine, StreamedCall, arguments_of, call_id
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
 from slipstream_proxy.usage import count_of, usage_in
@@ -330,6 +331,9 @@ def _thought(item: JsonObject) -> str:
     return str(first["text"])
 
 
+_NUMBER = re.compile(rb'[,{]\s*"sequence_number":\s*([0-9]{1,15})')
+_END = re.compile(r"</s>|<eos>|<end_of_turn>|<[|\uff5c](?:im_end|eot_id|eom_id|end|return|call|endof|end\u2581of).*")
+"""Tokens that end a reply."""
 _ECHOED = ("instructions", "metadata", "max_tool_calls", "user")
 
 
@@ -434,8 +438,13 @@ class ResponsesTranslator(ChatEvents):
         self.prompt = 0
         self.number = 0
         self.kind: str | None = None
-        self.uid = self.text = self.call_id = ""
-        self.call_index: Json = None
+        self.begun = False
+        self.uid = self.text = ""
+        self.calls = CallLine()
+        self.later: list[JsonObject] = []
+        """What came while more of a call was to come."""
+        self.last: JsonObject = {}
+        """Of the choice: how it ended."""
         tools = asked.get("tools") or ()
         self.custom = frozenset([t["name"] for t in tools if t["type"] == "custom"])
         self.namespaces: dict[str, tuple[str, str]] = {
@@ -455,29 +464,51 @@ class ResponsesTranslator(ChatEvents):
         read = loads(reply)
         choice = read["choices"][0]
         message = choice["message"]
-        self.model, self.usage, self.finish = read["model"], usage_in(read, {}), choice.get("finish_reason")
+        self._begin(read)
+        self.usage, self.finish, self.last = usage_in(read, {}), choice.get("finish_reason"), choice
         self.prompt = count_of(self.usage, "prompt_tokens")
         if thoughts := thought(message):
             self.output.append(_reasoned(thoughts, _id("rs"), None))
-        if message.get("content"):
-            self.output.append(_message(message["content"], _id("msg")))
+        if text := spoken(message):
+            self.output.append(_message(text, _id("msg")))
         for call in message.get("tool_calls") or ():
             function = call["function"]
+            if not function["name"]:
+                raise ValueError("a tool call without a name")
             called = _Called(function["name"], self.namespaces, self.custom)
-            said = decoded_input(function["arguments"]) if called.custom else function["arguments"]
-            self.output.append(called.item(said, call["id"], _id("ctc" if called.custom else "fc")))
+            said = arguments_of(function)
+            said = decoded_input(said) if called.custom else said
+            self.output.append(called.item(said, call_id(call), _id("ctc" if called.custom else "fc")))
         return dumps(self._response(self._status()))
 
+    def _begin(self, read: JsonObject) -> None:
+        self.model = read.get("model") or self.asked.get("model") or ""
+        self.begun = True
+
     def _status(self) -> str:
-        return "incomplete" if self.finish == "length" else "completed"
+        return "incomplete" if self.finish == "length" or self._is_cut() else "completed"
+
+    def _is_cut(self) -> bool:
+        """A chat completion that called a tool does not say that its limit ended it. vLLM's own route does: the limit
+        is reached, and no token ends the reply.
+        """
+        limit = self._limit()
+        if self.finish != "tool_calls" or limit is None or self.last.get("stop_reason") is not None:
+            return False
+        tokens = (self.last.get("logprobs") or {}).get("content") or [{}]
+        return count_of(self.usage, "completion_tokens") >= limit > 0 and not _END.fullmatch(
+            tokens[-1].get("token") or ""
+        )
+
+    def _limit(self) -> int | None:
+        limit: int | None = self.asked.get("max_output_tokens")
+        return self.context - self.prompt if limit is None and self.context is not None else limit
 
     def _response(self, status: str) -> JsonObject:
         asked = self.asked
         temperature = float(asked["temperature"]) if asked.get("temperature") is not None else 1.0
         greedy = temperature == 0  # the engine then says how it samples; between that and 0.01 it goes up to 0.01
-        limit = asked.get("max_output_tokens")
-        if limit is None and self.context is not None:
-            limit = self.context - self.prompt
+        limit = self._limit()
         given = {name: asked.get(name) for name in _ECHOED}
         return {
             "id": self.id,
@@ -538,9 +569,12 @@ class ResponsesTranslator(ChatEvents):
         }
 
     def _end(self) -> bytes | None:
-        if not self.model:
+        if not self.begun:
             return None
-        made = self._close()
+        made = self._advance(over=True)
+        made += self._close()
+        made += self._say_later()
+        made += self._close()
         return b"".join((*made, self._sse("response.completed", {"response": self._response(self._status())})))
 
     def _error(self, error: JsonObject) -> bytes:
@@ -548,27 +582,33 @@ class ResponsesTranslator(ChatEvents):
 
     def _events(self, read: JsonObject) -> list[bytes]:
         made: list[bytes] = []
-        if not self.model:
-            self.model = read["model"]
+        if not self.begun:
+            self._begin(read)
             self.prompt = len(read.get("prompt_token_ids") or ()) or prompt_length(read)
             begun = self._response("in_progress")
             made = [self._sse(f"response.{kind}", {"response": begun}) for kind in ("created", "in_progress")]
         self.usage = usage_in(read, self.usage)
-        for choice in read["choices"]:
+        for choice in read.get("choices") or ():
             self.finish = choice.get("finish_reason") or self.finish
-            for part in _split(choice["delta"]):
+            if choice.get("finish_reason") or choice.get("logprobs"):
+                self.last = {**self.last, **{n: v for n, v in choice.items() if v is not None}}
+            for part in _split(choice.get("delta") or {}):
                 made += self._part(part)
         return made
 
     def _part(self, delta: JsonObject) -> list[bytes]:
         made: list[bytes] = []
         calls = delta.get("tool_calls")
-        if calls and calls[0].get("function") is not None:
-            made = self._turn("tool_call", calls[0])
-            text = "".join((c.get("function") or {}).get("arguments") or "" for c in calls)
-            if text:
-                self.text += text
-                made += self._argued(text)
+        if calls:
+            told = list({id(call): call for call in map(self.calls.add, calls)}.values())
+            for call in told:
+                if call is self.calls.open:
+                    made += self._argued(call)
+            made += self._advance()
+            if self.later and not self.calls.busy:
+                made += self._say_later()
+        elif self.calls.busy:
+            self.later.append(delta)
         elif delta.get("reasoning") is not None:
             made = self._turn("reasoning")
             self.text += delta["reasoning"]
@@ -594,7 +634,28 @@ class ResponsesTranslator(ChatEvents):
             )
         return made
 
-    def _argued(self, text: str) -> list[bytes]:
+    def _say_later(self) -> list[bytes]:
+        """What came while more of a call was to come."""
+        later, self.later = self.later, []
+        return [event for delta in later for event in self._part(delta)]
+
+    def _advance(self, *, over: bool = False) -> list[bytes]:
+        """The calls that can begin now. ``over``: nothing comes any more."""
+        made: list[bytes] = []
+        while (call := self.calls.next(over=over)) is not None:
+            made += self._close()
+            self.kind, self.text, self.input, self.calls.open = "tool_call", "", "", call
+            self.called = _Called(call.name, self.namespaces, self.custom)
+            self.uid = _id("ctc" if self.called.custom else "fc")
+            made.append(self._item("added", self.called.item("", call.id, self.uid, "in_progress")))
+            made += self._argued(call)
+        return made
+
+    def _argued(self, call: StreamedCall) -> list[bytes]:
+        text = call.take()
+        self.text = call.text
+        if not text:
+            return []
         if self.called.custom:
             return self._put_in(begun_input(self.text))
         return [self._sse("response.function_call_arguments.delta", {"delta": text, **self._where()})]
@@ -611,18 +672,12 @@ class ResponsesTranslator(ChatEvents):
     def _where(self) -> JsonObject:
         return {"item_id": self.uid, "output_index": len(self.output)}
 
-    def _turn(self, kind: str, call: JsonObject | None = None) -> list[bytes]:
+    def _turn(self, kind: str) -> list[bytes]:
         """From one item to the next, where that is another."""
-        if self.kind == kind and (call is None or call.get("index") is None or call["index"] == self.call_index):
+        if self.kind == kind:
             return []
         made = self._close()
         self.kind, self.text = kind, ""
-        if kind == "tool_call":
-            assert call is not None
-            self.called = _Called(call["function"].get("name") or "", self.namespaces, self.custom)
-            self.uid, self.call_index = _id("ctc" if self.called.custom else "fc"), call.get("index")
-            self.call_id, self.input = call.get("id") or _id("call"), ""
-            return [*made, self._item("added", self.called.item("", self.call_id, self.uid, "in_progress"))]
         self.uid = _id("msg" if kind == "content" else "rs")
         if kind == "content":
             item, part = (
@@ -638,8 +693,11 @@ class ResponsesTranslator(ChatEvents):
             return []
         made: list[bytes]
         if self.kind == "tool_call":
-            text, where = decoded_input(self.text) if self.called.custom else self.text, self._where()
-            item = self.called.item(text, self.call_id, self.uid)
+            assert self.calls.open is not None
+            said, where = self.text if self.text.strip() else "{}", self._where()
+            text = decoded_input(said) if self.called.custom else said
+            item = self.called.item(text, self.calls.open.id, self.uid)
+            self.calls.close()
             done: JsonObject
             if self.called.custom:
                 made, done = self._put_in(text), {"input": text, **where}
@@ -651,7 +709,12 @@ class ResponsesTranslator(ChatEvents):
                     "name": self.called.name,
                     "output_index": len(self.output),
                 }
-                made = [self._sse("response.function_call_arguments.done", done)]
+                empty = (
+                    []
+                    if self.text.strip()
+                    else [self._sse("response.function_call_arguments.delta", {"delta": text, **where})]
+                )
+                made = [*empty, self._sse("response.function_call_arguments.done", done)]
         elif self.kind == "reasoning":
             item = _reasoned(self.text, self.uid, "completed")
             done = {"content_index": 0, **self._where()}
@@ -682,13 +745,11 @@ class ResponsesTranslator(ChatEvents):
 
 
 def _split(delta: JsonObject) -> list[JsonObject]:
-    """One delta for each thing it says: reasoning, content, then the calls by their index."""
-    said = {"reasoning": thought(delta), "content": delta.get("content")}
+    """One delta for each thing it says: reasoning, content, then the calls."""
+    said = {"reasoning": thought(delta), "content": spoken(delta)}
     made: list[JsonObject] = [{name: text} for name, text in said.items() if text is not None]
-    groups: dict[Json, list[JsonObject]] = {}
-    for call in delta.get("tool_calls") or ():
-        groups.setdefault(call.get("index"), []).append(call)
-    return [*made, *({"tool_calls": calls} for calls in groups.values())]
+    calls = [call for call in delta.get("tool_calls") or () if call.get("function") is not None]
+    return [*made, {"tool_calls": calls}] if calls else made
 
 
 class Responses(ThroughChat):
@@ -709,8 +770,10 @@ class Responses(ThroughChat):
     def error(self, status: int, message: str, kind: str, param: str | None = None) -> bytes:
         return openai_error(status, message, kind, param)
 
-    def error_event(self, status: int, message: str, kind: str) -> bytes:
-        body = {"type": "error", "code": kind, "message": message, "param": None, "sequence_number": 0}
+    def error_event(self, status: int, message: str, kind: str, relayed: bytes = b"") -> bytes:
+        numbers = _NUMBER.findall(relayed)
+        number = int(numbers[-1]) + 1 if numbers else 0
+        body = {"type": "error", "code": kind, "message": message, "param": None, "sequence_number": number}
         return b"event: error\ndata: " + dumps(body) + b"\n\n"
 
     def _texts(self, body: JsonObject) -> tuple[JsonList, JsonList]:

@@ -27,10 +27,19 @@ from slipstream_proxy.log.records import CallHead, Parsed
 log = logging.getLogger(__name__)
 
 
-def thought(said: JsonObject) -> Json:
+def thought(said: JsonObject) -> str | None:
     """What a chat message, or a part of one, says of the model's thoughts: servers call it by two names."""
     thoughts = said.get("reasoning")
-    return said.get("reasoning_content") if thoughts is None else thoughts
+    thoughts = said.get("reasoning_content") if thoughts is None else thoughts
+    return thoughts if isinstance(thoughts, str) else None
+
+
+def spoken(said: JsonObject) -> str | None:
+    """What it says to the user: a text, the texts of its parts, or why it says nothing."""
+    content = said.get("content")
+    if isinstance(content, list):
+        content = "".join(p["text"] for p in content if isinstance(p, dict) and isinstance(p.get("text"), str))
+    return content if isinstance(content, str) and (content or said.get("refusal") is None) else said.get("refusal")
 
 
 class ChatEvents:
@@ -40,6 +49,8 @@ class ChatEvents:
 
     failed = False
     """The engine has said an error: no end follows."""
+    done = False
+    """The end was said."""
     template_needed = False
 
     def settle(self, chat: JsonObject, *, merges: bool | None, quiet: str | None) -> None:
@@ -49,16 +60,22 @@ class ChatEvents:
         """The events that the engine would have sent for this one; None: none."""
         data = event_data(event)
         if data == b"[DONE]":
-            return None if self.failed else self._end()
+            end = None if self.failed else self._end()
+            self.done = end is not None
+            return end
         if not data.startswith(b"{"):
             return None
         read = loads(data)
         if read.get("error") is not None:
-            self.failed = True
-            return self._error(read["error"])
+            return self.error_event(read["error"])
         if FIELD in read and "choices" not in read:
             return None  # what was sampled, and nothing for the client
         return b"".join(self._events(read)) or None
+
+    def error_event(self, error: Json) -> bytes:
+        """What ends the stream before its end. ``error``: as OpenAI's errors are, or a text."""
+        self.failed = True
+        return self._error(error if isinstance(error, dict) else {"message": str(error)})
 
     def _end(self) -> bytes | None:
         """None: nothing has begun."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_TRIES = 3
+UNTRANSLATABLE = "the model's reply cannot be said in this format"
 _JSON: Final = b"content-type: application/json\r\n"
 
 
@@ -126,7 +127,10 @@ class ActiveCall(Call):
             return
         if self.services.live.trying and self.reply.lasts(time.time()):
             self.services.live.mark_up(self.route.upstream, self.asked.id)
-        part: bytes | None = data if self.route.back is None else None
+        if self.route.back is not None:
+            self._translate([data] if events.single(data) else events.feed(data))
+            return
+        part: bytes | None = data
         try:
             if events.single(data):
                 part = self._event(data)
@@ -135,12 +139,55 @@ class ActiveCall(Call):
         except Exception:
             log.exception("an event could not be read; relayed as it came")
             self.reply.stop_hearing()  # it may have missed events
+        self._send_part(part)
+
+    def _translate(self, events: list[bytes]) -> None:
+        """Events on their way to the client's format. After one that it has no words for comes an error."""
+        parts, wrong = [], False
+        for event in events:
+            try:
+                shown = self._event(event)
+            except Exception:
+                log.exception(
+                    "call %s: the reply cannot be said in the format %s", self.asked.id, self.asked.dialect.name
+                )
+                wrong = True
+                break
+            if shown is not None:
+                parts.append(shown)
+        self._send_part(b"".join(parts))
+        if wrong:
+            self._give_up()
+
+    def _send_part(self, part: bytes | None) -> None:
         if part and not self.ended:
             if self.asked.request.idempotency is not None or (
                 self.route.back is not None and self.asked.turn is not None
             ):
                 self.reply.keep(part)
             self.sink.send_part(part)
+
+    def _give_up(self) -> None:
+        """The engine goes on with a reply that cannot be said in the client's format."""
+        if self.ended:
+            return
+        sent = self.route.sent
+        self.route.hold(None)
+        if sent is not None:
+            sent.drop()
+            self.services.live.release(self.route.upstream, self.asked.id)
+        end = self._error_event(502, UNTRANSLATABLE, "engine_error")
+        self._record(self.reply.body(), 502, "error", None)
+        self._tell(502, "error")
+        self.end()
+        self.sink.send_end(end)
+
+    def _error_event(self, status: int, message: str, kind: str) -> bytes:
+        """What ends a stream that has begun."""
+        back = self.route.back
+        if back is not None:
+            return back.error_event({"message": message, "type": kind, "code": status})
+        return self.asked.dialect.error_event(status, message, kind, self.reply.body())
 
     def _event(self, event: bytes) -> bytes | None:
         """What the client gets of an event now. The stream's end is held until the call is durable."""
@@ -182,10 +229,13 @@ class ActiveCall(Call):
         except Exception:
             log.exception("a reply could not be read; relayed as it came")
             if self.route.back is not None:  # it cannot be said in the client's format
-                refused = RequestRefused(502, "the model's reply cannot be read")
+                refused = RequestRefused(502, UNTRANSLATABLE)
                 self._record(body, 502, "error", lambda _ok: self.refuse(refused))
                 return
             shown, outcome = body, "ok"
+        back = self.route.back
+        if self.reply.stream and back is not None and not (back.done or back.failed):
+            shown += self._error_event(502, "the model's reply has no end", "engine_error")
         self.reply.show(shown)
         status = head.status
         for step in self.services.steps.replied:
@@ -284,11 +334,11 @@ class ActiveCall(Call):
 
     def _broken(self, why: str) -> None:
         """The engine died in mid-stream. Send an error in the format's shape, and close without a last event."""
-        message = f"the model's server broke off: {why}"
+        event = self._error_event(502, f"the model's server broke off: {why}", "upstream_error")
         self._record(self.reply.body(), 200, "error", None)
         self._tell(502, "error")
         self.end()
-        self.sink.send_part(self.asked.dialect.error_event(502, message, "upstream_error"))
+        self.sink.send_part(event)
         self.sink.break_off()
 
     def client_gone(self) -> None:

@@ -71,8 +71,9 @@ class Translation(CallStep):
         if call.route.back is None:
             return body
         if status != 200:
-            ours = call.route.note == NO_IDS or call.asked.dialect.routeless
-            return call.asked.dialect.error(status, said_in(body), "engine_error") if ours else body
+            dialect = call.asked.dialect
+            own = dialect.name == "responses" and call.route.note != NO_IDS and is_openai_error(body)
+            return body if own else dialect.error(status, said_in(body), "engine_error")
         return call.route.back.whole(_light(body))
 
     def rejected(self, call: Call, status: int) -> bool:
@@ -83,6 +84,13 @@ class Translation(CallStep):
             return False
         call.route.ask_as_it_came(call.asked, "the engine refused it as a chat completion", again=True)
         return True
+
+
+def is_openai_error(body: bytes) -> bool:
+    try:
+        return isinstance(loads(body)["error"]["message"], str)
+    except (ValueError, LookupError, TypeError):
+        return False
 
 
 def said_in(body: bytes) -> str:
