@@ -14,6 +14,7 @@ from tests.support.dataplane import ASK, eventually, post, read_request, send
 
 from slipstream_proxy.data.call.call import ActiveCall
 from slipstream_proxy.data.server import connection
+from slipstream_proxy.data.wire.codings import CODINGS
 from slipstream_proxy.keys import Keys
 
 BODY = json.dumps(ASK).encode()
@@ -501,3 +502,30 @@ async def test_a_call_that_is_over_is_forgotten_at_once(start, fake, chunked, st
         await eventually(lambda: len(calls()) <= before, 5)
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("coding", ["zstd", "br", "snappy", "gzip, zstd", "x-own"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/embeddings", "/slipstream/v1/events"])
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_coding_that_nothing_here_reads_is_a_415_that_names_those_that_are(start, fake, coding, path, later):
+    """``later``: on a connection that another parser has taken over."""
+    if coding in CODINGS:
+        pytest.skip("it is read here")
+    proxy = await start()
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1), auto_decompress=False) as session:
+        if later:
+            async with session.get(f"{proxy.url}/healthz") as reply:
+                assert reply.status == 200
+        async with session.post(proxy.url + path, data=b"(packed)", headers={"content-encoding": coding}) as reply:
+            said = (await reply.json())["error"]["message"]
+            assert reply.status == 415 and "gzip" in said and "deflate" in said
+    assert not fake.seen
+
+
+async def test_a_packed_body_is_read(start, fake):
+    proxy = await start()
+    for packed in (gzip.compress(BODY), BODY):
+        coding = "gzip" if packed is not BODY else "identity"
+        headers = {"content-encoding": coding, "content-type": "application/json"}
+        assert (await post(proxy.url, packed, headers=headers))[0] == 200
+    assert len(fake.seen) == 2

@@ -215,13 +215,13 @@ def test_parallel_runs_of_one_prompt_stay_apart():
 def test_tool_call_ids_continue_and_ambiguous_ones_do_not():
     episodes = EpisodeMemory()
     one, two = (episodes.of("-", Tags(), turn(user(t))) for t in "ab")
-    episodes.remember(one, turn(user("a")), reply(None, ["call_x", "0"]))
-    episodes.remember(two, turn(user("b")), reply(None, ["call_y", "0"]))
+    episodes.remember(one, turn(user("a")), reply(None, ["call_x7f2a9c1b", "0"]))
+    episodes.remember(two, turn(user("b")), reply(None, ["call_y3d8e5f0a", "0"]))
     # the client rewrote its history: only the tool's id says whose it is
     back = turn(
         user("compacted"),
-        {"role": "assistant", "tool_calls": [{"id": "call_y"}]},
-        {"role": "tool", "tool_call_id": "call_y", "content": "r"},
+        {"role": "assistant", "tool_calls": [{"id": "call_y3d8e5f0a"}]},
+        {"role": "tool", "tool_call_id": "call_y3d8e5f0a", "content": "r"},
     )
     assert episodes.of("-", Tags(), back) is two
     back = turn(
@@ -231,7 +231,9 @@ def test_tool_call_ids_continue_and_ambiguous_ones_do_not():
     )
     assert episodes.of("-", Tags(), back) not in (one, two)
     assert (
-        episodes.of("other-key", Tags(), turn(user("a"), {"role": "tool", "tool_call_id": "call_x", "content": ""}))
+        episodes.of(
+            "other-key", Tags(), turn(user("a"), {"role": "tool", "tool_call_id": "call_x7f2a9c1b", "content": ""})
+        )
         is not one
     )
 
@@ -488,3 +490,20 @@ def test_a_run_whose_history_was_rewritten_goes_on_by_its_last_reply(shared, tmp
     assert goes_on(short) not in (one, two)  # too many say so
     episodes.remember(two, turn(user("files of 2")), reply(said))
     assert goes_on(said) not in (one, two)  # nobody knows which
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("ident", ["call_0", "functions.look:0", "toolcall1", "00000001", "call_1234567890"])
+def test_an_id_that_a_counter_gave_takes_no_foreign_run_along(shared, ident, tmp_path):
+    """It was given out once. Another run, which this proxy did not see begin, has the same."""
+    episodes = EpisodeMemory(shared=SharedTable(tmp_path / "table", 60.0) if shared else None)
+    mine = episodes.of("-", Tags(), turn(user("a")))
+    episodes.remember(mine, turn(user("a")), reply(None, [ident]))
+
+    def goes_on(arguments):
+        function = {"name": "f", "arguments": arguments}
+        called = {"role": "assistant", "tool_calls": [{"id": ident, "type": "function", "function": function}]}
+        return episodes.of("-", Tags(), turn(user("?"), called, {"role": "tool", "tool_call_id": ident, "content": ""}))
+
+    assert goes_on('{"a": 2}') is not mine
+    assert goes_on('{"a": 1}') is mine, "its own call, whatever was rewritten before it"

@@ -50,6 +50,7 @@ def test_routes(path, allowed):
         ("/v1/v1beta/models/m:generateContent", "take /v1 out of its path"),
         ("/v1beta/models/m:countTokens", "of Google's format only"),
         ("/api/chat", "Ollama's own format"),
+        ("/api/event_logging/batch", None),  # Claude Code's, and nobody's format
         ("/openai/deployments/m/chat/completions", "Azure's form"),
         ("/v1/load_lora_adapter", None),
         ("/v1/messages/batches", None),

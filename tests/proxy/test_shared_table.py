@@ -110,17 +110,20 @@ def test_a_call_that_is_sent_again_to_another_worker(workers):
 
 def test_tool_call_ids_of_another_worker(workers):
     one, two, three = workers
-    for worker, text, ids in ((one, "a", ["call_x", "0"]), (two, "b", ["call_y", "0"])):
+    for worker, text, ids in ((one, "a", ["call_x7f2a9c1b", "0"]), (two, "b", ["call_y3d8e5f0a", "0"])):
         worker.remember(worker.of("-", Tags(episode=text), None), turn(user(text)), reply(None, ids))
 
     def back(uid: str) -> Any:
         call = {"role": "assistant", "tool_calls": [{"id": uid}]}
         return turn(user("compacted"), call, {"role": "tool", "tool_call_id": uid, "content": "r"})
 
-    assert three.of("-", Tags(), back("call_x")).id == "a" and three.of("-", Tags(), back("call_y")).id == "b"
+    assert (
+        three.of("-", Tags(), back("call_x7f2a9c1b")).id == "a"
+        and three.of("-", Tags(), back("call_y3d8e5f0a")).id == "b"
+    )
     assert three.of("-", Tags(), back("0")).id not in ("a", "b")
     two.end(two.of("-", Tags(episode="b"), None))
-    assert not three.of("-", Tags(), back("call_y")).id.startswith("b")
+    assert not three.of("-", Tags(), back("call_y3d8e5f0a")).id.startswith("b")
 
 
 def test_what_is_done_is_done_everywhere(workers):

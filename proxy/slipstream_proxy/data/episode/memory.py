@@ -6,6 +6,7 @@ It is a cache: the control plane's pins are the truth, and what is forgotten her
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -218,9 +219,9 @@ class EpisodeMemory:
             return None
         now = time.monotonic()
         for tool in reversed(turn.tool_ids):
-            name = self._tools.get((key, tool)) if self.shared is None else self._caller(key, tool)
-            if name is not None and (self.shared is not None or self._alive(name, now)):
-                return name
+            for known in _known_by(tool, turn.messages):
+                if (name := self._only(key, known, now)) is not None:
+                    return name
         chain = _chain(turn.messages)
         for digest in reversed(chain[:-1]):  # something must have been added to what was said
             name = self._standing(key, digest, now)
@@ -307,7 +308,8 @@ class EpisodeMemory:
         base = _chain(asked.messages)
         last = base[-1] if base else b""
         tips = [_link(last, message) for message in said.messages]
-        given = [*said.tool_ids, *(f"said-{message.hex()}" for message in said.messages if len(message) != SHORT)]
+        given = [known for tool in said.tool_ids for known in _known_by(tool, said.messages)]
+        given += [*(f"said-{message.hex()}" for message in said.messages if len(message) != SHORT)]
         # of a usual reply how it begins and how it calls: each takes a place in the table
         kind, quotes = ("sums", said.quotes) if asked.summary else ("says", {*said.quotes[:1], *said.quotes[-1:]})
         given += [f"{kind}-{quote}" for quote in quotes]
@@ -362,6 +364,19 @@ class _Beginning:
         if self.count == count and self.chain[-1:] == [last]:
             return same_counts
         return not (self.count > count > 0 and self.chain[count - 1] == last)
+
+
+_RUN = r"(?<![0-9A-Za-z])%s(?![0-9A-Za-z])"
+_MIXED = r"(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])(?![A-Za-z]+[0-9]+(?![0-9A-Za-z]))[0-9A-Za-z]{8,}"
+_DISTINCT = re.compile(f"{_RUN % _MIXED}|{_RUN % '[0-9A-Za-z]{20,}'}")
+"""Letters and digits that no counter makes."""
+
+
+def _known_by(tool: str, messages: list[bytes]) -> list[str]:
+    """By what a tool call is known: by its id, or, where others have the same, by the message that holds it, too."""
+    if tool.startswith("resp") or _DISTINCT.search(tool) is not None:  # a response's id is asked for by name
+        return [tool]
+    return [f"{tool}|{message.hex()}" for message in reversed(messages[-_LATEST:])]
 
 
 def _link(before: bytes, message: bytes) -> bytes:

@@ -18,6 +18,7 @@ from slipstream.contract import Headers, RewardAck, id_of
 from slipstream_proxy.data.access.admission import credential
 from slipstream_proxy.data.routes.body import body_parts, read_body
 from slipstream_proxy.data.routes.taken import EndingRequest, TakenChange, TakenRewards
+from slipstream_proxy.data.wire.codings import unread
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.identity import text_of
 from slipstream_proxy.data.wire.replies import end_to_end, first_fields, hand_on
@@ -88,6 +89,8 @@ class ControlRoutes:
             auth = self._auth(request, path)
         except RequestRefused as e:
             return _refused(e)
+        if (unreadable := unread(request.headers.get("content-encoding", ""))) is not None:
+            return _refused(unreadable)
         headers = end_to_end(request.headers)
         for name in {n for n in headers if n.lower() in _CREDENTIALS or n.lower().startswith("x-slipstream-")}:
             headers.popall(name, None)

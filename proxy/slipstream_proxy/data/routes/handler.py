@@ -15,6 +15,7 @@ from slipstream_proxy.data.routes.body import read_body
 from slipstream_proxy.data.routes.control import is_control
 from slipstream_proxy.data.routes.paths import MODELS, decoded, hint, methods, passed
 from slipstream_proxy.data.wire.backpressure import LARGE, Rest
+from slipstream_proxy.data.wire.codings import unread
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.identity import Prefix, split_path
 from slipstream_proxy.data.wire.replies import StreamedReply, WholeReply, header_map
@@ -82,6 +83,8 @@ class RequestHandler:
             path = decoded(prefix.path)
             dialect = of_path(path) or (BY_PATH["/v1/messages"] if _MESSAGES.search(path) else None)
             self._hosts.check(request)
+            if (refused := unread(request.headers.get("content-encoding", ""))) is not None:
+                raise refused
             return await self._inference(request, prefix, path)
         except RequestRefused as e:
             self._state.services.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')

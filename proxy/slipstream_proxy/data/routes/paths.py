@@ -38,7 +38,10 @@ def passed(path: str) -> list[str]:
 
 _OTHERS = (
     ("/v1beta/", "of Google's format only generateContent and streamGenerateContent: use OpenAI's for the others"),
-    ("/api/", "this is Ollama's own format, which the engine does not speak: let the client use its OpenAI format"),
+    *(
+        (f"/api/{name}", "this is Ollama's own format, which the engine does not speak: let it use its OpenAI format")
+        for name in ("chat", "generate", "embed", "tags", "show", "ps", "pull", "push", "create", "copy", "delete")
+    ),
     ("/openai/deployments/", "this is Azure's form of the address: let the client use plain OpenAI"),
 )
 """Beginnings of routes of other formats, and what to do."""

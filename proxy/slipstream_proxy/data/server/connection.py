@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from slipstream_proxy.data.call.call import ActiveCall
 from slipstream_proxy.data.wire.backpressure import LARGE, Rest, Rests, hung_up
+from slipstream_proxy.data.wire.codings import unread
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.http1 import LAST_CHUNK, REASONS, RepeatedHead, chunk, digits, status_line
 from slipstream_proxy.data.wire.identity import Prefix, split_path
@@ -210,6 +211,10 @@ class ClientConnection(Sink):
             self._go_slow(data)
             return
         headers = parsed[0]
+        refused = unread(headers.get(b"content-encoding", b"").decode("latin-1"))
+        if refused is not None:
+            self._turn_away(refused, dialect)
+            return
         length = headers.get(b"content-length", b"")
         host = headers.get(b"host")
         usual = host is not None and self._state.hosts.serves(host) and _kept_alive(headers)

@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import HttpVersion11, web
-from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
+from aiohttp.http_exceptions import BadHttpMessage, ContentEncodingError, LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
 from slipstream_proxy.data.server.connection import KEEPALIVE_TIMEOUT, LINGER, ClientConnection, refusal
 from slipstream_proxy.data.wire.backpressure import StalledClients
+from slipstream_proxy.data.wire.codings import refused_coding
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.replies import WholeReply
 from slipstream_proxy.dialects.base import openai_error
@@ -122,6 +123,9 @@ class Handler(RequestHandler):
         if status >= 500:
             self.log_exception("Error handling request", exc_info=exc)
         text = "the request is malformed" if status < 500 else "the proxy failed at this request"
+        if isinstance(exc, ContentEncodingError):
+            refused = refused_coding()
+            status, text = refused.status, refused.message
         response = WholeReply(
             status=status,
             body=openai_error(status, text, RequestRefused(status, text).kind),

@@ -11,6 +11,7 @@ KINDS = {
     404: "not_found_error",
     408: "timeout_error",
     413: "request_too_large",
+    415: "invalid_request_error",
     429: "rate_limit_error",
     431: "invalid_request_error",
     502: "upstream_error",
