@@ -193,6 +193,33 @@ async def test_a_reply_without_end_is_cut_off(start, serve, monkeypatch, head):
     assert status == 502 and b"larger than" in body and not proxy.plane.services.in_flight
 
 
+async def test_replies_share_a_workers_memory_and_the_largest_one_ends(start, serve):
+    """None of them is too large alone. The small one comes whole."""
+    go_on = asyncio.Event()
+
+    async def engine(reader, writer):
+        small = b"small" in await read_request(reader)
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+        if small:
+            await go_on.wait()
+            writer.write(head + b"content-length: 2\r\n\r\n{}")
+        else:
+            writer.write(head + b"content-length: 99999999\r\n\r\n")
+            while True:
+                writer.write(b" " * 65536)
+                await writer.drain()
+
+    proxy = await start(engine={"urls": [await serve(engine)]})
+    proxy.plane.pools._memory.limit = 2**20
+    small = asyncio.create_task(post(proxy.url, {**ASK, "user": "small"}))
+    async with asyncio.timeout(60):
+        replies = await asyncio.gather(*(post(proxy.url, ASK) for _ in range(4)))
+        go_on.set()
+        assert (await small)[0] == 200
+    assert all(status == 502 and b"1048576 bytes together" in body for status, _, body in replies)
+    assert sum(len(frame.reply) for frame in await proxy.record(5)) < 4 * 2**20
+
+
 @pytest.mark.parametrize("kind", [b"application/json", b"text/event-stream"])
 async def test_chunks_that_are_all_extension_are_cut_off(start, serve, kind):
     """Four kilobytes for each byte of the reply: it would be long until the reply is too long."""

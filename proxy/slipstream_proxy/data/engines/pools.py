@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from slipstream_proxy.data.wire.upstream import Pool
+from slipstream_proxy.data.wire.upstream import Pool, ReplyMemory
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.engines.hangs import HangTable
@@ -23,6 +23,7 @@ class Pools:
         self._heard: dict[str, float] = {}
         """When the latest byte came that the table knows of."""
         self._by_url: dict[str, Pool] = {}
+        self._memory = ReplyMemory()
         self.engine_key = f"authorization: Bearer {engine_key}\r\n".encode() if engine_key else b""
         self._connect_timeout = connect_timeout
         self._timeout = timeout
@@ -30,13 +31,13 @@ class Pools:
     def of(self, url: str) -> Pool:
         found = self._by_url.get(url)
         if found is None:
-            found = self._by_url[url] = self.separate(url)
+            found = self._by_url[url] = self.separate(url, self._memory)
             self._heard[url] = found.heard
         return found
 
-    def separate(self, url: str) -> Pool:
+    def separate(self, url: str, memory: ReplyMemory | None = None) -> Pool:
         """A pool of its own, for health checks: what it hears are no calls."""
-        return Pool(url, connect_timeout=self._connect_timeout, timeout=self._timeout)
+        return Pool(url, connect_timeout=self._connect_timeout, timeout=self._timeout, memory=memory)
 
     def silent(self, url: str) -> bool:
         """Whether this worker's calls there have brought no byte for as long as a call waits."""

@@ -21,6 +21,11 @@ MAX_INFORMATIONAL = 16
 """Heads with a status of 1xx before one response."""
 MAX_REPLY = 256 * 2**20
 """Bytes of one response. All of them are kept for its record."""
+REPLIES_BYTES = 512 * 2**20
+"""Bytes of all responses that a worker receives at a time."""
+
+
+TOO_MUCH = "the largest of the replies that this worker receives, which are larger than %d bytes together"
 
 
 class UpstreamConnection(Connection):
@@ -34,7 +39,7 @@ class UpstreamConnection(Connection):
         self._head: ResponseHead | None = None
         self._body: ChunkedBody | None = None
         self._left: int | None = None
-        self._received = self._informational = 0
+        self.received = self._informational = 0
         self.fresh = True
         self.paused = False
         self.last = 0.0
@@ -49,7 +54,7 @@ class UpstreamConnection(Connection):
     def send(self, data: bytes, receiver: Receiver) -> None:
         self.receiver = receiver
         self._head = self._body = None
-        self._received = self._informational = 0
+        self.received = self._informational = 0
         self._buffer = b""
         self.last = self.pool.now
         assert self.transport is not None
@@ -60,16 +65,24 @@ class UpstreamConnection(Connection):
             self.drop()
             return
         self.last = self.pool.now
-        self._received += len(data)
+        self.received += len(data)
         try:
-            if self._received > MAX_REPLY:
+            if self.received > MAX_REPLY:
                 raise RemoteProtocolError(f"larger than {MAX_REPLY} bytes")
+            largest = self.pool.memory.grow(len(data))
+            if largest is self:
+                raise RemoteProtocolError(TOO_MUCH % self.pool.memory.limit)
+            if largest is not None:
+                largest.give_up(TOO_MUCH % self.pool.memory.limit)
             if self._head is None:
                 self._take_head(data)
             else:
                 self._take_body(data)
         except RemoteProtocolError as e:
-            self._fail(f"the upstream's answer is malformed: {e}", "broken")
+            self.give_up(str(e))
+
+    def give_up(self, why: str) -> None:
+        self._fail(f"the upstream's answer is malformed: {why}", "broken")
 
     def _take_head(self, data: bytes) -> None:
         if self._buffer:
@@ -203,11 +216,35 @@ class UpstreamConnection(Connection):
                 self.transport.resume_reading()
 
 
+class ReplyMemory:
+    """All replies that are under way. Each is kept until it is whole, for its record."""
+
+    def __init__(self, limit: int = REPLIES_BYTES) -> None:
+        self.limit = limit
+        self.pools: list[Pool] = []
+        self._grown = 0
+        """What came since the replies were counted, and what they were then."""
+
+    def grow(self, size: int) -> UpstreamConnection | None:
+        """So many bytes came. → The largest reply, where all together are too large: it is to end."""
+        self._grown += size
+        if self._grown <= self.limit:
+            return None
+        running = [c for pool in self.pools for c in pool.all if c.receiver is not None]
+        self._grown = sum(c.received for c in running)
+        return max(running, key=lambda c: c.received) if self._grown > self.limit else None
+
+
 class Pool:
     """Connections to one base URL, ``http(s)://host:port/path`` or ``unix:/path``."""
 
-    def __init__(self, url: str, *, connect_timeout: float = 5.0, timeout: float = 600.0) -> None:
+    def __init__(
+        self, url: str, *, connect_timeout: float = 5.0, timeout: float = 600.0, memory: ReplyMemory | None = None
+    ) -> None:
+        """``memory``: what its replies share with those of other pools."""
         self.url = url
+        self.memory = memory if memory is not None else ReplyMemory()
+        self.memory.pools.append(self)
         parts = urlsplit(url)
         self.unix = parts.path if parts.scheme == "unix" else None
         self.tls = ssl.create_default_context() if parts.scheme == "https" else None
