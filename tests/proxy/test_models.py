@@ -21,7 +21,9 @@ def test_routes():
         and routes.of("tiny@3") == routes.of("tiny@3")
         and routes.of("tiny@3").kind == "base"
     )
-    assert routes.names() == ["gpt-4o", "ext", "tiny"]
+    assert routes.names() == ["tiny", "gpt-4o", "ext"], "some clients take the first one"
+    upstream = {"a": {"upstream": "http://x/v1"}, "tiny": {"upstream": "http://x/v1"}, "mine": {"trained": "tiny"}}
+    assert ModelMap(Config(engine={"name": "tiny"}, models=upstream)).names() == ["mine", "tiny", "a"]
 
 
 async def test_a_name_replaces_the_sampling_of_clients_that_cannot_set_it(start, fake):

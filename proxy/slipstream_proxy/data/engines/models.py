@@ -60,9 +60,12 @@ class ModelMap:
         return ModelTarget("trained" if name == self.default else "base", name)
 
     def names(self) -> list[str]:
-        """Names that ``/v1/models`` lists: those of the map that are no patterns, and the trained model's."""
+        """Names that ``/v1/models`` lists: those of the map that are no patterns, and the trained model's. What stands
+        for a trained model comes first: some clients take the first name.
+        """
         listed = [n for n in self._map if not any(c in n for c in "*?[")]
-        return [*listed, *([] if self.default in listed else [self.default])]
+        names = listed if self.default in listed else [*listed, self.default]
+        return sorted(names, key=lambda name: (self.of(name).kind != "trained", name != self.default))
 
     def _route(self, entry: ModelRoute, name: str) -> ModelTarget:
         trust, sampling = entry.sampling == "trust", tuple(entry.override().items())
