@@ -6,9 +6,10 @@ What all formats do alike, and what OpenAI's own share.
 from __future__ import annotations
 
 import json
+import math
 import re
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -478,7 +479,7 @@ def parsed(
     bad = None
     if reply:
         try:
-            found = _with_ids(read(reply, stream=head.stream))
+            found, bad = _with_ids(read(reply, stream=head.stream))
         except Exception:  # an aborted call's is cut off somewhere
             bad = "unreadable"
     if len(found[1]) > MOST_CHOICES:
@@ -493,18 +494,30 @@ def parsed(
     return Parsed(*texts(body), sampling_of(body), prompt, choices, reason, error)
 
 
-def _with_ids(found: Read) -> Read:
-    """The reply; without its tokens, where they are none that the store can hold: its text is kept."""
+def _with_ids(found: Read) -> tuple[Read, str | None]:
+    """The reply; without its tokens, and with the reason, where they are none: its text is kept."""
     prompt, choices, error = found
+    why = None
     try:
-        array("i", prompt)
+        for ids in (prompt, *(choice.completion_ids for choice in choices)):
+            if bool in set(map(type, ids)) or min(array("i", ids), default=0) < 0:
+                why = "a token id that is none"
         for choice in choices:
-            array("i", choice.completion_ids), array("f", choice.logprobs)
-    except (TypeError, ValueError, OverflowError):
-        for choice in choices:
-            choice.completion_ids, choice.logprobs = [], []
-        return [], choices, error
-    return found
+            array("f", choice.logprobs)
+    except OverflowError:
+        why = "a token id that is none"
+    except (TypeError, ValueError):
+        why = "no token ids"
+    if why is None:
+        return found, None
+    for choice in choices:
+        choice.completion_ids, choice.logprobs = [], []
+    return ([], choices, error), why
+
+
+def number(value: Json) -> float:
+    """A log-probability as a server writes it. NaN: a boolean, which Python would take for a number."""
+    return math.nan if isinstance(value, bool) else float(value)
 
 
 def why_not(head: CallHead, sampling: str | None, prompt: list[int], choices: list[Choice]) -> str | None:
@@ -523,6 +536,18 @@ def why_not(head: CallHead, sampling: str | None, prompt: list[int], choices: li
         return "no token ids"
     if any(len(c.completion_ids) != len(c.logprobs) for c in choices):
         return "logprobs do not match the token ids"
-    if any(not lp > -9999 for c in choices for lp in c.logprobs):
+    return unusable(lp for c in choices for lp in c.logprobs)
+
+
+ROUNDING = 1e-4
+"""By so much a log-probability may be above 0: engines compute in single precision."""
+
+
+def unusable(logprobs: Iterable[float]) -> str | None:
+    """Why such log-probabilities cannot be trained on."""
+    found = [lp for lp in logprobs if not -9999 < lp <= ROUNDING]
+    if not found:
+        return None
+    if any(lp <= -9999 for lp in found):
         return "logprob -9999"
-    return None
+    return "logprob is no number" if any(lp != lp for lp in found) else "logprob above 0"  # noqa: PLR0124 - NaN

@@ -28,6 +28,7 @@ from slipstream_proxy.dialects.base import (
     logprobs_end,
     null_ids,
     null_logprobs,
+    number,
     parsed,
     put_behind,
     stream_events,
@@ -455,7 +456,7 @@ def _read(reply: bytes, *, stream: bool) -> Read:
 
 def _logprobs(choice: JsonObject) -> list[float]:
     content = (choice.get("logprobs") or {}).get("content")
-    return [float(t["logprob"]) for t in content] if content else []
+    return [number(t["logprob"]) for t in content] if content else []
 
 
 def _read_stream(reply: bytes) -> Read:

@@ -14,6 +14,7 @@ from slipstream_proxy.dialects.base import (
     dumps,
     error_of,
     loads,
+    number,
     parsed,
     put_behind,
     stream_objects,
@@ -129,4 +130,4 @@ def _by_json(reply: bytes, hide: Hide) -> bytes:
 def _logprobs(choice: JsonObject) -> list[float]:
     """With ``echo`` the first token has none."""
     found = (choice.get("logprobs") or {}).get("token_logprobs") or ()
-    return [float(x) for x in found if x is not None]
+    return [number(x) for x in found if x is not None]

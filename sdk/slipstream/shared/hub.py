@@ -82,6 +82,18 @@ def model_config(model: str, setting: str = "--model") -> dict[str, object]:
     return {}
 
 
+def vocabulary_of(model: str | None) -> int | None:
+    """How many tokens the model has. None: nothing can be said from here."""
+    folder = model_folder(model)
+    try:
+        described = model_config(str(folder)) if folder is not None else {}
+    except StartError:
+        return None
+    text = described.get("text_config")
+    size = (text if isinstance(text, dict) else described).get("vocab_size")
+    return size if isinstance(size, int) and size > 0 else None
+
+
 def quantised_as(model: str) -> str:
     """How the weights in a model's files are quantised. Empty: they are not, or nothing can be said from here."""
     try:

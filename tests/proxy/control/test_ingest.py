@@ -243,3 +243,15 @@ async def test_a_record_whose_end_comes_later_is_read_when_it_is_there(plane):
 
 async def _rewarded(plane) -> bool:
     return bool((await plane.ask("GET", "/episodes/e1"))[1]["rewards"])
+
+
+async def test_a_token_that_the_model_does_not_have_is_not_trained_on(make_plane, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"text_config": {"vocab_size": 5}}))
+    plane = await make_plane(engine={"model": str(tmp_path / "model")})
+    await plane.call("above")  # its ids are 4 and 5
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}, "token_ids": [4]}
+    choice["logprobs"] = {"content": [{"token": "h", "logprob": -0.5}]}
+    await plane.call("within", answer={"choices": [choice]})
+    found = {name: (await plane.seen(name))["call_list"][0]["untrainable_reason"] for name in ("above", "within")}
+    assert found == {"above": "a token id above the vocabulary", "within": None}

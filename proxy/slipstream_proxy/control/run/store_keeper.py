@@ -12,6 +12,7 @@ from pathlib import Path
 from slipstream.config import Config
 from slipstream.contract import Adapter
 from slipstream.shared.backoff import Backoff
+from slipstream.shared.hub import vocabulary_of
 from slipstream_proxy.control.adapters.journal import AdapterJournal, event
 from slipstream_proxy.control.shared.threads import end, in_thread, settle
 from slipstream_proxy.control.storage.ingester import CONTROL, Ingester
@@ -108,7 +109,8 @@ class StoreKeeper:
             self.journal.registry.put(adapters_in_spool(self.config.spool_dir, store.positions().get(CONTROL)))
 
     async def _use(self, store: Store) -> None:
-        ingester = Ingester(self.config.spool_dir, store, on_commit=self.on_commit)
+        vocabulary = vocabulary_of(self.config.engine.model)
+        ingester = Ingester(self.config.spool_dir, store, on_commit=self.on_commit, vocabulary=vocabulary)
         self.stores.replace(store, ingester)
         if store.db.rebuilt:
             log.warning("the store is new: it is filled again from the spool")

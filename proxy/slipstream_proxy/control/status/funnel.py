@@ -64,6 +64,9 @@ UNTRAINABLE = (
         "echo": "do not send echo in training",
         "images or other media": "text alone can be trained on today",
         "logprobs do not match": "`slipstream doctor` checks what the engine returns",
+        "logprob is no number": "`slipstream doctor` checks what the engine returns",
+        "logprob above 0": "`slipstream doctor` checks what the engine returns",
+        "a token id": "the engine serves another model than engine.model: `slipstream doctor` checks it",
         "aborted": "the client closed the connection before the reply ended: nothing, if somebody stopped the agent; "
         "where its own timeout ended the calls, raise that",
         "error": "the engine answered with an error: see the call's error, and the engine's log",

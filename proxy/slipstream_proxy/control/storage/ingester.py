@@ -230,12 +230,19 @@ class Ingester:
     """Runs in the control plane. ``on_commit(items)`` is called in the event loop after each commit."""
 
     def __init__(
-        self, spool_dir: Path, store: Store, *, on_commit: Callable[[Sequence[Item]], None] | None = None
+        self,
+        spool_dir: Path,
+        store: Store,
+        *,
+        on_commit: Callable[[Sequence[Item]], None] | None = None,
+        vocabulary: int | None = None,
     ) -> None:
+        """``vocabulary``: how many tokens the model has, where that is known."""
         self.dir = spool_dir
         self.large = LargeRecords(spool_dir.with_name(FOLDER))
         self.store = store
         self.on_commit = on_commit
+        self._vocabulary = vocabulary
         self.stats = Stats()
         self._positions: dict[str, Position] = {}
         self._sure = False
@@ -394,7 +401,7 @@ class Ingester:
             if read.too_large():
                 self._keep_large(read)
             try:
-                item, whole = parse(read)
+                item, whole = parse(read, self._vocabulary)
             except Exception:
                 log.exception("a record of %s at %s is no record: left out", read.writer, read.position)
                 self.stats.skip(call=read.frame.kind is Kind.CALL)

@@ -248,8 +248,8 @@ def gather(folder: Path, positions: dict[str, Position], most: int, most_bytes: 
     return list(heapq.merge(*parts.values(), key=lambda r: r.order))
 
 
-def parse(read: Read) -> tuple[Item, bool]:
-    """The record as the store takes it, and whether all of it could be read."""
+def parse(read: Read, vocabulary: int | None = None) -> tuple[Item, bool]:
+    """The record as the store takes it, and whether all of it could be read. ``vocabulary``: the model's tokens."""
     frame = read.frame
     if frame.kind is Kind.MUTATION:
         h = frame.head
@@ -260,12 +260,19 @@ def parse(read: Read) -> tuple[Item, bool]:
         return RecordedCall(head, Parsed([], [], {}, [], [], REASON, where_kept(frame))), False
     try:
         parsed = BY_NAME[head.dialect].parse(frame.request, frame.reply, head)
+        if parsed.untrainable is None and vocabulary is not None and not _within(parsed, vocabulary):
+            parsed.untrainable = "a token id above the vocabulary"
         if not parsed.prompt_ids and frame.reply:
             head.extra["usage"] = usage_of(frame.reply)
         return RecordedCall(head, parsed, *_response_ids(frame, head)), True
     except Exception as e:
         log.warning("call %s cannot be parsed (%s): kept without its text: %s", head.id, head.dialect, type(e).__name__)
         return RecordedCall(head, textless(head, f"unreadable: {type(e).__name__}")), False
+
+
+def _within(parsed: Parsed, vocabulary: int) -> bool:
+    ids = (parsed.prompt_ids, *(choice.completion_ids for choice in parsed.choices))
+    return all(max(some, default=0) < vocabulary for some in ids)
 
 
 def _response_ids(frame: Frame, head: CallHead) -> tuple[str | None, str | None]:
