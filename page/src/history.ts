@@ -80,7 +80,7 @@ export function historyOf(path: Node[]): Step[] {
   });
 }
 
-const alike = (a: Message | undefined, b: Message | undefined): boolean =>
+export const alike = (a: Message | undefined, b: Message | undefined): boolean =>
   a === b || (a !== undefined && b !== undefined && plainOf(a).role === plainOf(b).role && plainOf(a).text === plainOf(b).text);
 
 /** The sample that the messages go on with, else the first. */

@@ -1,6 +1,7 @@
 // Reward over adapters: rows by adapter, split and arm, as series for a chart. Versions stand side by side in their
 // order, whatever their numbers: one version numbered 90 takes one step as any other.
 
+import { NO_ADAPTER } from "./names";
 import type { Series } from "./parts/chart";
 import type { LearningAnswer } from "./types";
 
@@ -32,7 +33,7 @@ export function linesOf(answer: LearningAnswer, by: "adapter" | "time", what: "m
     return {
       name,
       colour: ROLES[name] ?? (COLOURS[n % COLOURS.length] as string),
-      dashed: n >= COLOURS.length || name === "control",
+      dashed: n >= COLOURS.length || name === "control" || name === NO_ADAPTER,
       ys: cells.map((c) => c?.[what] ?? null),
       intervals: cells.map((c): [number, number] | null => (!c ? null : what === "mean" ? [c.low, c.high] : [c.success_low, c.success_high])),
       counts: cells.map((c) => c?.n ?? null),
@@ -41,5 +42,6 @@ export function linesOf(answer: LearningAnswer, by: "adapter" | "time", what: "m
   return { xs: time ? places.map(Number) : places.map((_, n) => n), names: places.map(String), series };
 }
 
-const ROLES: Record<string, string> = { live: "live", control: "control", "held-out": "heldout" };
+/** What was imported, or another server answered, is no run of ours: it is drawn apart. */
+const ROLES: Record<string, string> = { live: "live", control: "control", "held-out": "heldout", [NO_ADAPTER]: "series-6" };
 const COLOURS = ["live", "control", "heldout", "candidate", "refused", "series-6"];

@@ -96,6 +96,20 @@ test("another message at the same place is an edit", () => {
   expect(kinds([first, call("y", [SYSTEM, user("hi"), says("other words"), user("one")])]).y).toBe("edit");
 });
 
+test("a cleared history is an edit, though the last message is the same", () => {
+  const a = call("a", [SYSTEM, user("hi")], { reply: [says("look")] });
+  const result = (content: string): Message => ({ role: "tool", tool_call_id: "t", content });
+  const b = call("b", [SYSTEM, user("hi"), says("look"), result("10 kB of text"), user("go on")], { extends: "a" });
+  const cleared = call("c", [SYSTEM, user("hi"), says("look"), result("[cleared]"), user("go on")], { extends: "a" });
+  expect(kinds([a, b, { ...b, id: "d", at: b.at + 1 }]).d).toBe("sample");
+  expect(kinds([a, b, cleared]).c).toBe("edit");
+  // where the proxy knows an earlier call that it goes on with, only the old messages differ
+  const long = [SYSTEM, user("hi"), says("look"), result("10 kB of text"), says("found"), user("go on")];
+  const other = [SYSTEM, user("hi"), says("look"), result("[cleared]"), says("found"), user("go on")];
+  const first = call("x", [SYSTEM, user("hi"), says("look"), result("10 kB of text")], { reply: [says("found")] });
+  expect(kinds([first, call("y", long, { extends: "x" }), call("z", other, { extends: "x" })])).toEqual({ x: "start", y: "turn", z: "edit" });
+});
+
 test("sub-agents of one call stand side by side below it, though they run at once", () => {
   const a = call("a", [SYSTEM, user("hi")], { reply: [says("ask all four helpers")] });
   const helpers = [0, 1, 2, 3].map((n) => call(`h${n}`, [HELPER, user(`look up ${n}`)]));

@@ -1,6 +1,7 @@
 // From an episode's calls to its tree. The proxy records which call each one extends; what a call without a parent, or
 // a second child, is to its run is read off the messages.
 
+import { alike } from "./history";
 import { isAssistant, read, systemOf, textOf } from "./messages";
 import type { Call, Message } from "./types";
 
@@ -96,7 +97,9 @@ class Builder {
     const siblings = this.children.get(parent.call.id) ?? [];
     const node: Node = { call, kind: "turn", parent, depth: 0, own, straight: false };
     const first = siblings[0];
-    const twin = siblings.findLast((s) => s.own.length === own.length && commonPrefix(s.own, own) === own.length);
+    const twin = siblings.findLast(
+      (s) => s.own.length === own.length && commonPrefix(s.own, own) === own.length && sameHistory(s.call.messages, call.messages),
+    );
     if (twin && repeats(twin.call, call) === "retry") return this.instead(twin, node);
     if (twin) Object.assign(node, { kind: "sample", parent: twin.kind === "sample" ? twin.parent : twin });
     else if (first && own[0] && !isAssistant(own[0]) && sameRole(own[0], first.own[0])) Object.assign(node, { kind: "edit", parent: first });
@@ -221,6 +224,11 @@ class Builder {
     }
     return found;
   }
+}
+
+/** Whether two calls sent the same, as far as clients write it in one way: one that cleared a tool result did not. */
+function sameHistory(a: Message[], b: Message[]): boolean {
+  return a.length === b.length && a.every((message, n) => alike(message, b[n]));
 }
 
 /** Why the same request came again. */

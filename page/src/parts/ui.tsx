@@ -35,6 +35,14 @@ export function Mark({ kind, children }: { kind: string; children: ComponentChil
   return <span class={`mark ${kind}`}>{children}</span>;
 }
 
+const END = 10;
+
+/** A name whose end tells it from others: where there is no room, its middle goes. */
+export function Ends({ text }: { text: string }): JSX.Element {
+  if (text.length <= 2 * END) return <>{text}</>;
+  return <span class="ends"><span>{text.slice(0, -END)}</span><span>{text.slice(-END)}</span></span>;
+}
+
 /** How a run stands. One that failed is no run of any mean. `whole`: with its error. */
 export function Outcome({ of, whole }: { of: Pick<Episode, "state" | "error">; whole?: boolean }): JSX.Element {
   return of.error ? <Mark kind="bad">failed{whole ? `: ${of.error}` : ""}</Mark> : <>{words(of.state)}</>;

@@ -19,7 +19,7 @@ import { Mark, Outcome, Refused, Time } from "../parts/ui";
 import { change, link, type Place } from "../route";
 import { lastOfRun, treeOf } from "../tree";
 import type { CaseSet, EpisodeDetail, Reward } from "../types";
-import { arm } from "./episodes";
+import { arm, armName } from "./episodes";
 
 function useEpisode(id: string, key: string | undefined): { detail: EpisodeDetail | null; error: ApiError | null } {
   const [state, setState] = useState<{ detail: EpisodeDetail | null; error: ApiError | null }>({ detail: null, error: null });
@@ -151,7 +151,7 @@ function Head({ detail: d }: { detail: EpisodeDetail }): JSX.Element {
       <h1>Episode {d.id}</h1>
       <div class="row about">
         {d.task ? item(<>task <a href={link("episodes", "", { task: d.task })} title={d.task}>{taskOf(d)}</a></>) : null}
-        {item(<Mark kind={arm(d)}>{d.split === "eval" ? "held-out" : d.arm}</Mark>)}
+        {item(<Mark kind={arm(d)}>{armName(d)}</Mark>)}
         {d.adapter ? item(<>adapter <a href={link("adapters", "", { adapter: d.adapter })}>{d.adapter}</a></>) : null}
         {item(<Outcome of={d} whole />)}
         {item(<>reward <strong>{number(d.reward)}</strong></>)}

@@ -10,27 +10,33 @@ import { duration, number, plural } from "../format";
 import { step, useKeys } from "../keyboard";
 import { useMay } from "../may";
 import { errorText, headline } from "../messages";
-import { isMeasured, tagsOf, taskOf } from "../names";
+import { isMeasured, NO_ADAPTER, tagsOf, taskOf } from "../names";
 import { type Column, VirtualTable } from "../parts/table";
-import { Facts, Field, Mark, Num, Outcome, Refused, Stopped, Time } from "../parts/ui";
+import { Ends, Facts, Field, Mark, Num, Outcome, Refused, Stopped, Time } from "../parts/ui";
 import { change, link, parsePlace, type Place } from "../route";
 import type { Episode, EpisodeDetail, EpisodePage, Status } from "../types";
 
 const idOf = (e: Episode): string => `${e.key}/${e.id}`;
 
+/** The mark of a run's arm. One that no adapter of ours answered was imported, or came from another server. */
 export function arm(e: Episode): string {
+  if (e.adapter === null) return "idle";
   if (e.split === "eval") return "eval";
   return e.arm === "live" || e.arm === "candidate" ? e.arm : e.arm === "best" ? "best" : "control";
+}
+
+export function armName(e: Episode): string {
+  return e.adapter === null ? NO_ADAPTER : e.split === "eval" ? "held-out" : e.arm;
 }
 
 /** Rows that are loaded at most to come back to one. */
 const MOST_SOUGHT = 5000;
 const MORE: FilterName[] = ["split", "state", "outcome", "trainable", "kind", "reward_min", "reward_max", "since", "until", "key"];
 const COLUMNS: Column<Episode>[] = [
-  { name: "episode", whole: (e) => e.id, cell: (e) => <a href={link("episode", e.id, { key: e.key })} tabIndex={-1}>{e.id}</a> },
+  { name: "episode", whole: (e) => e.id, cell: (e) => <a href={link("episode", e.id, { key: e.key })} tabIndex={-1}><Ends text={e.id} /></a> },
   { name: "task", whole: taskOf, cell: taskOf },
   { name: "adapter", whole: (e) => e.adapter, cell: (e) => e.adapter ?? "" },
-  { name: "arm", cell: (e) => <Mark kind={arm(e)}>{e.split === "eval" ? "held-out" : e.arm}</Mark> },
+  { name: "arm", cell: (e) => <Mark kind={arm(e)}>{armName(e)}</Mark> },
   { name: "outcome", whole: (e) => e.error ?? null, cell: (e) => <Outcome of={e} /> },
   { name: "reward", num: true, cell: (e) => <Num value={e.reward} column /> },
   { name: "calls", num: true, cell: (e) => number(e.calls) },

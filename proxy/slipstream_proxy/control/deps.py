@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -72,7 +73,10 @@ class Deps(StoreAccess):
     last_step: float | None = None
     """When the trainer last acknowledged a batch as trained."""
     space: Space = field(default_factory=Space)
-    """As it was when it was last measured."""
+    """As it was when it was last measured (``measured_space``)."""
+    space_measured: float = -math.inf
+    """When that was, by the monotonic clock."""
+    measuring: asyncio.Task[None] | None = None
     log_files: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Imports name their files one after the other, so that each knows of the others' files."""
     leasing: asyncio.Lock = field(default_factory=asyncio.Lock)

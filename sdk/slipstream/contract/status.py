@@ -102,7 +102,7 @@ class Forgetting(Model):
 
 
 class Space(Model):
-    """What a proxy's data folder takes, in bytes. It is measured every ten minutes."""
+    """What a proxy's data folder takes, in bytes."""
 
     parts: dict[str, int] = Field(default_factory=dict)
     """``spool``, ``store``, ``adapters``, ``checkpoints``, … → bytes, the largest first. Empty: not measured yet."""

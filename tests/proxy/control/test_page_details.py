@@ -224,6 +224,10 @@ async def test_one_long_name_does_not_take_the_columns_from_all_rows(make_plane,
             await page.until(f"{ROWS} === 5")
             edge = await page.js("document.querySelector('.scroll').getBoundingClientRect().right")
             assert await page.js(right.format(column)) <= edge, f"{column} is in sight at {width} px"
+        ends = "[...document.querySelectorAll('tr[data-id*=long] .ends > :last-child')]"
+        seen = f"{ends}.map(e => [e.innerText, e.getBoundingClientRect().right <= e.closest('td').getBoundingClientRect().right])"
+        told = await page.js(seen)  # on a phone, too, rows can be told apart
+        assert len({name for name, _ in told}) == 4 and all(inside for _, inside in told)
         task = "document.querySelectorAll('tr[data-id*=long] td')[1]"
         assert (await page.js(f"{task}.innerText")).startswith("Book a flight to Oslo")
         assert await page.js(f"{task}.title") == text

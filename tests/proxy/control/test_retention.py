@@ -7,6 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.plane import until
 
+from slipstream_proxy.control.status import space
+
 
 async def test_old_days_are_archived_and_dropped(make_plane, tmp_path):
     """``store.keep_days`` with ``store.archive``: a day is Parquet before its table goes; later days stay."""
@@ -36,8 +38,18 @@ async def test_the_oldest_days_go_where_the_folder_is_too_large(make_plane):
         await plane.seen(f"e{age}")
     await until(lambda: _retained(plane, 2))
     assert [len((await plane.seen(f"e{age}"))["call_list"]) for age in (0, 1, 4)] == [1, 0, 0]
-    space = (await plane.ask("GET", "/status"))[1]["space"]
-    assert space["limit"] == 1000 and sum(space["parts"].values()) > 1000
+    told = (await plane.ask("GET", "/status"))[1]["space"]
+    assert told["limit"] == 1000 and sum(told["parts"].values()) > 1000
+
+
+async def test_status_shows_what_the_folder_takes_now(make_plane, monkeypatch):
+    plane = await make_plane()
+    monkeypatch.setattr(space, "MEASURED_SECONDS", 0.0)
+    before = (await plane.ask("GET", "/status"))[1]["space"]["parts"]
+    (plane.config.root / "own").mkdir()
+    (plane.config.root / "own" / "large").write_bytes(b"x" * 5_000_000)
+    after = (await plane.ask("GET", "/status"))[1]["space"]["parts"]
+    assert "own" not in before and after["own"] >= 5_000_000
 
 
 async def _retained(plane, days=1):

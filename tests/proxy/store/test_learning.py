@@ -9,10 +9,11 @@ from collections import defaultdict
 
 import pytest
 from tests.support.records import NOW, call, reward, want
-from tests.support.store_writes import add_event
+from tests.support.store_writes import add_event, put_adapter, take_ack
 
-from slipstream.contract import Event
+from slipstream.contract import Adapter, BatchAck, Event
 from slipstream_proxy.store.read.curves import MOST_BUCKETS, MOST_SERIES, LearningFilter, version_of
+from slipstream_proxy.store.read.pages import BatchFilter
 
 
 @pytest.fixture
@@ -88,6 +89,36 @@ def test_filters(store, runs):
     ):
         found = read(store, **wanted).points
         assert sum(p.n for p in found) == sum(map(keep, runs)), wanted
+
+
+def test_what_was_imported_is_no_run_of_what_is_served(store):
+    """Each text of another model, which says nothing of how serving goes."""
+    for split in ("train", "eval"):
+        own, other = call(f"own-{split}", split=split), call(f"log-{split}", split=split, trained=None, adapter=None)
+        store.ingest([own, other, *(reward(f"{n}-{split}", v) for n, v in (("own", 0.25), ("log", 1.0)))], {})
+    found = read(store, by="time", each="role")
+    assert {p.series: (p.n, p.mean) for p in found.points} == {
+        "live": (1, 0.25), "held-out": (1, 0.25), "no adapter": (2, 1.0),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("order", [("ack", "version"), ("version", "ack")])
+def test_a_version_that_is_published_late_has_its_batch_and_its_cost(store, order):
+    store.ingest([*(call(n, done=True) for n in "ab"), reward("a", 0.0), reward("b", 1.0)], {})
+    leased = store.batches.lease(want(), {}, 0, NOW + 3)
+    told = {"lease": leased.lease, "outcome": "trained", "step": 1}
+    version = {"name": "m@1", "model": "m", "version": 1, "state": "live", "created": NOW + 9, "path": "m@1"}
+    for what in order:
+        if what == "ack":
+            assert take_ack(store, leased.id, BatchAck(**told), NOW + 4)
+            add_event(store, Event(kind="step", at=NOW + 4, data={"batch": leased.id, "seconds": 5.0, "adapter": None}))
+        else:
+            put_adapter(store, Adapter(**version, batches=[leased.id]))
+    assert [b.id for b in store.reports.groups.batch_page(BatchFilter(adapter="m@1")).batches] == [leased.id]
+    assert store.reports.groups.batch(leased.id).adapter == "m@1"
+    lines = {x.name: x.training_seconds for x in store.reports.costs.read(LearningFilter(each="adapter")).lines}
+    assert lines["m@1"] == pytest.approx(5.0)
+    assert None not in lines
 
 
 def test_few_series_of_many(store):

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.contract import Event
-from slipstream.contract.status import Space
-from slipstream.shared.files import space_of
 from slipstream_proxy.control.api.routes.episodes import end_forgetting
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import end, in_thread
+from slipstream_proxy.control.status.space import measured_space
 from slipstream_proxy.store.read.pages import GroupFilter
 
 SLACK = 60.0
@@ -180,11 +179,10 @@ class Sweeper:
 
     async def _fit(self) -> list[str]:
         """Measure the folder, and make it as small as ``data.max_gb`` says, as far as may be. → Dropped days."""
-        deps, config = self.deps, self.deps.config
-        parts = await in_thread(space_of, config.root, config.adapters_dir)
-        limit = None if config.data.max_gb is None else round(config.data.max_gb * 1e9)
-        deps.space = Space(parts=parts, limit=limit)
-        over = 0 if limit is None else deps.space.total - limit
+        deps = self.deps
+        space = await measured_space(deps, fresh=True)
+        parts, limit = space.parts, space.limit
+        over = 0 if limit is None else space.total - limit
         if over > 0:
             over -= await in_thread(deps.swapper.forget_files, over)
         dropped: list[str] = []

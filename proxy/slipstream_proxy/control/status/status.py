@@ -25,6 +25,7 @@ from slipstream_proxy.control.observe.metrics import OTHER
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.status.funnel import Surroundings, funnel_of
+from slipstream_proxy.control.status.space import measured_space
 from slipstream_proxy.control.storage.ingester import spool_bytes
 from slipstream_proxy.data.engines.models import ModelMap
 from slipstream_proxy.data.observe.losses import read_losses
@@ -271,7 +272,7 @@ async def status_of(deps: Deps) -> c.Status:
         funnel=funnel,
         judging=judging,
         forgetting=await _forgetting(deps),
-        space=deps.space,
+        space=await measured_space(deps),
         sidecars=[
             heard(deps, s, stack.pids.get(s.name), at_work=s.name == "trainer" and bool(leased)) for s in stack.sidecars
         ],

@@ -169,6 +169,9 @@ class AdapterTable:
         sets = "model = ?, version = ?, state = ?, created = ?, decided = ?, body = ?, reason = ?"
         if not tx.run(f"UPDATE t_adapters SET {sets} WHERE name = ?", (*values, adapter.name)):
             tx.insert("t_adapters", [(adapter.name, *values)])
+        if adapter.batches:  # one that is published late: their acks could not name it
+            sql = f"UPDATE t_batches SET adapter = ? WHERE adapter IS NULL AND state = 'trained' AND id {IN}"
+            tx.run(sql, (adapter.name, adapter.batches))
         set_meta(tx, REVISION, str(self._revision(tx) + 1))
 
     def replay(self, tx: Tx, adapter: Adapter) -> None:

@@ -23,8 +23,11 @@ from slipstream_proxy.store.tables.tallies import own_runs
 MOST_SERIES = 20
 NO_ADAPTER = "no adapter"
 """What stands for an adapter where there is none: of imported episodes, and of those that another server answered."""
-ROLE = "CASE WHEN split = 'eval' THEN 'held-out' WHEN arm IN ('control', 'best') THEN 'control' ELSE 'live' END"
-"""What a run is for: to measure, to be compared with, or to serve and train."""
+ROLE = f"""CASE WHEN adapter IS NULL THEN '{NO_ADAPTER}' WHEN split = 'eval' THEN 'held-out'
+    WHEN arm IN ('control', 'best') THEN 'control' ELSE 'live' END"""
+"""What a run is for: to measure, to be compared with, or to serve and train. One that was imported, or that another
+server answered, is none of these: it says nothing of what is served.
+"""
 MOST_BUCKETS = 120
 SPANS = (10.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0, 604_800.0, 2_592_000.0)
 """Seconds of a span of time: the shortest that makes at most ``MOST_BUCKETS`` of them."""
@@ -260,6 +263,7 @@ class CostReport:
         sql = """SELECT m.batch, sum(e.completion_tokens + 1) FROM t_members m JOIN t_episodes e ON e.eid = m.eid
             GROUP BY m.batch"""
         wholes = {batch: float(whole) for batch, whole in tx.all(sql)}
+        made: dict[str, str] = dict(tx.all("SELECT id, adapter FROM t_batches WHERE adapter IS NOT NULL"))
         waiting = 0.0
         """Of steps that are in no version yet."""
         for (text,) in tx.all(f"SELECT data FROM t_events WHERE kind {IN} ORDER BY id", (list(STEPS),)):
@@ -273,8 +277,9 @@ class CostReport:
                     line(name).training_seconds += took * weight / whole
                 continue
             waiting += took * sum(parts.values()) / whole if whole else 0.0
-            if data.get("adapter") and waiting:
-                line(str(data["adapter"])).training_seconds += waiting
+            adapter = made.get(batch) or data.get("adapter")
+            if adapter and waiting:
+                line(str(adapter)).training_seconds += waiting
                 waiting = 0.0
         if waiting:
             line(None).training_seconds += waiting

@@ -227,6 +227,11 @@ def _failures(tx: Tx) -> None:
 def _failed_runs(tx: Tx) -> None:
     """Version 7: a run in which the model never said anything has its error, and counts as no run."""
     tx.run("ALTER TABLE t_episodes ADD COLUMN error TEXT")
+    # a version that was published late has its batches, too
+    for name, body in tx.all("SELECT name, body FROM t_adapters"):
+        for batch in json.loads(body).get("batches") or ():
+            sql = "UPDATE t_batches SET adapter = ? WHERE adapter IS NULL AND state = 'trained' AND id = ?"
+            tx.run(sql, (name, batch))
 
 
 MIGRATIONS: dict[int, Callable[[Tx], None]] = {

@@ -633,9 +633,12 @@ class BatchQueue:
                 again = CASE WHEN state = 'trained' THEN greatest(again - 1, 0) ELSE 0 END,
                 kept = FALSE WHERE batch = ? AND state IN ('trained', 'skipped') AND (again > 0 OR kept)"""
             tx.run(sql, (now, batch))
+        adapter = ack.adapter
+        if adapter is None and ack.outcome == "trained":  # its version may be here before its ack
+            adapter = min(adapters_of(tx, [batch]), default=None)
         tx.run(
             "UPDATE t_batches SET state = ?, adapter = ?, step = ?, reason = ? WHERE id = ?",
-            (ack.outcome, ack.adapter, ack.step, ack.reason, batch),
+            (ack.outcome, adapter, ack.step, ack.reason, batch),
         )
         self._note_words(tx, ack)
         if ack.advantages:

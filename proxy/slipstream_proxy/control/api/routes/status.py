@@ -171,7 +171,7 @@ class LearningQuery(RunsQuery):
     each: str | None = Field(
         None,
         pattern=r"^(task|split|arm|role|tag\.[A-Za-z0-9._-]{1,128})$",
-        description="A series for each `task`, `split`, `arm`, `role` (live, control, held-out) or value of a tag "
+        description="A series for each `task`, `split`, `arm`, `role` (live, control, held-out, no adapter) or value of a tag "
         "(`tag.<name>`).",
     )
     arm: Literal["live", "control", "best", "candidate"] | None = None
