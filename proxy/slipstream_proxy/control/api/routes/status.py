@@ -171,8 +171,8 @@ class LearningQuery(RunsQuery):
     each: str | None = Field(
         None,
         pattern=r"^(task|split|arm|role|tag\.[A-Za-z0-9._-]{1,128})$",
-        description="A series for each `task`, `split`, `arm`, `role` (live, control, held-out, no adapter) or value of "
-        "a tag (`tag.<name>`).",
+        description="A series for each `task`, `split`, `arm`, `role` (live, control, held-out, no adapter) or value "
+        "of a tag (`tag.<name>`).",
     )
     arm: Literal["live", "control", "best", "candidate"] | None = None
     bucket: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] | None = Field(
