@@ -18,8 +18,11 @@ from slipstream_proxy.process.parent import Parent, bind, check_bind, lock
 log = logging.getLogger(__name__)
 
 
-def run(config: Config, config_path: Path | None = None) -> int:
-    """Serve until SIGTERM or Ctrl-C. → Exit code. Raises ``StartError`` or ``ConfigError`` before anything runs."""
+def run(config: Config, config_path: Path | None = None, *, new_instance: bool = False) -> int:
+    """Serve until SIGTERM or Ctrl-C. → Exit code. Raises ``StartError`` or ``ConfigError`` before anything runs.
+
+    ``new_instance``: of a copied data folder a proxy of its own is made.
+    """
     if config.proxy.redact:
         load_function("proxy.redact", config.proxy.redact)
         log.info("proxy.redact changes what is stored and shown; agents get replies as the engine sends them")
@@ -29,6 +32,12 @@ def run(config: Config, config_path: Path | None = None) -> int:
     fd = lock(config.root)
     try:
         check_format(config.root, __version__)
+        if new_instance or config.store_url.startswith("postgres"):
+            from slipstream_proxy.control.storage import identity  # a parent needs the store's modules for that alone
+
+            if new_instance:
+                identity.make_new(config)
+            identity.refuse_twin(config)
         return _run(config, keyed=keyed)
     finally:
         os.close(fd)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 
 from slipstream.contract import SqlResult
 from slipstream.contract.status import ErasingProxy
-from slipstream_proxy.log.records import Mutation
+from slipstream_proxy.log.records import Mutation, mark_of
 from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.learning.adapters import AdapterTable, PinTable
 from slipstream_proxy.store.learning.groups import GroupTable, Pace
@@ -31,17 +31,22 @@ from slipstream_proxy.store.read.status import StoreStatistics
 from slipstream_proxy.store.tables import schema
 from slipstream_proxy.store.tables.driver import Driver
 from slipstream_proxy.store.tables.memory import Memory
+from slipstream_proxy.store.tables.rows import name_of
 from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.small import AuditLog, CacheTable, EventLog
-from slipstream_proxy.store.tables.tallies import TallyTable
+from slipstream_proxy.store.tables.tallies import TallyTable, get_meta, set_meta
 from slipstream_proxy.store.values import Erasing, Forgotten, Name, Position, RecordedCall, Rules
 from slipstream_proxy.store.write.batches import BatchQueue
-from slipstream_proxy.store.write.deletion import CallArchive, Deletion
+from slipstream_proxy.store.write.claims import InstanceClaim
+from slipstream_proxy.store.write.deletion import ALIVE, CallArchive, Deletion
 from slipstream_proxy.store.write.failed_runs import FailedRuns
 from slipstream_proxy.store.write.ingest import Ingest, Recall, Snapshots, SpoolPositions
 from slipstream_proxy.store.write.judge_queue import JudgeQueue
 from slipstream_proxy.store.write.lifecycle import Lifecycle, Pruning
 from slipstream_proxy.store.write.mutations import CaseTable, EpisodeRestore, MutationReplay
+
+FORGOTTEN = "forgotten/"
+"""How ``t_meta`` names the count of a proxy's forgettings that the store knows."""
 
 
 class Store:
@@ -142,6 +147,29 @@ class Store:
     def dropped(self) -> list[Name]:
         """(key, mark) of each call and reward of the last records that came for a forgotten episode."""
         return self._ingest.dropped
+
+    def claim(self, claim: InstanceClaim, known: Collection[str], now: float) -> None:
+        """The instance is this start's from now on. Raises ``TwinError``: another folder's is."""
+        with self.db.write() as tx:
+            claim.take(tx, known, now)
+            set_meta(tx, ALIVE + self.instance, repr(now))
+        self._positions.claim = claim
+
+    def replay_forgettings(self, marks: Collection[Name], now: float) -> int:
+        """Forget the episodes of these (key, mark) that are here: the store is older than they. → How many."""
+        counted = str(len(marks))
+        if not marks:
+            return 0
+        with self.db.read() as tx:
+            if get_meta(tx, FORGOTTEN + self.instance) == counted:
+                return 0
+            there = [name_of(eid) for (eid,) in tx.all("SELECT eid FROM t_episodes WHERE state <> 'deleted'")]
+        names = [name for name in there if (name[0], mark_of(name[1])) in marks]
+        if names:
+            self.forget(names, now)
+        with self.db.write() as tx:
+            set_meta(tx, FORGOTTEN + self.instance, counted)
+        return len(names)
 
     def positions(self) -> dict[str, Position]:
         """Spool writer → how far its segments are ingested."""

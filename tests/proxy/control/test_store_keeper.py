@@ -9,8 +9,9 @@ from tests.support.plane import until
 
 from slipstream.shared.backoff import Backoff
 from slipstream_proxy.control.run import store_keeper
-from slipstream_proxy.control.run.store_keeper import instance_of, open_or_none, rules_of
+from slipstream_proxy.control.run.store_keeper import open_or_none, rules_of
 from slipstream_proxy.control.run.worker import ControlPlane
+from slipstream_proxy.control.storage.identity import instance_of
 from slipstream_proxy.data.engines.control_link import ControlLink
 from slipstream_proxy.data.engines.live import LiveView
 

@@ -13,8 +13,8 @@ from tests.support.plane import Plane, make_config, until
 from tests.support.store_writes import all_adapters, put_adapter
 
 from slipstream.contract import Adapter
-from slipstream_proxy.control.run.store_keeper import instance_of
 from slipstream_proxy.control.run.worker import ControlPlane
+from slipstream_proxy.control.storage.identity import instance_of
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,10 +14,10 @@ from slipstream.shared.backoff import Backoff
 from slipstream.shared.hub import vocabulary_of
 from slipstream_proxy.control.adapters.journal import AdapterJournal, event
 from slipstream_proxy.control.shared.threads import end, in_thread, settle
+from slipstream_proxy.control.storage import identity
 from slipstream_proxy.control.storage.ingester import CONTROL, Ingester
 from slipstream_proxy.control.storage.spool_reader import Item
 from slipstream_proxy.control.storage.store_handle import StoreHandle
-from slipstream_proxy.log.ids import new_id
 from slipstream_proxy.log.records import Kind
 from slipstream_proxy.log.segments import list_segments, read_segment
 from slipstream_proxy.store import open_store
@@ -50,29 +49,30 @@ def rules_of(config: Config) -> Rules:
     )
 
 
-def instance_of(root: Path) -> str:
-    """Names this proxy's spool among those of others on one PostgreSQL. Made once, kept in the data folder."""
-    file = root / "instance"
-    if not file.is_file():
-        fresh = root / f".instance-{os.getpid()}"
-        fresh.write_text(new_id())
-        fresh.replace(file)
-    return file.read_text().strip()
-
-
 def open_or_none(config: Config) -> Store | None:
     """None: it cannot be opened, not even after a broken file was set aside. Then the spool keeps everything."""
     try:
-        return open_store(
+        store = open_store(
             config.store_url,
             rules_of(config),
             memory_limit=config.store.memory_limit,
             threads=config.store.threads,
-            instance=instance_of(config.root),
+            instance=identity.instance_of(config.root),
         )
     except Exception:
         log.exception("the store %s cannot be opened; calls and rewards are kept in the spool", config.store_url)
         return None
+    try:
+        if store.shared:
+            identity.claim(config.root, store)
+        again = store.replay_forgettings(identity.forgotten_in(config.root), time.time())
+    except Exception as e:
+        log.critical("the store is not used: %s", e)
+        store.close()
+        return None
+    if again:
+        log.warning("the store is older than %d forgettings: they are forgotten again", again)
+    return store
 
 
 class StoreKeeper:
@@ -117,6 +117,10 @@ class StoreKeeper:
         until = time.monotonic() + CATCH_UP
         try:
             await ingester.load_positions()
+            if ingester.stats.missing:
+                log.critical("%s", ingester.stats.missing)
+                gone = event("store", text=ingester.stats.missing)
+                await self.journal.mutations.keep("event", gone.model_dump(mode="json"))
             while time.monotonic() < until and await ingester.round():
                 pass
         except Exception:

@@ -495,6 +495,8 @@ class Surroundings:
     behind: str | None = None
     """What another proxy made live and this one cannot load."""
     store_error: str | None = None
+    missing: str | None = None
+    """Segments of the spool that the store has not read, and that are gone."""
     lag: float = 0.0
     """Seconds that the store is behind the spool."""
     losses: Losses = field(default_factory=Losses)
@@ -620,6 +622,10 @@ def _clock(recent: RecentCalls, around: Surroundings) -> Iterator[FunnelLine]:
 def _losses(around: Surroundings) -> Iterator[FunnelLine]:
     """What was lost on a disk that takes nothing, for a day; and what was refused there."""
     lost, refused = around.losses, around.refused_writes
+    if around.missing:
+        text, _, fix = around.missing.partition(" Stop the proxy")
+        fix = f"stop the proxy{fix}"
+        yield FunnelLine(stage="calls", cause="missing", count=1, text=text.rstrip("."), fix=fix, severity=BLOCKS)
     fix = "free space under data_dir, or mend its disk: calls are recorded again by themselves"
     if lost.calls and around.now - lost.at < SHOWN_SECONDS:
         ago = span(max(0.0, around.now - lost.at))

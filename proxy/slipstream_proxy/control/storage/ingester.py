@@ -27,6 +27,7 @@ from crc32c import crc32c
 
 from slipstream.shared.backoff import Backoff, rest
 from slipstream_proxy.control.shared.threads import end, in_thread
+from slipstream_proxy.control.storage.identity import ahead, missing_segments, say_missing
 from slipstream_proxy.control.storage.spool_reader import (
     FOLDER,
     Item,
@@ -212,6 +213,8 @@ class Stats:
     """Calls and rewards of forgotten episodes."""
     lag_seconds: float = 0.0
     spool_bytes: int = 0
+    missing: str | None = None
+    """What the store has not read and the spool has no more; since the start."""
     broken: str | None = None
     """Why the store takes nothing just now."""
 
@@ -267,8 +270,22 @@ class Ingester:
         self._lock = asyncio.Lock()
 
     async def load_positions(self) -> None:
-        self._positions = await in_thread(self.store.positions)
+        self._positions = await in_thread(self._compared)
         self._sure = True
+
+    def _compared(self) -> dict[str, Position]:
+        """The store's positions, without those that are ahead of the spool: what stands there is read again, and what
+        the store has of it changes nothing.
+        """
+        positions, segments = self.store.positions(), list_segments(self.dir)
+        for writer in ahead(segments, positions):
+            log.error("the spool of %s is older than the store: all of it is read again", writer)
+            del positions[writer]
+        fresh = not self.store.positions() if self.store.shared else False  # another instance's store has them
+        gaps = [] if fresh else missing_segments(segments, positions)
+        if gaps:
+            self.stats.missing = say_missing(gaps)
+        return positions
 
     async def start(self) -> None:
         with contextlib.suppress(Exception):

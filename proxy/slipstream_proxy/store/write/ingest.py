@@ -40,6 +40,7 @@ from slipstream_proxy.store.tables.rows import (
 from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import TallyTable
 from slipstream_proxy.store.values import Name, Position, RecordedCall
+from slipstream_proxy.store.write.claims import InstanceClaim
 from slipstream_proxy.store.write.deletion import Deletion
 from slipstream_proxy.store.write.mutations import NAMED, MutationReplay
 
@@ -50,6 +51,8 @@ class SpoolPositions:
     def __init__(self, instance: str, memory: Memory) -> None:
         self.instance = instance
         self.memory = memory
+        self.claim: InstanceClaim | None = None
+        """With it alone they move; None: the store is this folder's own."""
 
     def all(self, tx: Tx) -> dict[str, Position]:
         found = tx.all("SELECT writer, segment, pos FROM t_positions WHERE instance = ?", (self.instance,))
@@ -58,6 +61,8 @@ class SpoolPositions:
     def move(self, tx: Tx, positions: dict[str, Position]) -> None:
         if not positions:
             return
+        if self.claim is not None:
+            self.claim.check(tx)
         known = self.memory.writers
         if not known.issuperset(positions):
             known |= {w for (w,) in tx.all("SELECT writer FROM t_positions WHERE instance = ?", (self.instance,))}

@@ -16,6 +16,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="the trained model's name (the base model's name in the engine)")
     parser.add_argument("--host")
     parser.add_argument("--port", type=int)
+    parser.add_argument(
+        "--new-instance",
+        action="store_true",
+        help="make a copied data_dir a proxy of its own on the PostgreSQL that it shares; its spool is read again",
+    )
 
 
 def own_flags(args: argparse.Namespace) -> list[str]:
@@ -31,4 +36,4 @@ def run(args: argparse.Namespace) -> int:
     config = read_config(args, own_flags(args))
     if config.engine.urls and not (config.engine.name or config.engine.model):
         config = check_name(config)  # the engine's own name, if it is up
-    return int(need("slipstream_proxy.main", "proxy").run(config))
+    return int(need("slipstream_proxy.main", "proxy").run(config, new_instance=args.new_instance))

@@ -26,6 +26,7 @@ from slipstream_proxy.control.api.http import (
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.storage.access import away
+from slipstream_proxy.control.storage.identity import remember_forgotten
 from slipstream_proxy.control.storage.ingester import BLANK
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import mark_of
@@ -320,6 +321,7 @@ async def _forget(
             # into the spool first: should the store be rebuilt from it, they are forgotten again
             marks = [[key, mark_of(episode)] for key, episode in some]
             await deps.mutate("delete", {"episodes": [list(name) for name in some], "marks": marks}, wait=0)
+            await in_thread(remember_forgotten, deps.config.root, some)
             parts.append(await deps.ask(deps.store.forget, some, deps.now()))
             gone += parts[-1].names
             deps.forgetter.told(parts[-1])

@@ -1,0 +1,186 @@
+"""Who a data folder is: its instance, the tokens of its starts, and what it has forgotten, whatever store it meets.
+
+``instance`` names the proxy's spool among those of others on one PostgreSQL. ``claim`` has the tokens of the last two
+starts. ``forgotten`` has a line for each episode that was forgotten: a hash of its id.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from slipstream.config import Config
+from slipstream.errors import StartError
+from slipstream.shared.files import sync
+from slipstream_proxy.log.ids import new_id
+from slipstream_proxy.log.records import mark_of
+from slipstream_proxy.store.store import Store
+from slipstream_proxy.store.values import Name, Position
+from slipstream_proxy.store.write.claims import OWNER, InstanceClaim, twin_of
+from slipstream_proxy.store.write.deletion import ALIVE
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 3
+
+
+def instance_of(root: Path) -> str:
+    """Made once, kept in the data folder."""
+    file = root / "instance"
+    if not file.is_file():
+        _replace(file, new_id())
+    return file.read_text().strip()
+
+
+def make_new(config: Config) -> None:
+    """A copied folder becomes a proxy of its own. Raises ``StartError`` where it is one already."""
+    if not _shared(config):
+        why = "a folder with a store of its own is a proxy of its own already: start it without --new-instance"
+        raise StartError(f"data_dir {config.root}: {why}")
+    root = config.root
+    for name in ("instance", "claim"):
+        (root / name).unlink(missing_ok=True)
+
+
+def _shared(config: Config) -> bool:
+    return config.store_url.startswith(("postgresql:", "postgres:"))
+
+
+def place_of(root: Path) -> str:
+    """The host and the folder, as a person would name them, and what tells a copy of the folder from it."""
+    there = root.stat()
+    return f"{socket.gethostname()}:{root.resolve()} ({there.st_dev:x}-{there.st_ino:x})"
+
+
+def tokens_of(root: Path) -> list[str]:
+    try:
+        return [str(token) for token in json.loads((root / "claim").read_text())]
+    except (OSError, ValueError, TypeError):
+        return []
+
+
+def claim(root: Path, store: Store) -> None:
+    """Take the instance. The token is in the folder first: a kill between the two leaves one that is known.
+
+    Raises ``TwinError``.
+    """
+    known = tokens_of(root)
+    mine = InstanceClaim(store.instance, new_id(), place_of(root))
+    _replace(root / "claim", json.dumps([*known[-1:], mine.token]))
+    try:
+        store.claim(mine, known, time.time())
+    except BaseException:
+        _replace(root / "claim", json.dumps(known))
+        raise
+    _replace(root / "claim", json.dumps([mine.token]))
+
+
+def refuse_twin(config: Config) -> None:
+    """Raises ``StartError`` for a copy of a folder that is in use elsewhere. A database that does not answer keeps no
+    proxy from starting: then the store refuses it, once it answers.
+    """
+    if not _shared(config) or not (config.root / "instance").is_file():
+        return
+    import psycopg
+
+    instance = instance_of(config.root)
+    try:
+        with psycopg.connect(config.store_url, connect_timeout=CONNECT_TIMEOUT_S, autocommit=True) as connection:
+            sql = "SELECT name, value FROM t_meta WHERE name IN (%s, %s)"
+            found = dict(connection.execute(sql, (OWNER + instance, ALIVE + instance)).fetchall())
+    except psycopg.Error as e:
+        log.debug("who has the instance is not known yet: %s", e)
+        return
+    alive = float(found.get(ALIVE + instance) or 0.0)
+    known = tokens_of(config.root)
+    if why := twin_of(found.get(OWNER + instance), alive, place_of(config.root), known, time.time()):
+        raise StartError(f"data_dir {config.root}: {why}")
+
+
+def _replace(file: Path, text: str) -> None:
+    fresh = file.with_name(f".{file.name}-{os.getpid()}")
+    with fresh.open("w") as f:
+        f.write(text)
+        f.flush()
+        os.fsync(f.fileno())
+    fresh.replace(file)
+    sync(file.parent)
+
+
+# --- what the spool and the store have of each other ----------------------------------------------------------------
+
+Segments = Mapping[str, Sequence[tuple[int, Path]]]
+
+
+def missing_segments(segments: Segments, positions: Mapping[str, Position]) -> list[tuple[str, int, int]]:
+    """(writer, from, to) of segments that the store has not read, and that are gone: it is older than the spool.
+
+    A segment goes when the store holds all of it and has begun the next one.
+    """
+    found = []
+    for writer, files in segments.items():
+        reached = positions.get(writer)
+        first, wanted = files[0][0], reached.segment if reached is not None else 1
+        if first > wanted:
+            found.append((writer, wanted, first - 1))
+    return found
+
+
+def ahead(segments: Segments, positions: Mapping[str, Position]) -> list[str]:
+    """Writers of which the store has read more than there is: the spool is older than the store. What they write from
+    now on would count as read.
+    """
+    found = []
+    for writer, reached in positions.items():
+        files = segments.get(writer)
+        if files:
+            number, path = files[-1]
+            if (number, path.stat().st_size) < (reached.segment, reached.offset):
+                found.append(writer)
+        elif reached.segment:
+            found.append(writer)
+    return found
+
+
+def say_missing(gaps: Sequence[tuple[str, int, int]]) -> str:
+    count = sum(last - first + 1 for _, first, last in gaps)
+    which = "; ".join(f"{writer} from {first:08d} to {last:08d}" for writer, first, last in gaps)
+    return (
+        f"the store is older than the spool: {count} segments that it has not read are gone ({which}). Their calls and "
+        "rewards are missing. Stop the proxy and restore the store file of the same time as the spool, or these "
+        "segments from a backup"
+    )
+
+
+# --- what was forgotten ---------------------------------------------------------------------------------------------
+
+
+def remember_forgotten(root: Path, names: Collection[Name]) -> None:
+    """Before the store forgets them. Raises ``OSError``."""
+    if not names:
+        return
+    with (root / "forgotten").open("a") as f:
+        f.writelines(json.dumps([key, mark_of(episode)]) + "\n" for key, episode in names)
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def forgotten_in(root: Path) -> set[Name]:
+    """(key, mark) of each. A line that a kill cut off is passed over: its request was not answered."""
+    found: set[Name] = set()
+    try:
+        lines = (root / "forgotten").read_text().splitlines()
+    except FileNotFoundError:
+        return found
+    for line in lines:
+        try:
+            key, mark = json.loads(line)
+        except ValueError:
+            continue
+        found.add((key, mark))
+    return found
