@@ -28,7 +28,7 @@ def plain_logits(model: Any, samples: list[Sample]) -> torch.Tensor:
 
 def flat_loss(
     kind: str, lp: Any, old: Any, weight: Any, advantage: Any, unit: Any, *, ref: Any = None, beta: float = 0.0, low: float = 0.2,
-    high: float = 0.2, length: int = 256,
+    high: float = 0.2, length: int = 512,
 ) -> torch.Tensor:  # fmt: skip
     """``unit``: which episode a token is of. See the formulas in ``slipstream_trainer.algorithm.losses``."""
     count = torch.bincount(unit).to(lp.dtype)
@@ -91,3 +91,93 @@ def filtered_logprob(logits_V: list[float], target: int, min_p: float, top_k: in
         above += w
     chosen[target] = weights[target]  # it was drawn
     return math.log(weights[target] / sum(chosen.values()))
+
+
+class FlatTraffic:
+    """What runs of a kind got so far, one by one: (reward, key, kind, distance from the level of then), by batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[tuple[str, str, float, float]]] = []
+
+    def fading(self, pick: Any) -> tuple[float, float, float]:
+        """(Weight, sum, number) of what ``pick`` takes of each value; None: not of this kind."""
+        weight = total = number = 0.0
+        for batch in self.batches:
+            values = [x for x in map(pick, batch) if x is not None]
+            weight, total = (x * 0.5 ** (len(values) / 64) for x in (weight, total))
+            weight, total, number = weight + len(values), total + sum(values), number + len(values)
+        return weight, total, number
+
+    def offset(self, key: str, tags: str) -> float:
+        found = 0.0
+        for wide in (True, False):
+            weight, total, seen = self.fading(
+                lambda v, wide=wide: v[2] if v[0] == key and (wide or v[1] == tags) else None
+            )
+            found = ((seen * total / weight if weight else 0.0) + 8 * found) / (seen + 8)
+        return found
+
+    def even(self, values: list[tuple[str, str, float]]) -> list[float]:
+        """``values``: (key, tags, reward) of each."""
+        if not values:
+            return []
+        offsets = [self.offset(key, tags) for key, tags, _ in values]
+        self.batches.append([(k, t, 0.0, r - o) for (k, t, r), o in zip(values, offsets)])
+        weight, total, _ = self.fading(lambda v: v[3])
+        self.batches[-1] = [(k, t, r - total / weight, left) for (k, t, r), (*_, left) in zip(values, self.batches[-1])]
+        middle = sum(offsets) / len(offsets)
+        even = [r - (o - middle) for (*_, r), o in zip(values, offsets)]
+        given = [r for *_, r in values]
+        return given if flat_spread(even) > 0.99 * flat_spread(given) else even
+
+
+def flat_spread(values: list[float]) -> float:
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((v - mean) ** 2 for v in values) / len(values))
+
+
+def flat_differ(values: list[float]) -> bool:
+    return len(values) > 1 and max(values) - min(values) >= 1e-8
+
+
+def flat_centered(values: list[float], kind: str) -> list[float]:
+    n = len(values)
+    if not flat_differ(values):
+        return [0.0] * n
+    mean = sum(values) / n
+    deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1))
+    scale = {"mean": 1.0, "std": 1 / (deviation + 1e-4), "leave_one_out": n / (n - 1)}[kind]
+    return [(v - mean) * scale for v in values]
+
+
+def flat_advantages(
+    calls: list[tuple[str, int, float, float | None, str, str]], kind: str, discount: float | None, memory: tuple[FlatTraffic, FlatTraffic] | None
+) -> list[float] | None:  # fmt: skip
+    """``calls``: (run, turn, the run's reward, the call's own or None, key, tags) of one group. None: nothing differs."""
+    runs = {run: (key, tags, reward) for run, _, reward, _, key, tags in calls}
+    graded = [c for c in calls if c[3] is not None and (discount is None or c[3] != 0)]
+    of_runs, of_grades = [r for *_, r in runs.values()], [float(c[3] or 0) for c in graded]
+    by_grade = bool(graded) if discount is not None else flat_differ(of_grades)
+    by_run = flat_differ(of_runs)
+    if memory is not None:
+        of_runs = memory[0].even(list(runs.values()))
+        of_grades = memory[1].even([(c[4], c[5], float(c[3] or 0)) for c in graded])
+    if not by_run and not by_grade:
+        return None
+    own, grade = dict(zip(runs, of_runs)), {c[:2]: g for c, g in zip(graded, of_grades)}
+    if discount is None:
+        run_advantage = dict(zip(runs, flat_centered(of_runs, kind)))
+        call_advantage = dict(zip(grade, flat_centered(of_grades, kind))) if by_grade else {}
+        return [call_advantage.get(c[:2], run_advantage[c[0]]) for c in calls]
+    value = {}
+    for run, turn, *_ in calls:
+        later = sorted(t for r, t, *_ in calls if r == run and t >= turn)
+        total = sum(discount**i * grade.get((run, t), 0.0) for i, t in enumerate(later))
+        value[run, turn] = total + discount ** (len(later) - 1) * own[run]
+    everywhere = dict(zip(value, flat_centered(list(value.values()), kind)))
+    found = []
+    for run, turn, *_ in calls:
+        same = [at for at in value if at[1] == turn]
+        beside = dict(zip(same, flat_centered([value[at] for at in same], kind))) if len(same) > 1 else everywhere
+        found.append(beside[run, turn])
+    return found

@@ -92,7 +92,7 @@ def test_no_run_is_in_its_own_baseline(batches, other, known) -> None:
     for reward in (0.0, other):
         samples = runs(("a" if known else "new", reward), *last)
         even_E, evened = deepcopy(traffic).even_out(samples, rewards_E := np.array([s.reward for s in samples]))
-        assume(evened)
+        assume(evened.any())
         taken.append(rewards_E - even_E)
     assert taken[0] == pytest.approx(taken[1], abs=1e-9)
 
@@ -138,17 +138,13 @@ def test_a_function_of_ones_own_gets_rewards_with_the_mean_that_they_had() -> No
     assert seen[-1].std() < 0.5 * seen[0].std()
 
 
-def test_single_calls_and_tasks_are_compared_as_they_are() -> None:
+def test_runs_of_a_task_are_compared_as_they_are() -> None:
     traffic = Traffic()
     assign(runs(*[("easy", 1.0), ("hard", 0.0)] * 8), "mean", traffic=traffic)
     before = deepcopy(traffic)
     task = [sample(f"t{i}", [3], [4], tags=tags, reward=r) for i, (tags, r) in enumerate((("easy", 1), ("hard", 0)))]
     assert assign(task, "mean", traffic=traffic).baselines == {"group": 2}
     assert traffic == before
-    calls = runs(("easy", 1.0), ("hard", 0.0))
-    calls[0].call_reward = 1.0
-    assert assign(calls, "mean", traffic=traffic).baselines == {"call": 2}
-    assert [s.advantage for s in calls] == [0.5, -0.5]
 
 
 @pytest.mark.parametrize("apart", [1.0, 7.0, 20.0])

@@ -19,6 +19,11 @@ EPSILON = 1e-4
 """TRL's: added to the standard deviation."""
 SAME = 1e-8
 """Rewards that differ by less are the same."""
+SMALL, LARGE = 1e-3, 30.0
+"""Between them are usual advantages. Below, the optimiser's own constants are larger than the gradient. Above, guards
+and clipping see the scale alone."""
+UNSCALED = ("mean", "leave_one_out")
+"""Advantages that grow with the rewards' scale."""
 BATCH = "batch"
 """The one baseline of all episodes that have no group of their own."""
 
@@ -85,7 +90,7 @@ class Advantages:
     baselines: dict[str, int] = field(default_factory=dict)
     """What runs were compared with → how many: ``group`` (runs of their task), ``step`` (samples of one step),
     ``batch`` (all ungrouped runs of the batch), ``ema`` (the same, by how far each is from its kind of traffic's fading
-    mean), ``call`` (their group's runs, by rewards of single calls)."""
+    mean), ``call`` (by their calls' own rewards, with those of their group)."""
     reward_mean: float | None = None
     reward_std: float | None = None
     """Mean and spread count kept and dropped runs of agents. None: there are no such runs."""
@@ -97,9 +102,10 @@ def assign(
     """Set each sample's ``advantage``; samples of dropped groups become untrainable (``zero_variance``).
 
     Groups of kind ``task`` are their own baseline. Ungrouped traffic (``like``, ``window``) shares one over the
-    batch. ``traffic`` evens out how its kinds differ, and learns from this batch. A sample whose call has its own
-    reward (``call_reward``) is compared with the rewards of its group's episodes by that. ``discount``: each call by
-    what comes after it, too (``reward.discount``); a call's reward of 0 is then the same as none.
+    batch. ``traffic`` evens out how its kinds differ, and learns from this batch. Runs are compared with runs, and
+    calls that have a reward of their own (``call_reward``, a grade) with each other. A grade that none of its group
+    differs from says nothing: its call counts as its run. ``discount``: each call by what comes after it, too
+    (``reward.discount``); a call's reward of 0 is then the same as none.
 
     What cannot be trained on (stale, forced, too long) is in the baseline all the same: its reward is as good as
     the others'. What a user said something about is not compared: its run's reward counts in the run's own group.
@@ -112,37 +118,62 @@ def assign(
     everything: dict[str, float] = {}
     for members in groups.values():
         rewards = {s.run: float(s.reward) for s in members}
-        step = is_sibling(members[0].episode)
-        if not step:  # a judge's word on a single step is no measure of how runs go
+        if not is_sibling(members[0].episode):  # a judge's word on a single step is no measure of how runs go
             everything |= rewards
-        values = np.array(list(rewards.values()))
-        by_call = any(s.call_reward is not None and (discount is None or s.call_reward) for s in members)
-        even, evened = values, 0
-        if traffic is not None and members[0].kind != "task":
-            found = traffic.even_out(list({s.run: s for s in members}.values()), values)
-            even, evened = (values, 0) if by_call or discount is not None else found
-        if (len(values) < 2 or np.ptp(values) < SAME) and not by_call:
-            out.dropped += 1
-            for s in members:
-                _drop(s)
-            out.episodes |= dict.fromkeys(rewards, 0.0)
-            continue
-        advantages = dict(zip(rewards, centered(even, kind).tolist(), strict=True))
-        out.episodes |= advantages
-        name = "call" if by_call else "step" if step else "group" if members[0].kind == "task" else "batch"
-        for baseline, count in ((name, len(rewards) - evened), ("ema", evened)):
-            if count:
-                out.baselines[baseline] = out.baselines.get(baseline, 0) + count
-        for s in members:
-            s.advantage = advantages[s.run]
-        if discount is not None:
-            _by_turn(members, kind, discount)
-        elif by_call:
-            _by_call(members, kind)
+        _compare(members, kind, discount, traffic if members[0].kind != "task" else None, out)
     if everything:
         runs = np.array(list(everything.values()))
         out.reward_mean, out.reward_std = float(runs.mean()), float(runs.std())
     return out
+
+
+def _compare(
+    members: Sequence[Sample], kind: str, discount: float | None, traffic: Traffic | None, out: Advantages
+) -> None:
+    """One group."""
+    rewards = {s.run: float(s.reward) for s in members}
+    grades = _grades(members, discount)
+    values, given = np.array([*rewards.values()]), np.array([*grades.values()])
+    even, even_grades, evened = values, given, np.zeros(len(values), dtype=bool)
+    if traffic is not None:
+        even, evened = traffic.even_out([*{s.run: s for s in members}.values()], values)
+        even_grades, _ = traffic.of_grades().even_out(
+            [*{_call(s): s for s in members if _call(s) in grades}.values()], given
+        )
+    by_grade = bool(len(given)) if discount is not None else not _same(given)
+    if _same(values) and not by_grade:
+        out.dropped += 1
+        for s in members:
+            _drop(s)
+        out.episodes |= dict.fromkeys(rewards, 0.0)
+        return
+    advantages = dict(zip(rewards, _centered_or_zero(even, kind), strict=True))
+    out.episodes |= advantages
+    if discount is not None:
+        _by_turn(
+            members, kind, discount, dict(zip(rewards, even, strict=True)), dict(zip(grades, even_grades, strict=True))
+        )
+    else:
+        of_grades = dict(zip(grades, _centered_or_zero(even_grades, kind), strict=True)) if by_grade else {}
+        for s in members:
+            s.advantage = of_grades.get(_call(s), advantages[s.run])
+    graded = (rewards.keys() if discount is not None else {run for run, *_ in grades}) if by_grade else set()
+    step = is_sibling(members[0].episode)
+    name = "step" if step else "group" if members[0].kind == "task" else "batch"
+    for run, by_kind in zip(rewards, evened, strict=True):
+        baseline = "call" if run in graded else "ema" if by_kind else name
+        out.baselines[baseline] = out.baselines.get(baseline, 0) + 1
+
+
+def odd_scale(samples: Sequence[Sample], kind: str) -> tuple[bool, str] | None:
+    """(The advantages are too large; why, and what to do), or the same of too small ones. None: they are neither."""
+    largest = max((abs(s.advantage) for s in samples if s.trainable), default=0.0)
+    if largest == 0 or SMALL <= largest <= LARGE:
+        return None
+    by_std = 'set trainer.advantage = "std", which divides by the spread of a group, or ' if kind in UNSCALED else ""
+    size = "at most" if largest < SMALL else "up to"
+    why = f"the rewards' scale is why: the advantages are {size} {largest:.1e}, and about 1 is usual"
+    return largest > LARGE, f"{why}: {by_std}scale the rewards to about 0 to 1"
 
 
 def _drop(s: Sample) -> None:
@@ -150,15 +181,22 @@ def _drop(s: Sample) -> None:
         s.trainable, s.reason = False, "zero_variance"
 
 
-def _by_call(members: Sequence[Sample], kind: str) -> None:
-    """Each call by its own reward (its episode's where it has none), against all calls of the group."""
-    values = np.array([s.reward if s.call_reward is None else s.call_reward for s in members], dtype=np.float64)
-    if not np.isfinite(values).all() or len(values) < 2 or np.ptp(values) < SAME:
-        for s in members:
-            _drop(s)
-        return
-    for s, advantage in zip(members, centered(values, kind).tolist(), strict=True):
-        s.advantage = advantage
+Call = tuple[str, str, int]
+
+
+def _call(s: Sample) -> Call:
+    return s.run, s.call, s.number
+
+
+def _grades(members: Sequence[Sample], discount: float | None) -> dict[Call, float]:
+    """Of the calls that have one."""
+    found = {_call(s): s.call_reward for s in members if s.call_reward is not None and np.isfinite(s.call_reward)}
+    return {call: float(grade) for call, grade in found.items() if grade or discount is None}
+
+
+def _same(values: NDArray[np.float64]) -> bool:
+    """There is nothing to compare."""
+    return len(values) < 2 or bool(np.ptp(values) < SAME)
 
 
 def returns_of(calls: Mapping[int, float], last: float, discount: float) -> dict[int, float]:
@@ -173,15 +211,15 @@ def returns_of(calls: Mapping[int, float], last: float, discount: float) -> dict
     return found
 
 
-def _by_turn(members: Sequence[Sample], kind: str, discount: float) -> None:
+def _by_turn(
+    members: Sequence[Sample], kind: str, discount: float, own: Mapping[str, float], grades: Mapping[Call, float]
+) -> None:
     """Each call by its return, against the calls that came as its runs' turn of the same place. A turn that one run
-    alone came to is compared with all calls of the group.
+    alone came to is compared with all calls of the group. ``own``: of each run, its reward.
     """
     rewards: dict[str, dict[int, float]] = {}
-    own: dict[str, float] = {}
     for s in members:
-        rewards.setdefault(s.run, {})[s.number] = s.call_reward or 0.0
-        own[s.run] = s.reward
+        rewards.setdefault(s.run, {})[s.number] = grades.get(_call(s), 0.0)
     returns = {run: returns_of(calls, own[run], discount) for run, calls in rewards.items()}
     turns: dict[int, dict[str, float]] = {}
     for run, found in returns.items():
@@ -201,8 +239,8 @@ def _by_turn(members: Sequence[Sample], kind: str, discount: float) -> None:
             _drop(s)
 
 
-def _centered_or_zero(values: Sequence[float], kind: str) -> list[float]:
+def _centered_or_zero(values: Sequence[float] | NDArray[np.float64], kind: str) -> list[float]:
     array = np.array(values, dtype=np.float64)
-    if len(array) < 2 or not np.isfinite(array).all() or np.ptp(array) < SAME:
+    if not np.isfinite(array).all() or _same(array):
         return [0.0] * len(array)
     return [float(x) for x in centered(array, kind)]

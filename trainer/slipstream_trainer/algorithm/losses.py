@@ -36,7 +36,7 @@ from slipstream.shared.functions import load_function, load_object
 if TYPE_CHECKING:
     from slipstream_trainer.batch.work import Work
 
-LENGTH = 256
+LENGTH = 512
 """dr_grpo's constant: TRL's default ``max_completion_length``. A factor on the loss, nothing else."""
 CISPO_HIGH = 4.0
 """cispo's ε_high where none is set: ratios up to 5, as in ScaleRL (https://arxiv.org/abs/2510.13786)."""

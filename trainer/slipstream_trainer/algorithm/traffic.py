@@ -54,6 +54,17 @@ class Traffic:
     """
     level: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     """The same of all runs' rewards less their offsets."""
+    grades: Traffic | None = None
+    """The same of calls' own rewards, which have another scale than those of runs."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.grades, dict):  # from a checkpoint
+            self.grades = Traffic(**self.grades)
+
+    def of_grades(self) -> Traffic:
+        if self.grades is None:
+            self.grades = Traffic()
+        return self.grades
 
     def offset(self, kinds: Sequence[str]) -> float:
         """0 for what never came before."""
@@ -64,17 +75,21 @@ class Traffic:
             found = (seen * total / weight + PRIOR * found) / (seen + PRIOR)
         return found
 
-    def even_out(self, runs: Sequence[Sample], rewards_E: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
-        """(Rewards less their runs' offsets, with the mean that they had; how many runs have an offset), by what came
+    def even_out(
+        self, runs: Sequence[Sample], rewards_E: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """(Rewards less their runs' offsets, with the mean that they had; which runs have an offset), by what came
         before; only then are these runs remembered. ``runs``: one sample of each.
         """
+        if not len(runs):
+            return rewards_E, np.zeros(0, dtype=bool)
         kinds_E = [kinds_of(s) for s in runs]
         offsets_E = np.array([self.offset(kinds) for kinds in kinds_E])
         self._note(kinds_E, rewards_E, offsets_E)
         even_E = rewards_E - (offsets_E - offsets_E.mean())
         if even_E.std() > CLOSER * rewards_E.std():
-            return rewards_E, 0
-        return even_E, int(np.count_nonzero(offsets_E))
+            return rewards_E, np.zeros(len(rewards_E), dtype=bool)
+        return even_E, offsets_E != 0
 
     def _note(
         self, kinds_E: Sequence[tuple[str, str]], rewards_E: NDArray[np.float64], offsets_E: NDArray[np.float64]

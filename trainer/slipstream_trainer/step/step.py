@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from slipstream.contract import ChoiceGaps
 from slipstream.settings import TrainerConfig
-from slipstream_trainer.algorithm.advantage import Advantages, assign
+from slipstream_trainer.algorithm.advantage import Advantages, assign, odd_scale
 from slipstream_trainer.algorithm.effects import without_effect
 from slipstream_trainer.algorithm.guards import Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
 from slipstream_trainer.algorithm.learning_rate import Reach, StepPace, evidence, steers
@@ -164,6 +164,7 @@ def train(
         figures["layers_recomputed"] = trainer.checkpointing.choose(plan)
         work = _steps(trainer, plan, pace, applied, result, samples)
         if not trainer.sft:  # what is imitated may have no log-probabilities of an engine
+            _blame_scale(result, odd_scale(samples, t.advantage))
             gap_T = (work.trainer_logprobs_T - work.behavior_logprobs_T).cpu().numpy()
             result.gaps = gaps_of(samples, plan.scored, gap_T)
             if (own := engine_gap(samples, plan.scored, gap_T)) is not None:
@@ -178,6 +179,17 @@ def train(
         "memory_mib": memory_mib(trainer.device),
     }
     return result
+
+
+def _blame_scale(result: Result, odd: tuple[bool, str] | None) -> None:
+    """Say where the rewards' scale is why a step was refused, or taught next to nothing."""
+    if odd is None:
+        return
+    large, why = odd
+    if large and result.reason:
+        result.reason = f"{result.reason}; {why}"
+    elif not large and result.outcome == "step":
+        result.figures["cause"] = why
 
 
 def _teach(trainer: CapturedGRPOTrainer, work: Work, samples: Sequence[Sample]) -> None:
