@@ -16,6 +16,7 @@ from typing import Final, Protocol
 import orjson
 
 from slipstream_proxy.dialects.sampling import sampling_of, untrainable_within
+from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.json_types import Json, JsonList, JsonObject, python_loads
 from slipstream_proxy.log.records import CallHead, Choice, Parsed
 from slipstream_proxy.usage import usage_of
@@ -42,7 +43,7 @@ class AsAsked(Exception):
 def list_of(value: Json) -> JsonList:
     """Raises ``AsAsked`` for what is no list."""
     if not isinstance(value, list):
-        raise AsAsked("unreadable request")
+        raise AsAsked(UntrainableReason.UNREADABLE_REQUEST.of())
     return value
 
 
@@ -474,7 +475,7 @@ def parsed(
     """``read(reply, stream=…)`` reads the reply, ``texts(body)`` says the request's messages and tools."""
     body = loads(request)
     if not isinstance(body, dict):
-        return unreadable("unreadable request")
+        return unreadable(UntrainableReason.UNREADABLE_REQUEST.of())
     found: Read = [], [], None
     bad = None
     if reply:
@@ -501,11 +502,11 @@ def _with_ids(found: Read) -> tuple[Read, str | None]:
     try:
         for ids in (prompt, *(choice.completion_ids for choice in choices)):
             if bool in set(map(type, ids)) or min(array("i", ids), default=0) < 0:
-                why = "a token id that is none"
+                why = UntrainableReason.NO_TOKEN_ID.of()
         for choice in choices:
             array("f", choice.logprobs)
     except OverflowError:
-        why = "a token id that is none"
+        why = UntrainableReason.NO_TOKEN_ID.of()
     except (TypeError, ValueError):
         why = "no token ids"
     if why is None:
@@ -523,11 +524,11 @@ def number(value: Json) -> float:
 def why_not(head: CallHead, sampling: str | None, prompt: list[int], choices: list[Choice]) -> str | None:
     """The first reason why a call cannot be trained on; None: it can."""
     if head.external:
-        return "external upstream"
+        return UntrainableReason.EXTERNAL.of()
     if head.outcome == "aborted":
-        return "aborted"
+        return UntrainableReason.ABORTED.of()
     if head.outcome != "ok" or head.status != 200:
-        return "error"
+        return UntrainableReason.ERROR.of()
     if head.note:  # no setting mends what was not captured
         return head.note
     if sampling:
@@ -550,4 +551,5 @@ def unusable(logprobs: Iterable[float]) -> str | None:
         return None
     if any(lp <= -9999 for lp in found):
         return "logprob -9999"
-    return "logprob is no number" if any(lp != lp for lp in found) else "logprob above 0"  # noqa: PLR0124 - NaN
+    none = any(lp != lp for lp in found)  # noqa: PLR0124 - NaN
+    return UntrainableReason.LOGPROB_NO_NUMBER.of() if none else UntrainableReason.LOGPROB_ABOVE_0.of()

@@ -38,6 +38,7 @@ from slipstream_proxy.dialects.purpose import orders, quotes
 from slipstream_proxy.dialects.sampling import forces
 from slipstream_proxy.dialects.token_arrays import ASKED, FIELD, MEMBER, Sampled
 from slipstream_proxy.dialects.tool_calls import CallPlaces
+from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import CallHead, Choice, Parsed
 from slipstream_proxy.parse_weight import MOST_OF_REPLY, too_heavy
@@ -333,17 +334,19 @@ class Chat(OpenAI):
         logprobs = body.get("logprobs")
         if logprobs is None or logprobs is False:
             if body.get("top_logprobs") or body.get("logprob_token_ids"):
-                note = "logprobs refused"  # the engine answers 400 to these without logprobs, and so must we
+                note = (
+                    UntrainableReason.LOGPROBS_REFUSED.of()
+                )  # the engine answers 400 to these without logprobs, and so must we
             else:
                 logprobs_hidden = True
                 body["logprobs"] = True
         elif logprobs is not True:
-            note = "unreadable logprobs"
+            note = UntrainableReason.UNREADABLE_LOGPROBS.of()
         if body.get("include_reasoning") is False:
             if forces(body) in ("structured output", "forced tool") or _masked_calls(body):
-                note = "hidden reasoning under a grammar"  # showing it would move where the grammar begins
+                note = UntrainableReason.HIDDEN_REASONING_GRAMMAR.of()  # showing it would move where the grammar begins
             elif not (ids and logprobs_hidden):
-                note = "hidden reasoning with its tokens asked for"  # with no parser in the engine nothing is hidden
+                note = UntrainableReason.HIDDEN_REASONING_TOKENS.of()  # with no parser in the engine nothing is hidden
             else:
                 reasoning = True
                 body["include_reasoning"] = True

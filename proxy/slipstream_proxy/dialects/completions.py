@@ -21,6 +21,7 @@ from slipstream_proxy.dialects.base import (
 )
 from slipstream_proxy.dialects.chat import nulled
 from slipstream_proxy.dialects.token_arrays import ASKED, Sampled
+from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.json_types import JsonList, JsonObject
 from slipstream_proxy.log.records import CallHead, Choice, Parsed
 from slipstream_proxy.parse_weight import MOST_OF_REPLY, too_heavy
@@ -36,7 +37,7 @@ class Completions(OpenAI):
         hide, note = Hide(), None
         prompt = body.get("prompt")
         if isinstance(prompt, list) and len(prompt) != 1 and not all(isinstance(t, int) for t in prompt):
-            note = "several prompts in one call"
+            note = UntrainableReason.SEVERAL_PROMPTS.of()
         if packed:
             body[ASKED] = 1
             return Injected(body, PACKED, note)
@@ -44,7 +45,7 @@ class Completions(OpenAI):
         note = unreadable or note
         if body.get("logprobs") is None:
             if body.get("logprob_token_ids"):
-                note = "logprobs refused"
+                note = UntrainableReason.LOGPROBS_REFUSED.of()
             else:
                 hide.logprobs = True
                 body["logprobs"] = 0

@@ -27,6 +27,7 @@ from slipstream_proxy.dialects.base import (
 from slipstream_proxy.dialects.chat import canonical
 from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items, spoken, thought
 from slipstream_proxy.dialects.tool_calls import CallLine, StreamedCall, arguments_of, call_id, object_of
+from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
 from slipstream_proxy.usage import count_of
@@ -91,13 +92,13 @@ class MessagesTranslator(ChatEvents):
         system = [m for m in chat["messages"] if m["role"] == "system"]
         if len(system) > 1 or (system and chat["messages"][0] is not system[0]):
             if merges is None:
-                raise AsAsked("role system among the messages: the engine does not say where it puts them")
+                raise AsAsked(UntrainableReason.SYSTEM_PLACE.of())
             if merges:
                 others = [m for m in chat["messages"] if m["role"] != "system"]
                 chat["messages"] = [{"role": "system", "content": "".join(m["content"] for m in system)}, *others]
         if self.quiet:
             if quiet is None:
-                raise AsAsked("thinking disabled: the engine does not say what that means")
+                raise AsAsked(UntrainableReason.THINKING_DISABLED.of())
             chat["reasoning_effort"] = quiet
 
     def whole(self, reply: bytes) -> bytes:
@@ -271,10 +272,10 @@ def to_chat(body: JsonObject) -> JsonObject:
     """The chat request. Raises ``AsAsked``."""
     for name in _ENGINES:
         if body.get(name) is not None:
-            raise AsAsked(f"{name} was asked")
+            raise AsAsked(UntrainableReason.ASKED.of(name))
     limit = body.get("max_tokens")
     if not isinstance(body.get("model"), str) or isinstance(limit, bool) or not isinstance(limit, int):
-        raise AsAsked("unreadable request")
+        raise AsAsked(UntrainableReason.UNREADABLE_REQUEST.of())
     chat: JsonObject = {"model": body["model"], "messages": _messages(body)}
     chat |= {"max_tokens": limit, "max_completion_tokens": limit}
     for theirs, ours in _COPIED:
@@ -294,18 +295,18 @@ def _thinking(body: JsonObject, chat: JsonObject) -> None:
         if kind == "enabled":
             budget = thinking.get("budget_tokens")
             if isinstance(budget, bool) or not isinstance(budget, int) or not 1024 <= budget < chat["max_tokens"]:
-                raise AsAsked("unreadable request")
+                raise AsAsked(UntrainableReason.UNREADABLE_REQUEST.of())
             chat["thinking_token_budget"] = budget
         elif kind not in ("adaptive", "disabled"):  # what disabled means, the engine's template says
-            raise AsAsked(f"thinking of the type {shown(kind)}")
+            raise AsAsked(UntrainableReason.THINKING_TYPE.of(shown(kind)))
     config = body.get("output_config")
     if config is None:
         return
     if not isinstance(config, dict) or config.get("format") is not None:
-        raise AsAsked("structured output: output_config.format")
+        raise AsAsked(UntrainableReason.STRUCTURED_FIELD.of("output_config.format"))
     if (effort := config.get("effort")) is not None:
         if effort not in _EFFORTS:
-            raise AsAsked("unreadable request")
+            raise AsAsked(UntrainableReason.UNREADABLE_REQUEST.of())
         chat["reasoning_effort"] = effort
 
 
@@ -314,22 +315,22 @@ def _tools(body: JsonObject, chat: JsonObject) -> None:
     chat["tool_choice"] = None
     if choice is not None:
         if not isinstance(choice, dict) or choice.get("type") not in ("auto", "none"):
-            raise AsAsked("forced tool: tool_choice")
+            raise AsAsked(UntrainableReason.FORCED_TOOL_FIELD.of("tool_choice"))
         chat["tool_choice"] = choice["type"]
         chat["parallel_tool_calls"] = not choice.get("disable_parallel_tool_use")
     if tools is None:
         return
     if not isinstance(tools, list) or not tools:
-        raise AsAsked("an empty list of tools")
+        raise AsAsked(UntrainableReason.EMPTY_TOOLS.of())
     chat["tool_choice"] = chat["tool_choice"] or "auto"
     chat["tools"] = [_tool(tool) for tool in tools]
 
 
 def _tool(tool: Json) -> JsonObject:
     if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
-        raise AsAsked("unreadable request")
+        raise AsAsked(UntrainableReason.UNREADABLE_REQUEST.of())
     if not isinstance(tool.get("input_schema"), dict):
-        raise AsAsked(f"a hosted tool: {shown(tool.get('type'))}")
+        raise AsAsked(UntrainableReason.HOSTED_TOOL.of(shown(tool.get("type"))))
     schema = tool["input_schema"]
     function = {
         "name": tool["name"],
@@ -346,7 +347,7 @@ def _tool(tool: Json) -> JsonObject:
 def _messages(body: JsonObject) -> list[JsonObject]:
     messages = body.get("messages")
     if not isinstance(messages, list):
-        raise AsAsked("unreadable request")
+        raise AsAsked(UntrainableReason.UNREADABLE_REQUEST.of())
     made: list[JsonObject] = []
     if system := _system(body.get("system")):
         made.append({"role": "system", "content": system})
@@ -358,7 +359,7 @@ def _messages(body: JsonObject) -> list[JsonObject]:
         elif role in ("user", "assistant"):
             _message(role, message.get("content"), made)
         else:
-            raise AsAsked(f"a message of the role {shown(role)}")
+            raise AsAsked(UntrainableReason.ROLE.of(shown(role)))
     return made
 
 
@@ -374,7 +375,7 @@ def _system(system: Json) -> str:
         return system or ""
     blocks = [_checked(block) for block in list_of(system)]
     if any(b["type"] != "text" for b in blocks):
-        raise AsAsked("role system with more than text")
+        raise AsAsked(UntrainableReason.SYSTEM_PARTS.of())
     return "".join(b["text"] for b in blocks if not b["text"].startswith(_BILLING))
 
 
@@ -398,7 +399,7 @@ def _message(role: str, content: Json, made: list[JsonObject]) -> None:
             calls.append({"id": block["id"] or "", "type": "function", "function": function})
         elif kind == "tool_result":
             if role != "user":
-                raise AsAsked("a tool's result that the assistant says")
+                raise AsAsked(UntrainableReason.ASSISTANT_RESULT.of())
             made.append(
                 {"role": "tool", "tool_call_id": block["tool_use_id"], "content": _result(block.get("content"))}
             )
@@ -417,21 +418,21 @@ def _result(content: Json) -> str:
         return content or ""
     blocks = [_checked(block) for block in content]
     if any(b["type"] != "text" for b in blocks):
-        raise AsAsked("a tool's result with more than text: tool_result.content")
+        raise AsAsked(UntrainableReason.RESULT_PARTS.of("tool_result.content"))
     return "\n".join(b["text"] for b in blocks)
 
 
 def _checked(block: Json) -> JsonObject:
     """A block with just what is known of its type."""
     if not isinstance(block, dict) or (shape := _SHAPES.get(str(block.get("type")))) is None:
-        raise AsAsked(f"images or other blocks: {shown(block.get('type') if isinstance(block, dict) else None)}")
+        raise AsAsked(UntrainableReason.OTHER_BLOCKS.of(shown(block.get("type") if isinstance(block, dict) else None)))
     for name, types in shape.items():
         if not isinstance(block.get(name), types) and not (name in _MAY_LACK and name not in block):
-            raise AsAsked("unreadable request")
+            raise AsAsked(UntrainableReason.UNREADABLE_REQUEST.of())
     if any(name in _FIELDS and name not in shape and block[name] is not None for name in block):
-        raise AsAsked("a block with fields of another")
+        raise AsAsked(UntrainableReason.BLOCK_FIELDS.of())
     if block["type"] == "tool_use" and not block["id"]:
-        raise AsAsked("unreadable request")
+        raise AsAsked(UntrainableReason.UNREADABLE_REQUEST.of())
     return block
 
 

@@ -33,6 +33,7 @@ from slipstream_proxy.dialects.purpose import orders, quotes
 from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items, spoken, thought
 from slipstream_proxy.dialects.token_arrays import prompt_length
 from slipstream_proxy.dialects.tool_calls import CallLine, StreamedCall, arguments_of, call_id
+from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
 from slipstream_proxy.usage import count_of, usage_in
@@ -60,16 +61,16 @@ _COPIED = (
     "session_id",
 )
 _UNLESS: dict[str, tuple[Json, str]] = {
-    "background": (False, "in the background"),
-    "store": (False, "stored response"),
-    "previous_response_id": (None, "after an earlier response"),
-    "previous_input_messages": (None, "after an earlier response"),
-    "top_logprobs": (0, "more was asked in the reply"),
-    "enable_response_messages": (False, "more was asked in the reply"),
-    "include_reasoning": (True, "hidden reasoning"),
-    "prompt": (None, "a stored prompt"),
-    "truncation": ("disabled", "truncation"),
-    "structured_outputs": (None, "structured output: structured_outputs"),
+    "background": (False, UntrainableReason.BACKGROUND.of()),
+    "store": (False, UntrainableReason.STORED.of()),
+    "previous_response_id": (None, UntrainableReason.EARLIER_RESPONSE.of()),
+    "previous_input_messages": (None, UntrainableReason.EARLIER_RESPONSE.of()),
+    "top_logprobs": (0, UntrainableReason.INCLUDED.of()),
+    "enable_response_messages": (False, UntrainableReason.INCLUDED.of()),
+    "include_reasoning": (True, UntrainableReason.HIDDEN_REASONING.of()),
+    "prompt": (None, UntrainableReason.STORED_PROMPT.of()),
+    "truncation": ("disabled", UntrainableReason.TRUNCATION.of()),
+    "structured_outputs": (None, UntrainableReason.STRUCTURED_FIELD.of("structured_outputs")),
 }
 """Fields that only these values may have, else the call goes as it was asked, for this reason."""
 
@@ -100,10 +101,10 @@ def to_chat(body: JsonObject) -> JsonObject:
         if body.get(name) is not None and body[name] != value:
             raise AsAsked(reason)
     if any(x not in _INCLUDED for x in list_of(body.get("include") or [])):
-        raise AsAsked("more was asked in the reply")
+        raise AsAsked(UntrainableReason.INCLUDED.of())
     for name in _ENGINES:
         if body.get(name) is not None:
-            raise AsAsked(f"{name} was asked")
+            raise AsAsked(UntrainableReason.ASKED.of(name))
     chat: JsonObject = {"messages": _messages(body)}
     if "model" in body:
         chat["model"] = body["model"]
@@ -126,7 +127,7 @@ def to_chat(body: JsonObject) -> JsonObject:
 def tool_choice(body: JsonObject) -> str:
     choice = body.get("tool_choice", "auto")
     if choice not in ("auto", "none"):
-        raise AsAsked("forced tool: tool_choice")
+        raise AsAsked(UntrainableReason.FORCED_TOOL_FIELD.of("tool_choice"))
     return "none" if not body.get("tools") else str(choice)
 
 
@@ -140,7 +141,7 @@ def text_config(body: JsonObject) -> JsonObject | None:
         or text.get("format") not in (None, {"type": "text"})
         or not set(text) <= {"format", "verbosity"}
     ):
-        raise AsAsked("structured output: text.format")
+        raise AsAsked(UntrainableReason.STRUCTURED_FIELD.of("text.format"))
     return {"format": text.get("format"), "verbosity": text.get("verbosity")}
 
 
@@ -150,7 +151,7 @@ def reasoning_config(body: JsonObject) -> JsonObject | None:
         return None
     names = ("context", "effort", "generate_summary", "mode", "summary")
     if not isinstance(asked, dict) or not set(asked) <= set(names):
-        raise AsAsked("unreadable request")
+        raise AsAsked(UntrainableReason.UNREADABLE_REQUEST.of())
     return {name: asked.get(name) for name in names}
 
 
@@ -198,27 +199,27 @@ def _tools(body: JsonObject) -> list[JsonObject]:
             made.append(_function(tool, _FUNCTION, tool.get("name")))
         elif kind == "namespace":
             if set(tool) != set(_NAMESPACE) or not all(isinstance(tool[n], str) for n in ("name", "description")):
-                raise AsAsked("a tool with fields of its own: namespace")
+                raise AsAsked(UntrainableReason.TOOL_FIELDS.of("namespace"))
             for inner in list_of(tool["tools"]):
                 if not isinstance(inner, dict) or inner.get("type") != "function":
-                    raise AsAsked("a tool in a namespace that is no function")
+                    raise AsAsked(UntrainableReason.NAMESPACE_TOOL.of())
                 made.append(_function(inner, _NAMESPACED, flat_name(tool["name"], inner.get("name"))))
         elif kind == "custom":
             if tool.get("format") not in (None, {"type": "text"}):
-                raise AsAsked(f"a custom tool with a grammar: {shown(tool.get('name'))}")
+                raise AsAsked(UntrainableReason.GRAMMAR_TOOL.of(shown(tool.get("name"))))
             made.append(_function({**tool, "parameters": _INPUT}, (*_CUSTOM, "parameters"), tool.get("name")))
         elif kind not in _HOSTED or any(isinstance(tool.get(n), dict | list) for n in _HOSTED[kind]):
-            raise AsAsked(f"a hosted tool: {shown(kind)}")
+            raise AsAsked(UntrainableReason.HOSTED_TOOL.of(shown(kind)))
     if not made:
-        raise AsAsked("no tool that the model can call")
+        raise AsAsked(UntrainableReason.NO_TOOL.of())
     return made
 
 
 def _function(tool: JsonObject, fields: tuple[str, ...], name: Json) -> JsonObject:
     if not isinstance(tool.get("name"), str) or not isinstance(tool.get("parameters"), dict | None):
-        raise AsAsked("unreadable request")
+        raise AsAsked(UntrainableReason.UNREADABLE_REQUEST.of())
     if not set(tool) <= set(fields) or tool.get("allowed_callers") is not None:
-        raise AsAsked(f"a tool with fields of its own: {shown(name)}")
+        raise AsAsked(UntrainableReason.TOOL_FIELDS.of(shown(name)))
     asked = {n: tool.get(n) for n in ("description", "parameters", "strict", "defer_loading")}
     return {"type": "function", "function": {"name": name, **asked}}
 
@@ -238,7 +239,7 @@ def _messages(body: JsonObject) -> list[JsonObject]:
     made: list[JsonObject] = []
     instructions, asked = body.get("instructions"), body.get("input")
     if instructions is not None and not isinstance(instructions, str):
-        raise AsAsked("unreadable request")
+        raise AsAsked(UntrainableReason.UNREADABLE_REQUEST.of())
     if instructions:
         made.append({"role": "system", "content": instructions})
     if isinstance(asked, str):
@@ -246,7 +247,7 @@ def _messages(body: JsonObject) -> list[JsonObject]:
     given: list[JsonObject] = []  # items join each other, and not the instructions
     for item in list_of(asked):
         if not isinstance(item, dict) or item.get("status") not in (None, "completed"):
-            raise AsAsked("a reply to go on with")
+            raise AsAsked(UntrainableReason.UNFINISHED.of())
         _item(item, given)
     return made + given
 
@@ -260,17 +261,17 @@ def _item(item: JsonObject, made: list[JsonObject]) -> None:
         elif role in ("user", "system", "developer"):
             made.append({"role": role, "content": _content(item.get("content"))})
         else:
-            raise AsAsked(f"a message of the role {shown(role)}")
+            raise AsAsked(UntrainableReason.ROLE.of(shown(role)))
     elif kind in ("function_call", "custom_tool_call"):
         _call(item, made)
     elif kind in ("function_call_output", "custom_tool_call_output"):
         if not isinstance(item.get("call_id"), str):
-            raise AsAsked("unreadable request")
+            raise AsAsked(UntrainableReason.UNREADABLE_REQUEST.of())
         made.append({"role": "tool", "content": _content(item.get("output")), "tool_call_id": item["call_id"]})
     elif kind == "reasoning":
         _join(made, "reasoning", _thought(item))
     else:
-        raise AsAsked(f"an item of the type {shown(kind)}")
+        raise AsAsked(UntrainableReason.ITEM_TYPE.of(shown(kind)))
 
 
 def _join(made: list[JsonObject], name: str, text: str) -> None:
@@ -285,7 +286,7 @@ def _call(item: JsonObject, made: list[JsonObject]) -> None:
     custom = item["type"] == "custom_tool_call"
     said, namespace = item.get("input" if custom else "arguments"), item.get("namespace")
     if not all(isinstance(text, str) for text in (item.get("call_id"), item.get("name"), said)):
-        raise AsAsked("unreadable request")
+        raise AsAsked(UntrainableReason.UNREADABLE_REQUEST.of())
     name = flat_name(namespace, item["name"]) if namespace and not custom else item["name"]
     arguments = json.dumps({"input": said or ""}, ensure_ascii=False) if custom else said
     call = {"id": item["call_id"], "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -305,7 +306,7 @@ def _said(content: Json) -> str:
         or parts[0].get("type") != "output_text"
         or not isinstance(parts[0].get("text"), str)
     ):
-        raise AsAsked("a message with more than text")
+        raise AsAsked(UntrainableReason.MESSAGE_PARTS.of())
     return str(parts[0]["text"])
 
 
@@ -317,17 +318,17 @@ def _content(content: Json) -> str | list[JsonObject]:
         isinstance(p, dict) and p.get("type") == "input_text" and isinstance(p.get("text"), str) for p in parts
     ):
         kinds = [p.get("type") if isinstance(p, dict) else None for p in parts]
-        raise AsAsked(f"images or other parts: {shown(next((k for k in kinds if k != 'input_text'), None))}")
+        raise AsAsked(UntrainableReason.OTHER_PARTS.of(shown(next((k for k in kinds if k != "input_text"), None))))
     return [{"type": "text", "text": p["text"]} for p in parts]
 
 
 def _thought(item: JsonObject) -> str:
     content, summary = item.get("content"), item.get("summary")
     if item.get("encrypted_content") or not isinstance(summary, list) or not isinstance(content, list | None):
-        raise AsAsked("encrypted reasoning")
+        raise AsAsked(UntrainableReason.ENCRYPTED.of())
     first = (content or summary or [{"text": ""}])[0]
     if not isinstance(first, dict) or not isinstance(first.get("text"), str):
-        raise AsAsked("unreadable request")
+        raise AsAsked(UntrainableReason.UNREADABLE_REQUEST.of())
     return str(first["text"])
 
 

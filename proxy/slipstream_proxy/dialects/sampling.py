@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from math import isfinite
 
 from slipstream.engines.engine import NEUTRAL
+from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.json_types import Json, JsonObject
 
 _KEPT = (
@@ -50,8 +51,8 @@ _FORCING = frozenset(
 """All members that ``forces`` reads. Few requests have one, so that one look at the body's own members is enough."""
 _CONSTRAINING = _FORCING.union(NEUTRAL, ("min_tokens", "ignore_eos", "prompt_embeds")) - {"temperature"}
 """All members that ``untrainable`` reads, but messages and temperature."""
-BUDGET = "thinking budget"
-UNKNOWN_SAMPLING = "the engine's own sampling"
+BUDGET = UntrainableReason.THINKING_BUDGET.of()
+UNKNOWN_SAMPLING = UntrainableReason.ENGINE_SAMPLING.of()
 """Why a call cannot be trained on that leaves to the engine what the engine does not tell."""
 RAW_LOGPROBS = "log-probabilities before temperature"
 """Why a call at a temperature, or with a filter, cannot be trained on whose log-probabilities are without it."""
@@ -86,33 +87,33 @@ def forces(body: JsonObject) -> str | None:
         return None
     kind = body.get("response_format")
     if isinstance(kind, dict) and kind.get("type") not in (None, "text"):
-        return "structured output"
+        return UntrainableReason.STRUCTURED.of()
     text = body.get("text")
     if (
         isinstance(text, dict)
         and isinstance(text.get("format"), dict)
         and text["format"].get("type") not in (None, "text")
     ):
-        return "structured output"
+        return UntrainableReason.STRUCTURED.of()
     if any(body.get(name) is not None for name in _STRUCTURED):
-        return "structured output"
+        return UntrainableReason.STRUCTURED.of()
     choice = body.get("tool_choice")
     if choice in ("required", "any") or (isinstance(choice, dict) and choice.get("type") not in ("auto", "none")):
-        return "forced tool"
+        return UntrainableReason.FORCED_TOOL.of()
     if body.get("use_beam_search"):
-        return "beam search"
+        return UntrainableReason.BEAM_SEARCH.of()
     if body.get("logit_bias"):
-        return "logit_bias"
+        return UntrainableReason.LOGIT_BIAS.of()
     if body.get("allowed_token_ids") or body.get("bad_words"):
-        return "restricted tokens"
+        return UntrainableReason.RESTRICTED.of()
     if body.get("thinking_token_budget") is not None:
         return BUDGET
     if body.get("watermarking"):
-        return "watermark"
+        return UntrainableReason.WATERMARK.of()
     if body.get("vllm_xargs"):
-        return "engine options"
+        return UntrainableReason.ENGINE_OPTIONS.of()
     if body.get("echo"):
-        return "echo"
+        return UntrainableReason.ECHO.of()
     return None
 
 
@@ -130,7 +131,7 @@ def untrainable(body: JsonObject, *, trust: bool) -> str | None:
     """The first reason why sampling was not the policy's own. ``trust`` overrides all but media, beams and echo."""
     usual = _CONSTRAINING.isdisjoint(body)
     if has_media(body.get("messages")) or not (usual or body.get("prompt_embeds") is None):
-        return "images or other media"
+        return UntrainableReason.MEDIA.of()
     temperature = body.get("temperature")
     if usual and (temperature is None or temperature == 1.0):
         return None
@@ -142,20 +143,20 @@ def untrainable(body: JsonObject, *, trust: bool) -> str | None:
     found = sampling_of(body)
     try:
         if not float(found["temperature"]) > 0:
-            return "temperature 0"
+            return UntrainableReason.TEMPERATURE_0.of()
         if not all(isfinite(float(found[name])) for name in FILTERS):
-            return "unreadable sampling parameters"
+            return UntrainableReason.UNREADABLE_SAMPLING.of()
         if any(
             float(found[name]) != NEUTRAL[name]
             for name in ("presence_penalty", "frequency_penalty", "repetition_penalty")
         ):
-            return "penalties"
+            return UntrainableReason.PENALTIES.of()
         if float(body.get("min_tokens") or 0) > 0:
-            return "min_tokens"
+            return UntrainableReason.MIN_TOKENS.of()
         if body.get("ignore_eos"):
-            return "ignore_eos"
+            return UntrainableReason.IGNORE_EOS.of()
     except (TypeError, ValueError):
-        return "unreadable sampling parameters"
+        return UntrainableReason.UNREADABLE_SAMPLING.of()
     return None
 
 

@@ -1,29 +1,43 @@
 from __future__ import annotations
 
-import inspect
-import re
-
 import pytest
 
-from slipstream_proxy.control.status.funnel import TRUST, UNTRAINABLE, fix_untrainable
-from slipstream_proxy.data.call.steps import capture, translation
-from slipstream_proxy.dialects import base, chat, completions, messages, responses, sampling
+from slipstream_proxy.control.status.funnel import fix_untrainable
+from slipstream_proxy.dialects import messages, responses, sampling
 from slipstream_proxy.dialects.base import AsAsked
+from slipstream_proxy.dialects.untrainable import ROUTE, TRUST, UntrainableReason, find_reason
 from slipstream_proxy.store.conversation.call_rows import left_out_reason
 
-REASONS = "".join(inspect.getsource(m) for m in (sampling, base))
-NOTES = "".join(inspect.getsource(m) for m in (messages, responses, translation, chat, completions, capture, base))
+ROUTED = [reason for reason in UntrainableReason if reason.fix.startswith(ROUTE)]
 
 
-def test_every_reason_that_the_code_gives_has_a_fix_of_its_own():
-    given = set(re.findall(r'return "([a-z][a-z_ 0-9-]+)"', REASONS)) - {"text"}
-    assert {"temperature 0", "forced tool", "penalties"} <= given
-    noted = set(re.findall(r'(?:AsAsked\(f?|ask_as_it_came\(call\.asked, |note = )"([^"{]+)', NOTES))
-    noted |= {reason for _, reason in responses._UNLESS.values()} | {"vllm_xargs was asked"}
-    assert {"a hosted tool: ", "stored response", "engine.own_responses"} <= noted
-    assert not {r for r in given | noted if fix_untrainable(r).startswith("docs/capture.md")}
-    for reason in noted:  # such calls have no tokens, which no setting gives them
-        assert TRUST not in fix_untrainable(reason), reason
+@pytest.mark.parametrize("reason", UntrainableReason)
+@pytest.mark.parametrize("detail", ["title", "web_search", "a: b (c)", "", "[x]\n{}"])
+def test_what_is_stored_of_a_reason_is_read_again_with_its_fix(reason, detail):
+    text = reason.of(detail)
+    found = find_reason(text)
+    assert found is not None and found.reason.of(found.detail) == text
+    assert found.fix and found.fix == reason.fix.replace("{}", detail)
+
+
+def test_texts_of_an_older_store_are_known():
+    for text, reason in (
+        ("temperature 0.0", UntrainableReason.TEMPERATURE_0),
+        ("the engine refused it as a chat completion", UntrainableReason.ENGINE_REFUSED),
+        ("a hosted tool: web_search_20250305", UntrainableReason.HOSTED_TOOL),
+        ("vllm_xargs was asked", UntrainableReason.ASKED),
+        ("a title call", UntrainableReason.KIND),
+        ("structured output: text.format", UntrainableReason.STRUCTURED_FIELD),
+        ("structured output", UntrainableReason.STRUCTURED),
+        ("top_k", UntrainableReason.TOP_K),
+    ):
+        assert find_reason(text).reason is reason
+    assert find_reason("something new") is None
+
+
+def test_trust_is_no_fix_of_a_call_without_tokens():
+    assert len(ROUTED) > 20
+    assert not [reason for reason in ROUTED if TRUST in reason.fix]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +61,7 @@ def test_every_reason_that_the_code_gives_has_a_fix_of_its_own():
 )
 def test_a_fix_mends_its_reason_and_trust_is_named_only_where_it_does(body, mended):
     reason = sampling.untrainable_within(body, [3], trust=False)
-    assert reason in UNTRAINABLE
+    assert find_reason(reason) is not None
     assert sampling.untrainable_within({**body, **mended}, [3], trust=False) is None
     trusted = sampling.untrainable_within(body, [3], trust=True) is None
     # trust takes greedy calls as well, and they have nothing to compare
@@ -103,7 +117,7 @@ def test_a_fix_of_responses_mends_its_reason(body, mended):
 
 
 def test_a_reason_with_a_number_is_known_by_its_beginning():
-    assert fix_untrainable("temperature 0.0") == UNTRAINABLE["temperature 0"]
+    assert fix_untrainable("temperature 0.0") == UntrainableReason.TEMPERATURE_0.fix
     assert "docs/capture.md" in fix_untrainable("something new")
 
 

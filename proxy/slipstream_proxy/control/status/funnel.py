@@ -28,7 +28,7 @@ from slipstream.shared.processes.remedies import remedy
 from slipstream_proxy.control.engines.pool import AdapterOutage
 from slipstream_proxy.control.observe.boards import ScheduleState
 from slipstream_proxy.data.observe.losses import Losses
-from slipstream_proxy.dialects.sampling import UNKNOWN_SAMPLING
+from slipstream_proxy.dialects.untrainable import TRUST, UntrainableReason, find_reason
 from slipstream_proxy.store.read.status import RATE_SECONDS, FunnelCounts, RecentCalls, plural, span
 from slipstream_proxy.store.values import SAME
 from slipstream_proxy.store.write.batches import LEAST_RUNS, MUCH_LONGER
@@ -37,90 +37,10 @@ if TYPE_CHECKING:
     from slipstream_proxy.store.read.status import AdapterReward
 
 BLOCKS, SLOWS, REMARK = Severity
-TRUST = 'or set models."<name>".sampling = "trust" to train on such calls all the same'
-EXPLORE = 'set models."<name>".explore = "temperature" for a share of the runs'
-OVERRIDE = 'set models."<name>".{0} = {1}, which replaces what the client asks'
-FORCED = (
-    "let the model choose: the grammar or the choice is the engine's, not the policy's (docs, Your framework); " + TRUST
-)
-ROUTE = "the engine's own route answered, which gives no token ids: "
-UNTRAINABLE = (
-    {
-        "temperature 0": "greedy runs have nothing to compare: ask 1.0 in training, or "
-        + OVERRIDE.format("temperature", "1.0")
-        + f", or {EXPLORE}",
-        "penalties": "do not send presence_, frequency_ or repetition_penalty in training, or set them in "
-        f'models."<name>" to 0, 0 and 1, which replaces what the client asks, {TRUST}',
-        "forced tool: tool_choice": ROUTE + 'send tool_choice "auto"',
-        "structured output: ": ROUTE + "ask for the format in the prompt, and leave the field out",
-        "structured output": FORCED,
-        "forced tool": f'send tool_choice "auto" in place of "required", {TRUST}',
-        "restricted tokens": FORCED,
-        "watermark": f"do not send watermarking in training, {TRUST}",
-        "engine options": f"do not send vllm_xargs in training, {TRUST}",
-        "thinking budget": "the reply spent its thinking budget, and the engine then forced the end of the thought: "
-        f"ask for a larger one, {TRUST}",
-        "beam search": "do not use beam search in training",
-        "echo": "do not send echo in training",
-        "images or other media": "text alone can be trained on today",
-        "logprobs do not match": "`slipstream doctor` checks what the engine returns",
-        "logprob is no number": "`slipstream doctor` checks what the engine returns",
-        "logprob above 0": "`slipstream doctor` checks what the engine returns",
-        "a token id": "the engine serves another model than engine.model: `slipstream doctor` checks it",
-        "aborted": "the client closed the connection before the reply ended: nothing, if somebody stopped the agent; "
-        "where its own timeout ended the calls, raise that",
-        "error": "the engine answered with an error: see the call's error, and the engine's log",
-        "superseded": "the client sent the call again: raise its timeout, so that it retries less",
-        "external upstream": "it went to another API, which returns no tokens: `slipstream distill` trains "
-        "your model on such runs; or map the model name to the trained model",
-        "too large": "lower max_tokens or n, or ask for no top_logprobs: the call's error says where its record lies",
-        "too heavy": "send fewer messages and tools in one request",
-        "redacted": "proxy.redact changed its text, so its tokens no longer match",
-        "redaction failed": "proxy.redact raised an error: see the proxy's log",
-        "several prompts in one call": "send one prompt in each call",
-        "no messages": "send messages",
-        "no prompt": "send a prompt as text or as token ids",
-        "unreadable": "the engine or the proxy could not read it: see the call's error",
-        "images or other": ROUTE + "text alone can be trained on today; the reason names the part's type",
-        "a hosted tool": ROUTE + "switch the tool of this type off in the agent",
-        "a custom tool with a grammar": ROUTE + "give the tool of this name the format text, or make it a function",
-        "a tool with fields of its own": ROUTE + "send the tool of this name with the fields of a function only",
-        "a tool in a namespace": ROUTE + "put functions only into a namespace",
-        "no tool that the model can call": ROUTE + "leave tools out, or send a function among them",
-        "an empty list of tools": ROUTE + "leave tools out",
-        "a tool's result": ROUTE + "send the result as text, from the role user",
-        "a message of the role": ROUTE + "send it from the role user, assistant or system",
-        "role system with more than text": ROUTE + "send system messages as text",
-        "thinking of the type": ROUTE + "send thinking of the type adaptive, enabled or disabled, or leave it out",
-        "an item of the type": ROUTE + "send messages, function calls, their outputs and reasoning only",
-        "a message with more than text": ROUTE + "send one text in each message of the assistant",
-        "a block with fields of another": ROUTE + "send each block with the fields of its type only",
-        "a reply to go on with": ROUTE + "send items of the status completed only",
-        "encrypted reasoning": ROUTE + "send reasoning as text; an engine of vLLM's refuses it, too",
-        "stored response": ROUTE + "send store: false",
-        "in the background": ROUTE + "leave background out",
-        "after an earlier response": ROUTE + "send the whole conversation in input, without previous_response_id",
-        "more was asked in the reply": ROUTE + "leave include and top_logprobs out",
-        "a stored prompt": ROUTE + "send the prompt's text",
-        "truncation": ROUTE + "leave truncation out",
-        "hidden reasoning": "leave include_reasoning out",
-        "engine.own_responses": "set engine.own_responses = false, or let the agent use chat completions",
-        "the length of the engine's context": "send max_output_tokens, or see why the engine's /v1/models is silent",
-        "the engine refused it": ROUTE + "its log says what it does not take of the chat request",
-        "logprobs refused": "send logprobs: true with top_logprobs, or leave both out",
-    }
-    | dict.fromkeys(
-        ("top_p", "top_k", "min_p"), "nothing to do: an earlier release recorded them, and calls of now are trained on"
-    )
-    | {name: f"do not send {name} in training, {TRUST}" for name in ("min_tokens", "ignore_eos", "logit_bias")}
-    | {reason: fix for engine in ENGINES.values() for reason, fix in engine.fixes.items()}
-)
-"""Reason, or the beginning of one → fix. ``trust`` is named where it mends it, and nowhere else."""
-
-
-_FIELDS = {
-    "temperature 0": ("temperature",),
-    "penalties": ("presence_penalty", "frequency_penalty", "repetition_penalty"),
+Reason = UntrainableReason
+_FIELDS: dict[str, tuple[str, ...]] = {
+    Reason.TEMPERATURE_0: ("temperature",),
+    Reason.PENALTIES: ("presence_penalty", "frequency_penalty", "repetition_penalty"),
 }
 """Reason → the fields that it is about."""
 _EXPLORED = {
@@ -129,8 +49,8 @@ _EXPLORED = {
 }
 SHAPED = frozenset(
     (
-        *(*_FIELDS, "min_tokens", "ignore_eos", "logit_bias", "structured output", "forced tool", "restricted tokens"),
-        *(UNKNOWN_SAMPLING, "engine options", "watermark", "thinking budget"),
+        *(*_FIELDS, Reason.MIN_TOKENS, Reason.IGNORE_EOS, Reason.LOGIT_BIAS, Reason.STRUCTURED, Reason.FORCED_TOOL),
+        *(Reason.RESTRICTED, Reason.ENGINE_SAMPLING, Reason.ENGINE_OPTIONS, Reason.WATERMARK, Reason.THINKING_BUDGET),
     )
 )
 """Reasons that lie in how the reply was sampled: its siblings are sampled otherwise."""
@@ -144,20 +64,13 @@ def in_the_file(model: str) -> str:
 
 def fix_untrainable(reason: str, own: Mapping[str, float] | None = None, model: str = "<name>") -> str:
     """What to change so that such calls train. ``own``: what the engine samples with where a call says nothing."""
-    if reason == UNKNOWN_SAMPLING or any(name in (own or ()) for name in _FIELDS.get(reason, ())):
+    if reason == Reason.ENGINE_SAMPLING or any(name in (own or ()) for name in _FIELDS.get(reason, ())):
         return f"{OWN.neutral_fix}; or {in_the_file(model)}, {TRUST}"
-    if reason in UNTRAINABLE:
-        return UNTRAINABLE[reason]
-    if reason.startswith("a ") and reason.endswith(" call"):
-        kind = reason[2:-5]
-        return (
-            f'take "{kind}" out of identity.untrained_kinds to train on such calls, or send x-slipstream-kind: main '
-            "with calls that are no such ones"
-        )
-    if reason.endswith(" was asked"):
-        return f"{ROUTE}leave {reason.removesuffix(' was asked')} out"
-    known = next((fix for start, fix in UNTRAINABLE.items() if reason.startswith(start)), None)
-    return known or "docs/capture.md lists the reasons"
+    of_an_engine = {text: fix for engine in ENGINES.values() for text, fix in engine.fixes.items()}
+    if reason in of_an_engine:
+        return of_an_engine[reason]
+    found = find_reason(reason)
+    return found.fix if found is not None else "docs/capture.md lists the reasons"
 
 
 LOST = {

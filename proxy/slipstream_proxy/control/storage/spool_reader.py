@@ -23,6 +23,7 @@ import orjson
 from slipstream.shared.files import sync
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.dialects.base import loads
+from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import CallHead, Kind, Mutation, Parsed, mark_of
 from slipstream_proxy.log.segments import Frame, list_segments, read_segment
@@ -261,7 +262,7 @@ def parse(read: Read, vocabulary: int | None = None) -> tuple[Item, bool]:
     try:
         parsed = BY_NAME[head.dialect].parse(frame.request, frame.reply, head)
         if parsed.untrainable is None and vocabulary is not None and not _within(parsed, vocabulary):
-            parsed.untrainable = "a token id above the vocabulary"
+            parsed.untrainable = UntrainableReason.TOKEN_ID_BEYOND.of()
         if not parsed.prompt_ids and frame.reply:
             head.extra["usage"] = usage_of(frame.reply)
         return RecordedCall(head, parsed, *_response_ids(frame, head)), True

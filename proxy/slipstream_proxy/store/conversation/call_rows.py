@@ -15,6 +15,7 @@ import numpy as np
 
 from slipstream.contract import WHOLE_CALLS, CallRecord, Form, SharedPrefix
 from slipstream.shared.prefixes import Anchored, anchor
+from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.store.conversation.fingerprint import NO_IDS, Cut, Known, Links, Prompt, TokenPrint, chain, digest
 from slipstream_proxy.store.conversation.kinds import MAIN
 from slipstream_proxy.store.conversation.tree import Answered, Asked, Stamp, issued_ids, returned_ids, words_of
@@ -262,7 +263,7 @@ def call_row(
 
 def left_out_reason(kind: str) -> str:
     """Why a call of a kind that is not trained on is not."""
-    return f"a {kind} call"
+    return UntrainableReason.KIND.of(kind)
 
 
 def kind_of(row: CallRow) -> str:

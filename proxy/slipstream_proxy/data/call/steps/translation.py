@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from slipstream.engines.engine import NO_IDS
 from slipstream_proxy.data.call.step import CallStep
 from slipstream_proxy.dialects.base import AsAsked, loads
+from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.parse_weight import MOST_OF_REPLY, too_heavy
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Translation(CallStep):
         if back is None:
             return True
         if call.asked.dialect.name == "responses" and self._own_responses:
-            call.route.ask_as_it_came(call.asked, "engine.own_responses")
+            call.route.ask_as_it_came(call.asked, UntrainableReason.OWN_RESPONSES.of())
             return True
         if (
             call.route.note == NO_IDS
@@ -48,7 +49,7 @@ class Translation(CallStep):
             if context is None:
                 return False
             if context <= 0:
-                call.route.ask_as_it_came(call.asked, "the length of the engine's context is not known")
+                call.route.ask_as_it_came(call.asked, UntrainableReason.CONTEXT_UNKNOWN.of())
                 return True
             back.context = context
         if back.template_needed:
@@ -82,7 +83,7 @@ class Translation(CallStep):
             return False
         if status >= 500 or status in _NOT_THE_REQUEST:
             return False
-        call.route.ask_as_it_came(call.asked, "the engine refused it as a chat completion", again=True)
+        call.route.ask_as_it_came(call.asked, UntrainableReason.ENGINE_REFUSED.of(), again=True)
         return True
 
 
