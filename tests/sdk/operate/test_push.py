@@ -210,13 +210,13 @@ def hub(server: Server) -> dict[str, bytes]:
     return stored
 
 
-def cli(server: Server, config: Config, to: str) -> subprocess.CompletedProcess[str]:
+def cli(server: Server, config: Config, to: str, **more: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own: the hub's client reads its environment at import."""
     argv = [
         sys.executable, "-m", "slipstream.cli", "adapters", "--url", server.url, "--set", f"adapters.dir={config.adapters_dir}", "--set", "engine.model=Qwen/Qwen3-4B",
         "push", "3", "--to", to,
     ]  # fmt: skip
-    env = {**os.environ, "HF_ENDPOINT": server.url, "HF_TOKEN": "hf_of_a_test", "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "NO_PROXY": "127.0.0.1"}  # fmt: skip
+    env = {**os.environ, "HF_ENDPOINT": server.url, "HF_TOKEN": "hf_of_a_test", "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "NO_PROXY": "127.0.0.1", **more}  # fmt: skip
     return subprocess.run(argv, check=False, env=env, capture_output=True, text=True, timeout=120)
 
 
@@ -242,3 +242,187 @@ def test_a_hub_that_refuses(server: Server, config: Config) -> None:
     assert done.returncode == 1
     assert "--to hf:me/agent: 403" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("to", "said"),
+    [
+        ("gcs://b/x", "gcs: is not known"), ("r2://b/x", "r2: is not known"), ("ftp://h/x", "ftp: is not known"),
+        ("file:///x", "file: is not known"), ("GDrive:x", "gdrive: is not known"), ("my:folder", "(./my:folder is one)"),
+        ("gs://", "write gs://bucket/prefix"), ("gs:b/x", "write gs://bucket/prefix"), ("az:///x", "write az://"),
+        ("hf:name", "write hf:owner/name"), ("fireworks:name", "write fireworks:account/name"),
+        ("fireworks://a/b", "write fireworks:account/name"), ("wandb:a/b", "write wandb:entity/project/name"),
+        ("together:", "write together:owner/name"), ("fireworks:a/b", "FIREWORKS_API_KEY is not set"),
+        ("together:a/b", "TOGETHER_API_KEY is not set"),
+    ],
+)  # fmt: skip
+def test_an_unknown_place_is_refused_before_anything_is_made(
+    server: Server, tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch, to: str, said: str
+) -> None:
+    for name in ("FIREWORKS_API_KEY", "TOGETHER_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with Client(server.url) as client, pytest.raises(ConfigError) as told:
+        push(client, config, "3", to)
+    assert said in str(told.value)
+    assert sorted(tmp_path.rglob("*")) == before and not server.seen
+
+
+def test_a_folder_whose_name_has_a_colon(server: Server, tmp_path: Path, config: Config) -> None:
+    knows(server, adapter())
+    with Client(server.url) as client:
+        assert Path(push(client, config, "3", f"{tmp_path}/my:folder")).is_dir()
+
+
+FILES = ["README.md", "adapter_model.safetensors", "adapter_config.json"]
+
+
+def fireworks(server: Server) -> dict[str, bytes]:
+    """Its gateway: a model is made, addresses are given, files come, and they are checked."""
+    stored: dict[str, bytes] = {}
+    models = "/v1/accounts/me/models"
+
+    def addresses(seen: Seen) -> Reply:
+        assert seen.headers["authorization"] == "Bearer key-of-a-test"
+        signed = {name: f"{server.url}/signed/{name}" for name in seen.json["filenameToSize"]}
+        return Reply({"filenameToSignedUrls": signed})
+
+    def put(seen: Seen) -> Reply:
+        assert "authorization" not in seen.headers and seen.headers["content-type"] == "application/octet-stream"
+        assert seen.headers["x-goog-content-length-range"] == f"{len(seen.body)},{len(seen.body)}"
+        stored[seen.path.removeprefix("/signed/")] = seen.body
+        return Reply(b"")
+
+    def valid(_: Seen) -> Reply:
+        return Reply({}) if len(stored) == len(FILES) else Reply({"message": "files are missing"}, 400)
+
+    server.on("POST", models, {"name": "accounts/me/models/agent"})
+    server.routes["POST", f"{models}/agent:getUploadEndpoint"] = addresses
+    server.routes["GET", f"{models}/agent:validateUpload"] = valid
+    server.routes |= {("PUT", f"/signed/{name}"): put for name in FILES}
+    return stored
+
+
+@pytest.mark.parametrize("base", [None, "accounts/fireworks/models/other"])
+def test_to_fireworks(server: Server, config: Config, monkeypatch: pytest.MonkeyPatch, base: str | None) -> None:
+    knows(server, adapter())
+    stored = fireworks(server)
+    told = {"r": 16, "target_modules": ["v_proj", "q_proj"]}
+    (config.adapters_dir / "inbox@3" / "adapter_config.json").write_text(json.dumps(told))
+    monkeypatch.setenv("FIREWORKS_API_KEY", "key-of-a-test")
+    monkeypatch.setenv("FIREWORKS_API_BASE", server.url)
+    to = "fireworks:me/agent" + (f"?base={base}" if base else "")
+    with Client(server.url) as client:
+        assert push(client, config, "3", to) == "accounts/me/models/agent"
+        (made,) = server.asked("POST", "/v1/accounts/me/models")
+        details = {
+            "baseModel": base or "accounts/fireworks/models/qwen3-4b",
+            "r": 16,
+            "targetModules": ["q_proj", "v_proj"],
+        }
+        assert made.json == {"modelId": "agent", "model": {"kind": "HF_PEFT_ADDON", "peftDetails": details}}
+        assert stored["adapter_model.safetensors"] == WEIGHTS and sorted(stored) == sorted(FILES)
+        server.on("POST", "/v1/accounts/me/models", {"message": "no such base model"}, 400)
+        with pytest.raises(SlipstreamError, match="400: .*no such base model"):
+            push(client, config, "3", to)
+        with pytest.raises(ConfigError, match="leave --merged out"):
+            push(client, config, "3", to, merged=True)
+
+
+def test_to_together(server: Server, config: Config) -> None:
+    """By way of the hub, which is where it takes adapters from."""
+    pytest.importorskip("huggingface_hub")
+    knows(server, adapter())
+    stored = hub(server)
+    server.on("POST", "/v1/models", {"data": {"job_id": "job-1", "model_name": "agent"}, "message": "Job created."})
+    keys = {"TOGETHER_API_KEY": "key-of-a-test", "TOGETHER_BASE_URL": f"{server.url}/v1"}
+    done = cli(server, config, "together:me/agent", **keys)
+    assert (done.returncode, done.stdout) == (0, "together:me/agent, job job-1\n"), done.stderr
+    assert stored["adapter_model.safetensors"] == WEIGHTS
+    (asked,) = server.asked("POST", "/v1/models")
+    assert asked.headers["authorization"] == "Bearer key-of-a-test"
+    assert asked.json == {
+        "model_name": "agent", "model_source": f"{server.url}/me/agent", "model_type": "adapter",
+        "base_model": "Qwen/Qwen3-4B", "hf_token": "hf_of_a_test",
+    }  # fmt: skip
+    server.on("POST", "/v1/models", {"message": "queued"})
+    done = cli(server, config, "together:me/agent", **keys)
+    assert done.returncode == 1 and "the service named no job" in done.stderr
+
+
+def test_to_weights_and_biases_by_its_command(
+    server: Server, tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knows(server, adapter())
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    monkeypatch.setenv("PATH", f"{tools}:/bin:/usr/bin")
+    with Client(server.url) as client:
+        with pytest.raises(StartError, match="the `wandb` command is not installed"):
+            push(client, config, "3", "wandb:me/agents/inbox")
+        command = tools / "wandb"
+        command.write_text(
+            f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n[ -e "$7/README.md" ] || exit 9\necho no; exit ${{CODE:-0}}\n'
+        )
+        command.chmod(0o755)
+        assert push(client, config, "3", "wandb:me/agents/inbox") == "wandb:me/agents/inbox"
+        assert (tmp_path / "asked").read_text().startswith("artifact put --type model --name me/agents/inbox /")
+        monkeypatch.setenv("CODE", "1")
+        with pytest.raises(SlipstreamError, match="ended with exit code 1: no"):
+            push(client, config, "3", "wandb:me/agents/inbox")
+
+
+@pytest.mark.parametrize(("to", "package"), [("gs://b/x", "gcsfs"), ("az://c/x", "adlfs"), ("abfs://c/x", "adlfs")])
+def test_a_cloud_without_its_package(
+    server: Server, config: Config, monkeypatch: pytest.MonkeyPatch, to: str, package: str
+) -> None:
+    knows(server, adapter())
+    monkeypatch.setitem(sys.modules, package, None)
+    with Client(server.url) as client, pytest.raises(StartError, match=f"pip install {package}"):
+        push(client, config, "3", to)
+
+
+def test_to_google_cloud_storage(server: Server, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gcsfs")
+    knows(server, adapter())
+    stored: dict[str, bytes] = {}
+
+    def upload(seen: Seen) -> Reply:
+        kind, told, data = seen.body.split(b"\r\n\r\n" if b"\r\n\r\n" in seen.body else b"\n\n", 2)
+        name = json.loads(told[: told.rindex(b"}") + 1])["name"]
+        stored[name] = data
+        return Reply({"name": name, "bucket": "bucket", "size": "1", "generation": "1", "md5Hash": "x"})
+
+    server.routes["POST", "/upload/storage/v1/b/bucket/o"] = upload
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    with Client(server.url) as client:
+        assert push(client, config, "3", "gs://bucket/agents/3/") == "gs://bucket/agents/3/"
+        assert [*stored] == [f"agents/3/{name}" for name in FILES]
+        assert WEIGHTS in stored["agents/3/adapter_model.safetensors"]
+        with pytest.raises(SlipstreamError, match="--to gs://other/x: "):
+            push(client, config, "3", "gs://other/x")
+
+
+def test_to_azure(server: Server, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("adlfs")
+    knows(server, adapter())
+    stored: dict[str, bytes] = {}
+
+    def put(seen: Seen) -> Reply:
+        assert seen.headers["authorization"].startswith("SharedKey account:")
+        stored[seen.path.removeprefix("/account/container/")] = seen.body
+        when = "Sun, 29 Nov 2026 11:00:00 GMT"
+        return Reply(b"", 201, {"etag": '"1"', "last-modified": when, "date": when, "x-ms-request-id": "1"})
+
+    for name in FILES:
+        server.routes["PUT", f"/account/container/agents/3/{name}"] = put
+    key = base64.b64encode(b"key of a test").decode()
+    told = f"DefaultEndpointsProtocol=http;AccountName=account;AccountKey={key};BlobEndpoint={server.url}/account;"
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", told)
+    with Client(server.url) as client:
+        assert push(client, config, "3", "az://container/agents/3") == "az://container/agents/3"
+        assert [*stored] == [f"agents/3/{name}" for name in FILES]
+        assert stored["agents/3/adapter_model.safetensors"] == WEIGHTS
+        with pytest.raises(SlipstreamError, match="--to az://other/x: "):
+            push(client, config, "3", "az://other/x")

@@ -41,7 +41,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     replayed.add_argument("version")
     push = sub.add_parser("push", help="copy an adapter out, with a card that says what it was trained on")
     push.add_argument("version")
-    push.add_argument("--to", required=True, metavar="DIR|hf:NAME|s3://…")
+    push.add_argument(
+        "--to",
+        required=True,
+        metavar="DIR|SCHEME:…",
+        help="a folder, or s3://, gs://, az://, hf:, fireworks:, together:, wandb:",
+    )
     push.add_argument("--merged", action="store_true", help="whole weights: the base model with the adapter merged in")
     retrain = sub.add_parser("retrain", help="train anew from the store, without episodes that were forgotten or named")
     retrain.add_argument("version", nargs="?", help="the first to be made anew; default: the first trained on EPISODE")

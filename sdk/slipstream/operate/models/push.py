@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -15,7 +13,8 @@ from typing import Any
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.contract import Adapter, Event
-from slipstream.errors import ApiError, ConfigError, SlipstreamError, StartError
+from slipstream.errors import ApiError, SlipstreamError
+from slipstream.operate.models.destinations import destination
 
 SETTINGS = (
     "algorithm",
@@ -122,10 +121,8 @@ def _merge(base: str, source: Path, target: Path) -> None:
 
 
 def push(client: Client, config: Config, version: str, to: str, *, merged: bool = False) -> str:
-    """Copy ``version`` (a number or a full name) to a folder, ``hf:owner/name`` or ``s3://bucket/prefix``.
-
-    Returns where it is.
-    """
+    """Copy ``version`` (a number or a full name) to a folder or to one of ``SCHEMES``. Returns where it is."""
+    send = destination(to, merged=merged)
     known = client.adapters().adapters
     found = [a for a in known if version in {a.name, str(a.version)}]
     if not found:
@@ -144,7 +141,7 @@ def push(client: Client, config: Config, version: str, to: str, *, merged: bool 
             shutil.copytree(source, ready)
         text = card(adapter, base, known=known, events=_events(client), config=config, merged=merged)
         (ready / "README.md").write_text(text)
-        return _send(ready, to)
+        return send(ready, base)
 
 
 def _events(client: Client) -> list[Event]:
@@ -152,63 +149,3 @@ def _events(client: Client) -> list[Event]:
         return client.events()
     except ApiError:
         return []  # the card then knows the batches, and not how much was in them
-
-
-def _send(ready: Path, to: str) -> str:
-    if to.startswith("s3://"):
-        return _to_bucket(ready, to)
-    if to.startswith("hf:"):
-        return _to_hub(ready, to)
-    target = Path(to).expanduser() / ready.name
-    if target.exists():
-        raise SlipstreamError(f"{target} is there already; versions are immutable, choose another folder")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(ready, target)
-    return str(target)
-
-
-def _to_bucket(ready: Path, to: str) -> str:
-    """With boto3 where it is installed, else with the ``aws`` command.
-
-    Both take credentials, region and ``AWS_ENDPOINT_URL`` as AWS's tools do.
-    """
-    bucket, _, prefix = to.removeprefix("s3://").partition("/")
-    if not bucket:
-        raise ConfigError(f"--to {to}: write s3://bucket/prefix")
-    try:
-        import boto3
-        from boto3.exceptions import Boto3Error
-        from botocore.exceptions import BotoCoreError, ClientError
-    except ModuleNotFoundError:
-        if shutil.which("aws") is None:
-            raise StartError(
-                "--to s3://…: neither boto3 (pip install boto3) nor the `aws` command is installed"
-            ) from None
-        if code := subprocess.run(["aws", "s3", "cp", "--recursive", str(ready), to], check=False).returncode:
-            raise SlipstreamError(f"`aws s3 cp` to {to} ended with exit code {code}") from None
-        return to
-    try:
-        s3 = boto3.client("s3")
-        # the configuration last: what lists the bucket meanwhile sees no adapter without its weights
-        for path in sorted((p for p in ready.rglob("*") if p.is_file()), key=lambda p: (p.suffix == ".json", p)):
-            s3.upload_file(str(path), bucket, f"{prefix.rstrip('/')}/{path.relative_to(ready)}".lstrip("/"))
-    except (Boto3Error, BotoCoreError, ClientError) as e:
-        raise SlipstreamError(f"--to {to}: {e}") from e
-    return to
-
-
-def _to_hub(ready: Path, to: str) -> str:
-    """A private repository, one commit. Token and address are the hub's own (``HF_TOKEN``, ``HF_ENDPOINT``)."""
-    try:
-        from huggingface_hub import HfApi
-        from huggingface_hub.errors import HfHubHTTPError
-    except ModuleNotFoundError:
-        raise StartError("--to hf:…: huggingface_hub is not installed: pip install huggingface_hub") from None
-    name = to.removeprefix("hf:")
-    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
-    try:
-        api.create_repo(name, exist_ok=True, private=True)
-        api.upload_folder(repo_id=name, folder_path=str(ready), commit_message=f"{ready.name}, by Slipstream")
-    except (HfHubHTTPError, ValueError, OSError) as e:
-        raise SlipstreamError(f"--to {to}: {str(e).splitlines()[0]}") from e
-    return to
