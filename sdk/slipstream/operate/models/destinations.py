@@ -183,7 +183,7 @@ def _to_together(ready: Path, to: str, base: str) -> str:
 
 
 def _to_wandb(ready: Path, to: str, base: str) -> str:
-    """By the ``wandb`` command, which takes address and key as W&B's tools do (``WANDB_BASE_URL``, ``WANDB_API_KEY``)."""
+    """By the ``wandb`` command. Address and key are W&B's own (``WANDB_BASE_URL``, ``WANDB_API_KEY``)."""
     if shutil.which("wandb") is None:
         raise StartError(f"--to {to}: the `wandb` command is not installed: pip install wandb")
     name = to.partition(":")[2]
