@@ -17,7 +17,6 @@ from urllib.parse import parse_qs
 import httpx
 
 from slipstream.errors import ConfigError, SlipstreamError, StartError
-from slipstream.imports.values import mapping
 
 Send = Callable[[Path, str], str]
 """Sends a folder with an adapter of a base model. Returns where it is."""
@@ -151,9 +150,13 @@ def _to_fireworks(ready: Path, to: str, base: str) -> str:
     with _Api(to, url, _token(to, "FIREWORKS_API_KEY")) as api:
         api.ask("POST", models, body)
         signed = api.ask("POST", f"{models}/{name}:getUploadEndpoint", {"filenameToSize": sizes})
-        _put(api, ready, sizes, mapping(signed.get("filenameToSignedUrls")))
+        _put(api, ready, sizes, _object(signed.get("filenameToSignedUrls")))
         api.ask("GET", f"{models}/{name}:validateUpload")
     return f"{models.removeprefix('/v1/')}/{name}"
+
+
+def _object(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
 
 
 def _put(api: _Api, ready: Path, sizes: Mapping[str, int], signed: Mapping[str, object]) -> None:
@@ -176,7 +179,7 @@ def _to_together(ready: Path, to: str, base: str) -> str:
     body = {"model_name": name.rpartition("/")[2], "model_source": f"{hub}/{name}", "model_type": "adapter"}
     with _Api(to, url.rstrip("/"), _token(to, "TOGETHER_API_KEY")) as api:
         answer = api.ask("POST", "/models", {**body, "base_model": named or base, "hf_token": token})
-    job = mapping(answer.get("data")).get("job_id")
+    job = _object(answer.get("data")).get("job_id")
     if not job:
         raise SlipstreamError(f"--to {to}: the service named no job: {json.dumps(answer)[:300]}")
     return f"together:{name}, job {job}"
