@@ -266,7 +266,7 @@ class ReplayShown(Model):
 
 
 class Adapter(Model):
-    name: str
+    name: Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,200}@[1-9][0-9]{0,8}$")]
     """``<model>@<n>``; immutable, never used again."""
     model: str
     version: int
@@ -276,6 +276,7 @@ class Adapter(Model):
     created: float
     decided: float | None = None
     path: str
+    """The folder right under ``adapters.dir``: it follows from the name, whatever a list says."""
     parent: str | None = None
     step: int | None = None
     batches: list[str] = Field(default_factory=list)
@@ -322,12 +323,14 @@ class Adapter(Model):
     @model_validator(mode="before")
     @classmethod
     def _read_older_forms(cls, data: object) -> object:
-        """Version 0.1 kept these in one dict ``numbers``, and its gate had other fields."""
+        """Version 0.1 kept these in one dict ``numbers``, and its gate had other fields. A path is never believed."""
         if not isinstance(data, dict):
             return data
         fields = dict(data)
         if "numbers" in fields:
             cls._read_numbers(fields)
+        if isinstance(name := fields.get("name"), str):
+            fields["path"] = folder_of(name)
         if isinstance(gate := fields.get("gate"), dict):
             fields["gate"] = {k: v for k, v in gate.items() if k in GateReport.model_fields}
         return fields

@@ -18,6 +18,9 @@ from slipstream.errors import SlipstreamError
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
+CONFIG_BYTES = 4 * 2**20
+MOST_DIGITS = 18
+"""Of a number in a header or a configuration: such a number has 64 bits."""
 MOST_ALPHA = 100_000
 """Adapters have 8 to 1,024. The weights are multiplied by it, over the rank."""
 ALPHA, RANK = 8, 8
@@ -55,6 +58,13 @@ class BadAdapter(SlipstreamError):
     """The adapter cannot be served; the message says why."""
 
 
+def bounded_int(text: str) -> int:
+    """A number of a file that somebody sent, bounded before anything is computed with it."""
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"a number of {len(text)} digits, at most {MOST_DIGITS} are read")
+    return int(text)
+
+
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
     """``rank_pattern`` and ``alpha_pattern``: the end of a module's path (a regular expression) → its own value. The
@@ -73,9 +83,11 @@ class AdapterConfig:
     def read(cls, folder: Path, max_rank: int | None = None) -> AdapterConfig:
         """Raises ``BadAdapter``, which names field and fix. ``max_rank``: ``engine.max_lora_rank``; None: any."""
         try:
-            found = json.loads((folder / CONFIG).read_text())
+            if (size := (folder / CONFIG).stat().st_size) > CONFIG_BYTES:
+                raise BadAdapter(f"{CONFIG} has {size} bytes, at most {CONFIG_BYTES} are read")
+            found = json.loads((folder / CONFIG).read_bytes(), parse_int=bounded_int)
         except (OSError, ValueError, RecursionError) as e:
-            raise BadAdapter(f"{CONFIG} cannot be read: {e!r}") from e
+            raise BadAdapter(f"{CONFIG} cannot be read: {repr(e)[:200]}") from e
         if not isinstance(found, dict):
             raise BadAdapter(f"{CONFIG} cannot be read: it is no table of fields")
         _check_kind(found)

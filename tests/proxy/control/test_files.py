@@ -13,6 +13,6 @@ def test_the_engine_may_see_the_folder_at_another_place(tmp_path):
     files.folder(one).mkdir(parents=True)
     assert files.exist(one) and files.has_own(one)
     assert files.path_for_engine(one) == "/mnt/adapters/tiny@1"
-    elsewhere = one.model_copy(update={"path": "tiny@2", "engine_path": "/their/tiny@2"})
+    elsewhere = one.model_copy(update={"name": "tiny@2", "engine_path": "/their/tiny@2"})
     assert files.path_for_engine(elsewhere) == "/their/tiny@2"
     assert files.engine_paths(elsewhere) == ("/mnt/adapters/tiny@2", "/their/tiny@2")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.support.adapters import write_adapter
+from tests.support.plane import until
 
-from slipstream.contract import AdapterIn
+from slipstream.contract import Adapter, AdapterIn
 from slipstream_proxy.control.shared.problem import Problem
 
 
@@ -56,3 +57,68 @@ async def test_no_version_ends_the_numbers(plane):
     }
     code, body = await plane.ask("POST", "/import/adapters", {"adapters": [brought], "live": {}})
     assert (code, body["error"]["field"]) == (422, "body.adapters")
+
+
+def entry(n: int, state: str = "rolled_back", **more) -> dict:
+    at = {"name": f"tiny@{n}", "model": "tiny", "version": n, "state": state, "created": float(n)}
+    return {**at, "path": f"tiny@{n}", **more}
+
+
+async def bring(plane, *entries: dict) -> tuple[int, dict]:
+    return await plane.ask("POST", "/import/adapters", {"adapters": list(entries), "live": {}})
+
+
+async def test_a_list_of_adapters_names_no_other_folders(make_plane, tmp_path):
+    """Neither what deletes files nor the engine goes where a list points to."""
+    plane = await make_plane(adapters={"keep": 1})
+    plane.deps.swapper.grace = 0.05
+    apart = [tmp_path / "apart" / str(n) for n in range(4)]
+    for folder in apart:
+        write_adapter(folder, fill=1)
+    paths = [str(apart[0]), "../../apart/1", "x/../../../apart/2"]
+    entries = [entry(n, path=path) for n, path in enumerate(paths, 1)]
+    live = entry(9, "live", accepted=True, path=str(apart[3]), engine_path=str(apart[3]))
+    assert (await bring(plane, *entries, live))[0] == 200
+    shown = (await plane.ask("GET", "/adapters"))[1]["adapters"]
+    assert {a["name"]: a["path"] for a in shown} == {a["name"]: a["name"] for a in shown}
+    assert [a["engine_path"] for a in shown] == [None] * 4
+    await plane.deps.swapper.tick()
+    plane.deps.swapper.forget_files(10**12)
+    await plane.again()
+    plane.deps.swapper.forget_files(10**12)
+    assert all((folder / "adapter_model.safetensors").is_file() for folder in apart)
+    assert plane.deps.registry.files.path_for_engine(plane.deps.registry.items["tiny@9"]).endswith(
+        "data/adapters/tiny@9"
+    )
+
+
+async def test_files_that_come_with_a_list_are_checked(plane, tmp_path):
+    root = plane.config.adapters_dir
+    write_adapter(root / "tiny@1", rank=1024)
+    status, body = await bring(plane, entry(1, "live", accepted=True))
+    assert (status, body["error"]["field"]) == (422, "body.adapters") and "rank 1024" in body["error"]["message"]
+    (root / "tiny@2").symlink_to(write_adapter(tmp_path / "apart"))
+    status, body = await bring(plane, entry(2, "live", accepted=True))
+    assert status == 422 and "is a link" in body["error"]["message"]
+    write_adapter(root / "tiny@3")
+    status, body = await bring(plane, entry(3, "live", accepted=True, sha256="0" * 64))
+    assert status == 409 and "other weights" in body["error"]["message"]
+    assert not plane.deps.registry.items and not plane.engine.adapters
+    assert (await bring(plane, entry(3, "live", accepted=True)))[0] == 200
+    await until(lambda: "tiny@3" in plane.engine.adapters)
+
+
+@pytest.mark.parametrize("kind", ["bad", "link"])
+async def test_files_that_no_import_saw_are_checked_before_an_engine_loads_them(plane, tmp_path, kind):
+    place = plane.config.adapters_dir / "tiny@1"
+    if kind == "bad":
+        write_adapter(place, use_dora=True)
+    else:
+        place.symlink_to(write_adapter(tmp_path / "apart"))
+    known = None if kind == "bad" else "0" * 64
+    await plane.deps.journal.change([Adapter.model_validate(entry(1, "loading", sha256=known))])
+    found = await until(lambda: (a := plane.deps.registry.items["tiny@1"]).state == "refused" and a)
+    assert ("DoRA" if kind == "bad" else "is a link") in found.reason
+    assert ("load", "tiny@1") not in plane.engine.calls
+    plane.deps.swapper.forget_files(10**12)
+    assert (tmp_path / "apart").exists() or kind == "bad"

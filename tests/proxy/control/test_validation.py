@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from slipstream.shared.adapter_config import CONFIG_BYTES
 from slipstream_proxy.control.adapters import files as validation
 from slipstream_proxy.control.adapters.files import (
     WEIGHTS,
@@ -140,3 +141,42 @@ def test_weights_are_looked_at_to_their_last_byte(tmp_path: Path, monkeypatch: p
         file.truncate(path.stat().st_size - 500)
     with pytest.raises(BadAdapter, match="cut off"):
         check_numbers(path, tensors)
+
+
+def header(folder: Path, text: str) -> Path:
+    """An adapter whose weights file begins with this header."""
+    file = adapter(folder) / WEIGHTS
+    raw = text.encode()
+    file.write_bytes(len(raw).to_bytes(8, "little") + raw + bytes(16))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [
+        ([2] * 9, "9 axes"),
+        ([2] * 5_000, "5000 axes"),
+        ([10**18], "19 digits"),
+        ([10**4_000] * 2_000, "4001 digits"),
+        ([True, 4], "shape"),
+        ([-2, -2], "shape"),
+        ([2.0, 2], "shape"),
+        (["2", 2], "shape"),
+    ],
+)
+def test_numbers_of_a_header_are_bounded_before_they_are_multiplied(tmp_path: Path, shape: list, says: str) -> None:
+    entry = {"x": {"dtype": "F32", "shape": shape, "data_offsets": [0, 16]}}
+    with pytest.raises(BadAdapter, match=says) as e:
+        check_folder(header(tmp_path / "m@1", json.dumps(entry)), 16)
+    assert len(str(e.value)) < 400
+
+
+def test_a_long_header_and_a_long_configuration_are_not_read(tmp_path: Path) -> None:
+    padded = '{"__metadata__": {"a": "' + "x" * validation.HEADER_BYTES + '"}}'
+    with pytest.raises(BadAdapter, match="header has .* bytes, at most"):
+        check_folder(header(tmp_path / "m@1", padded), 16)
+    folder = adapter(tmp_path / "m@2", padding="x" * CONFIG_BYTES)
+    with pytest.raises(BadAdapter, match="adapter_config.json has .* bytes, at most"):
+        check_folder(folder, 16)
+    with pytest.raises(BadAdapter, match="4001 digits"):
+        check_folder(adapter(tmp_path / "m@3", r=8, other=10**4_000), 16)

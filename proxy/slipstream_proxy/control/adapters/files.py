@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from pathlib import Path
 
 from slipstream.config import Config
-from slipstream.contract import Adapter
-from slipstream.shared.adapter_config import CONFIG, PART, WEIGHTS, AdapterConfig, BadAdapter
+from slipstream.contract import Adapter, folder_of
+from slipstream.shared.adapter_config import CONFIG, PART, WEIGHTS, AdapterConfig, BadAdapter, bounded_int
 from slipstream.shared.hub import model_folder
 from slipstream_proxy.json_types import JsonObject
 
@@ -23,15 +24,20 @@ class AdapterFiles:
         self.config = config
 
     def folder(self, adapter: Adapter) -> Path:
-        """As this proxy sees it."""
-        return self.config.adapters_dir / adapter.path
+        """As this proxy sees it: the name says where, no list and no journal does."""
+        return self.config.adapters_dir / folder_of(adapter.name)
 
     def own_path(self, adapter: Adapter) -> str:
         """As vLLM sees the folder of this proxy (``engine.adapters_dir``)."""
-        return str(Path(self.config.engine.adapters_dir or self.config.adapters_dir) / adapter.path)
+        return str(Path(self.config.engine.adapters_dir or self.config.adapters_dir) / folder_of(adapter.name))
 
     def has_own(self, adapter: Adapter) -> bool:
-        return self.folder(adapter).is_dir()
+        return self.folder(adapter).is_dir() and not self.leads_out(adapter)
+
+    def leads_out(self, adapter: Adapter) -> bool:
+        """Whether the folder is a link to another: nothing is read, loaded or deleted through one."""
+        folder = self.folder(adapter)
+        return folder.resolve() != folder.parent.resolve() / folder.name
 
     def exist(self, adapter: Adapter) -> bool:
         """Whether any proxy has them."""
@@ -49,7 +55,9 @@ class AdapterFiles:
 
 
 NAME = re.compile(r"^(?P<model>[A-Za-z0-9._~-]{1,120})@(?P<version>[1-9][0-9]{0,8})$")
-HEADER_LIMIT = 100 * 2**20
+HEADER_BYTES = 16 * 2**20
+"""Of a safetensors header: an entry has about 150, and an adapter of the largest models some 50,000 entries."""
+MOST_AXES = 8
 _BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2} | dict.fromkeys(
     ("F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"), 1
 )
@@ -72,25 +80,24 @@ def safetensors_header(path: Path) -> dict[str, JsonObject]:
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if size < 8 or not 2 <= length <= min(HEADER_LIMIT, size - 8):
+        if size < 8 or not 2 <= length <= size - 8:
             raise BadAdapter(f"{path.name}: the header's length does not fit the file")
+        if length > HEADER_BYTES:
+            raise BadAdapter(f"{path.name}: the header has {length} bytes, at most {HEADER_BYTES} are read")
         raw = file.read(length)
     try:
-        read = json.loads(raw, parse_constant=_no_constant)
+        read = json.loads(raw, parse_int=bounded_int, parse_constant=_no_constant)
         tensors = {k: v for k, v in read.items() if k != "__metadata__"}
         end = 0
         for name, entry in sorted(tensors.items(), key=lambda kv: kv[1]["data_offsets"][0]):
             begin, stop = entry["data_offsets"]
-            count = 1
-            for axis in entry["shape"]:
-                count *= int(axis)
-            if begin != end or stop - begin != count * _BYTES[entry["dtype"]]:
-                raise BadAdapter(f"{path.name}: tensor {name} has the wrong size")
+            if begin != end or stop - begin != _count(entry["shape"]) * _BYTES[entry["dtype"]]:
+                raise BadAdapter(f"{path.name}: tensor {name[:100]!r} has the wrong size")
             end = stop
     except BadAdapter:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as e:
-        raise BadAdapter(f"{path.name}: the header cannot be read: {e!r}") from e
+        raise BadAdapter(f"{path.name}: the header cannot be read: {repr(e)[:200]}") from e
     if not tensors:
         raise BadAdapter(f"{path.name}: there is no tensor in it")
     if 8 + length + end != size:
@@ -100,6 +107,15 @@ def safetensors_header(path: Path) -> dict[str, JsonObject]:
 
 def _no_constant(text: str) -> float:
     raise ValueError(f"{text} in a header")
+
+
+def _count(shape: list[int]) -> int:
+    """How many numbers a tensor has."""
+    if len(shape) > MOST_AXES:
+        raise ValueError(f"a tensor of {len(shape)} axes, at most {MOST_AXES} are read")
+    if any(type(axis) is not int or axis < 0 for axis in shape):
+        raise ValueError(f"a shape of {shape!r}")
+    return math.prod(shape)
 
 
 def check_numbers(path: Path, tensors: dict[str, JsonObject]) -> None:

@@ -137,6 +137,8 @@ class AdapterRegistrar:
     def __init__(self, registry: AdapterRegistry, journal: AdapterJournal, fleet: Fleet) -> None:
         self.registry, self.journal, self.fleet = registry, journal, fleet
         self.config = registry.config
+        self._checked: set[str] = set()
+        """Adapters that came without a hash, and whose files are good."""
 
     @functools.cached_property
     def base_shapes(self) -> dict[str, list[int]]:
@@ -161,7 +163,7 @@ class AdapterRegistrar:
             fix = "write the files first, then register"
             raise Problem(404, f"no folder {name} in adapters.dir", field="body.path", fix=fix)
         try:
-            digest = await in_thread(check_folder, folder, self.config.engine.max_lora_rank, self.base_shapes)
+            digest = await self._check(folder)
         except BadAdapter as e:
             if before is None:
                 why = {"reason": str(e), "decided": time.time()}
@@ -188,7 +190,7 @@ class AdapterRegistrar:
         """An adapter that is to be no version: do the engines take it, and answer otherwise with it?"""
         engines, place = self.fleet.engines, self.config.adapters_dir / folder
         try:
-            await in_thread(check_folder, place, self.config.engine.max_lora_rank, self.base_shapes)
+            await self._check(place)
         except BadAdapter as e:
             return AdapterTrial(tried=True, reason=str(e))
         if not engines.takers():
@@ -199,6 +201,29 @@ class AdapterRegistrar:
         if refused is None and (errors or not engines.takers()):
             return AdapterTrial(tried=False)
         return AdapterTrial(tried=True, reason=None if refused is None else str(refused))
+
+    async def unfit(self, name: str) -> str | None:
+        """Why no engine is to load an adapter from its folder here. None: it may, or the folder is not here.
+
+        One that came in as a list's entry, before its files, is checked when it is to be loaded.
+        """
+        adapter, files = self.registry.items.get(name), self.registry.files
+        if adapter is None:
+            return None
+        if files.leads_out(adapter):
+            return f"{files.folder(adapter)} is a link: copy the folder to its place"
+        if adapter.sha256 is not None or name in self._checked or not files.has_own(adapter):
+            return None
+        try:
+            await self._check(files.folder(adapter))
+        except BadAdapter as e:
+            return str(e)
+        self._checked.add(name)
+        return None
+
+    async def _check(self, folder: Path) -> str:
+        """→ The weights' SHA-256. Raises ``BadAdapter``."""
+        return await in_thread(check_folder, folder, self.config.engine.max_lora_rank, self.base_shapes)
 
     def _split(self, wanted: AdapterIn, name: str) -> tuple[str, int]:
         """Model and version. Raises ``Problem`` 422 or 404."""
@@ -235,8 +260,29 @@ class AdapterRegistrar:
             fix = "import before anything is trained"
             raise Problem(409, "an adapter is live here already", field="body.adapters", fix=fix)
         if new:
-            await self.journal.change([a.model_copy(update={"loaded": False, "episodes": 0}) for a in new])
+            await self.journal.change([await self._arrived(a) for a in new])
         return len(new)
+
+    async def _arrived(self, adapter: Adapter) -> Adapter:
+        """An entry of another store's list, with what is true of its files here. Raises ``Problem`` 409 or 422."""
+        files, field = self.registry.files, "body.adapters"
+        here = {"loaded": False, "episodes": 0, "engine_path": None, "sha256": None}
+        if files.leads_out(adapter):
+            text = f"{adapter.name}: {files.folder(adapter)} is a link"
+            raise Problem(422, text, field=field, fix="copy the folder to its place")
+        if not files.has_own(adapter):
+            return adapter.model_copy(update=here)
+        try:
+            digest = await self._check(files.folder(adapter))
+        except BadAdapter as e:
+            fix = f"copy the files of {adapter.name} again, or take its folder away"
+            raise Problem(422, f"{adapter.name}: {e}", field=field, fix=fix) from e
+        if adapter.sha256 not in (None, digest):
+            text = f"{adapter.name} has other weights here than the list says"
+            raise Problem(409, text, field=field, fix="copy the files that belong to the list")
+        if self.journal.stores.shared:
+            here["engine_path"] = files.own_path(adapter)
+        return adapter.model_copy(update=here | {"sha256": digest})
 
 
 def _new(wanted: AdapterIn, name: str, model: str, version: int, state: AdapterState) -> Adapter:

@@ -10,7 +10,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Container, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -110,6 +110,10 @@ def same(root: str | None, *paths: str) -> bool:
     return root is None or any(PurePath(root) == PurePath(path) for path in paths)
 
 
+async def _fits(name: str) -> str | None:
+    return None
+
+
 MOST_READ = 16 * 2**20
 """Bytes of an engine's answer to the control plane's own questions."""
 
@@ -149,6 +153,8 @@ class EnginePool:
         """Called where something changed that data planes have to know: an engine has lost adapters, and to load them
         again may take minutes.
         """
+        self.unfit: Callable[[str], Awaitable[str | None]] = _fits
+        """Why an adapter may not be loaded from its folder, asked before each load. None: it may."""
         self.replays = False
         """A replay uses their idle time, so it has to be told of each call of an agent as it comes."""
 
@@ -245,6 +251,8 @@ class EnginePool:
         """
         async with self._turn(engine):
             if name not in engine.loaded:
+                if why := await self.unfit(name):
+                    raise EngineRefused(why)
                 await self._put(engine, name, path)
             await self.warm(engine, name)
             if folder is not None and not await self._has_effect(engine, name, path, folder):

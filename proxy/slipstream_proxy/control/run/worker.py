@@ -96,6 +96,8 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
     cases = CaseKeeper(access)
     replays = ReplayGate(access, cases, registry, lifecycle, fleet, engines)
     engines.hidden = replays.hidden
+    registrar = AdapterRegistrar(registry, journal, fleet)
+    engines.unfit = registrar.unfit
     return Deps(
         config=config,
         stores=stores,
@@ -104,7 +106,7 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         registry=registry,
         journal=journal,
         lifecycle=lifecycle,
-        registrar=AdapterRegistrar(registry, journal, fleet),
+        registrar=registrar,
         fleet=fleet,
         trials=trials,
         gatekeeper=Gatekeeper(registry, trials, lifecycle, fleet, publisher, stores, mutations),

@@ -17,8 +17,8 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from slipstream import contract as c
 from slipstream.contract.adapters import GROUP
+from slipstream.shared.adapter_config import CONFIG, CONFIG_BYTES, WEIGHTS
 from slipstream.shared.files import sync
-from slipstream_proxy.control.adapters.files import CONFIG, WEIGHTS
 from slipstream_proxy.control.adapters.fleet import NEXT
 from slipstream_proxy.control.adapters.journal import effect_of
 from slipstream_proxy.control.api.http import ADMIN, TRAINER, VIEWER, Ctx, Query, Routes, explain, reply
@@ -34,6 +34,8 @@ from slipstream_proxy.store.read.status import plural
 
 ADAPTER = "/adapters/{adapter:[A-Za-z0-9._~@%-]{1,160}}"
 UPLOAD_LIMIT = 16 * 2**30
+BODY_BYTES = 64 * 2**20
+"""Of what an upload says of the adapter: the episodes that it was trained on may be many."""
 POLL = 0.05
 
 
@@ -165,7 +167,7 @@ async def upload(ctx: Ctx) -> c.AdapterIn:
             name = part.filename or part.name or ""
             if part.name == "adapter":
                 try:
-                    wanted = AdapterPost.model_validate_json(await part.read())
+                    wanted = await in_thread(AdapterPost.model_validate_json, await _said(part))
                 except ValidationError as e:
                     raise explain(e, "body.adapter", AdapterPost) from e
             elif name in (CONFIG, WEIGHTS):
@@ -187,12 +189,21 @@ async def upload(ctx: Ctx) -> c.AdapterIn:
         shutil.rmtree(temp, ignore_errors=True)
 
 
+async def _said(part: BodyPartReader) -> bytes:
+    raw = bytearray()
+    while chunk := await part.read_chunk(2**20):
+        raw += chunk
+        if len(raw) > BODY_BYTES:
+            raise Problem(413, "the part adapter is too large", field="body.adapter")
+    return bytes(raw)
+
+
 async def _receive(part: BodyPartReader, path: Path) -> None:
-    size = 0
+    size, limit = 0, CONFIG_BYTES if path.name == CONFIG else UPLOAD_LIMIT
     with path.open("wb") as file:
         while chunk := await part.read_chunk(2**20):
             size += len(chunk)
-            if size > UPLOAD_LIMIT:
+            if size > limit:
                 raise Problem(413, f"{path.name} is too large", field=f"body.{path.name}")
             await in_thread(file.write, chunk)
         file.flush()
