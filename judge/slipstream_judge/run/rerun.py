@@ -35,6 +35,7 @@ from slipstream.contract import (
 from slipstream.errors import ApiError
 from slipstream.shared.log import brief
 from slipstream.shared.moments import parse_moment
+from slipstream.shared.printable import own
 from slipstream_judge.compare.panel import Panel
 from slipstream_judge.model.budget import OverBudget
 from slipstream_judge.model.cache import judged
@@ -106,7 +107,7 @@ class Rerun:
                 await self._group(number, episodes)
                 self.groups += 1
                 if sys.stderr.isatty():
-                    print(f"\r{self.groups}/{len(todo)} groups", end="", file=sys.stderr, flush=True)
+                    print(f"\r{self.groups}/{len(todo)} groups", end="", file=own(sys.stderr), flush=True)
 
         await asyncio.gather(*(one(n, e) for n, e in enumerate(todo)))
         if sys.stderr.isatty():

@@ -16,6 +16,7 @@ from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.contract import Group
 from slipstream.shared.log import brief
+from slipstream.shared.printable import own
 from slipstream_judge.compare.group import Judged
 from slipstream_judge.compare.panel import Panel
 from slipstream_judge.model.budget import OverBudget
@@ -169,7 +170,7 @@ async def evaluate(
                 failures.append(str(e))
                 log.warning("group %s could not be judged: %s", group.id, brief(e))
         if sys.stderr.isatty():
-            print(f"\r{len(done) + len(failures)}/{len(groups)} groups", end="", file=sys.stderr, flush=True)
+            print(f"\r{len(done) + len(failures)}/{len(groups)} groups", end="", file=own(sys.stderr), flush=True)
 
     await asyncio.gather(*(one(g) for g in groups))
     if sys.stderr.isatty():

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from slipstream.cli.common import hoist
 from slipstream.errors import ApiError, ConfigError, SlipstreamError, StartError
 from slipstream.shared.functions import module_in, other_system
+from slipstream.shared.printable import printing
 
 COMMANDS = {
     "init": "write a slipstream.toml for this machine and your agent",
@@ -109,7 +110,11 @@ def _refused(error: ValidationError, argv: Sequence[str]) -> str:
 def main(argv: list[str] | None = None) -> int:
     complete()
     _print_anywhere()
-    argv = hoist(sys.argv[1:] if argv is None else argv)
+    with printing(sys.stdout, sys.stderr):
+        return _main(hoist(sys.argv[1:] if argv is None else argv))
+
+
+def _main(argv: list[str]) -> int:
     parser = build_parser(*argv[:1]) if argv[:1] and argv[0] in COMMANDS else build_parser()
     args = parser.parse_args(argv)
     if args.command is None:

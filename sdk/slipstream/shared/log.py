@@ -15,9 +15,13 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Mapping
+from numbers import Number
 from types import TracebackType
 
 from slipstream.errors import ConfigError, SlipstreamError
+from slipstream.shared.printable import printable
+from slipstream.shared.urls import without_password
 
 _PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 OURS = ("slipstream", "slipstream_proxy", "slipstream_judge", "slipstream_trainer")
@@ -82,7 +86,7 @@ def describe(error: BaseException | None) -> str:
 
 class _Lines(logging.Formatter):
     def formatException(self, ei: ExcInfo) -> str:  # noqa: N802 - logging's name
-        return describe(ei[1])
+        return without_password(describe(ei[1]))
 
 
 class _Json(_Lines):
@@ -92,26 +96,48 @@ class _Json(_Lines):
             "level": record.levelname.lower(),
             "part": record.name,
         }
-        line |= {"message": record.getMessage()} | _fields(record)
+        fields = {k: without_password(v) if isinstance(v, str) else v for k, v in _fields(record).items()}
+        line |= {"message": without_password(record.getMessage())} | fields
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 
 
-_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""In a line for a person: what steers a terminal, ends a line in some viewers, or cannot be written."""
+class _Shown:
+    """A value that a line names: it is one line, whatever it holds."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __str__(self) -> str:
+        return printable(self.value)
+
+    def __repr__(self) -> str:
+        return printable(repr(self.value))
 
 
-def _readable(text: str) -> str:
-    return _STEERING.sub(lambda m: ascii(m[0])[1:-1], text)
+def _shown(value: object) -> object:
+    return value if isinstance(value, Number) else _Shown(value)
+
+
+def _message(record: logging.LogRecord) -> str:
+    """A line breaks where the program means it to, and not where a value does."""
+    args = record.args
+    if not args:
+        return record.getMessage()
+    shown = {k: _shown(v) for k, v in args.items()} if isinstance(args, Mapping) else tuple(map(_shown, args))
+    try:
+        return str(record.msg) % shown
+    except (TypeError, ValueError):
+        return record.getMessage()  # a value's own kind is asked for
 
 
 class _Console(_Lines):
     def format(self, record: logging.LogRecord) -> str:
-        extra = "".join(f" {k}={_one_line(v)}" for k, v in _fields(record).items())
-        text = _readable(record.getMessage()).replace("\n", "\n    ")
+        extra = "".join(f" {k}={_one_line(without_password(v))}" for k, v in _fields(record).items())
+        text = printable(without_password(_message(record)), lines=True).replace("\n", "\n    ")
         line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {record.levelname.lower():7} {text}{extra}"
-        return line + ("\n" + _readable(self.formatException(record.exc_info)) if record.exc_info else "")
+        return line + ("\n" + printable(self.formatException(record.exc_info), lines=True) if record.exc_info else "")
 
 
 def _one_line(value: object) -> str:

@@ -27,6 +27,7 @@ from slipstream.client import Client
 from slipstream.contract import WORDS, CallRecord, Episode, EpisodeDetail, EpisodePage, Reward, Split, words_in
 from slipstream.errors import ConfigError
 from slipstream.shared.moments import parse_moment
+from slipstream.shared.printable import printable
 
 FILTERS = (
     "task",
@@ -187,7 +188,7 @@ def describe(episode: EpisodeDetail) -> str:
             waits = "never trained on: an evaluation run" if episode.split == Split.EVAL else waits
             lines += _feedback(r, numbers, waits)
         else:
-            lines.append(f"  reward {r.name} = {r.value:g} by {r.source} at {when(r.at)}  {r.reason or ''}")
+            lines.append(f"  reward {r.name} = {r.value:g} by {r.source} at {when(r.at)}  {printable(r.reason or '')}")
     for call in episode.call_list:
         before = numbers.get(call.extends or "")
         goes_on = "begins a conversation" if call.extends is None else f"goes on with call {before or 0}"
@@ -203,7 +204,7 @@ def describe(episode: EpisodeDetail) -> str:
         for message in [*sent, *call.reply]:
             lines += said(message)
         if call.error:
-            lines.append(f"    error: {call.error[:LONG]}")
+            lines.append(f"    error: {printable(call.error[:LONG])}")
     return "\n".join(lines)
 
 

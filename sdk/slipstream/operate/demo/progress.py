@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
+from slipstream.shared.printable import own, printable
+
 QUIET_SECONDS = 10.0
 BAR = 20
 
@@ -24,7 +26,7 @@ class Progress:
         self._began = time.monotonic()
 
     def say(self, line: str) -> None:
-        sys.stderr.write(("\r\x1b[K" if self.tty else "") + line + "\n")
+        own(sys.stderr).write(("\r\x1b[K" if self.tty else "") + printable(line, lines=True) + "\n")
         sys.stderr.flush()
 
     def count(self, what: str, **figures: object) -> None:
@@ -36,7 +38,8 @@ class Progress:
         self._draw("  ".join([what, *(f"{name.replace('_', ' ')} {value}" for name, value in figures.items())]))
 
     def _draw(self, line: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{line}" if self.tty else f"{line}\n")
+        line = printable(line)
+        own(sys.stderr).write(f"\r\x1b[K{line}" if self.tty else f"{line}\n")
         sys.stderr.flush()
 
     def end(self) -> None:

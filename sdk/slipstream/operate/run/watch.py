@@ -16,6 +16,7 @@ from pathlib import Path
 from slipstream import contract as c
 from slipstream.client import AsyncClient
 from slipstream.errors import ApiError, Unavailable
+from slipstream.shared.printable import printable
 
 PERIOD = 2.0
 """Seconds between two looks."""
@@ -211,5 +212,5 @@ async def watch(client: AsyncClient, say: Callable[[str], None], *, period: floa
 
 
 def to_stdout(line: str) -> None:
-    sys.stdout.write(line + "\n")
+    sys.stdout.write(printable(line) + "\n")
     sys.stdout.flush()
