@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from slipstream.errors import ConfigError
 from slipstream.settings import Config
+from slipstream.shared.urls import without_password
 
 __all__ = ["Config", "load_config"]
 
@@ -64,7 +65,11 @@ def _explain(error: ValidationError, source: str, sources: dict[tuple[str, ...],
         elif not path:
             lines[path] = f"{where}: {message}"
         else:
-            got = "" if path[-1] == "api_key" or isinstance(e["input"], dict) else f" (got {e['input']!r})"
+            got = (
+                ""
+                if path[-1] == "api_key" or isinstance(e["input"], dict)
+                else f" (got {without_password(repr(e['input']))})"
+            )
             lines.setdefault(path, f"{where}: {'.'.join(path)}: {message}{got}")
     return "\n".join(lines.values())
 

@@ -5,6 +5,7 @@ import email.utils
 import time
 
 import pytest
+from aiohttp import web
 from pydantic import ValidationError
 from tests.support.served import Served
 
@@ -347,3 +348,30 @@ async def test_a_rate_limit_is_no_quota(ruled):
     llm = make(ruled)
     await ask(llm)
     assert llm.out_of_quota is None and len(ruled.requests) == 2
+
+
+@pytest.mark.parametrize("model", ["openai/gpt-4o-mini", "anthropic/claude-x", "ollama_chat/x", "hosted_vllm/x"])
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_what_redirects_sends_neither_the_conversation_nor_the_key_elsewhere(model, status):
+    met = []
+
+    async def elsewhere(request: web.Request) -> web.Response:
+        met.append(request.path)
+        return web.json_response({})
+
+    away = web.Application()
+    away.router.add_route("*", "/{all:.*}", elsewhere)
+    app = web.Application()
+    with Served(away) as url:
+
+        async def redirect(request: web.Request) -> web.Response:
+            return web.Response(status=status, headers={"location": url + request.path})
+
+        app.router.add_route("*", "/{all:.*}", redirect)
+        with Served(app) as base:
+            judge = JudgeConfig(model=model, api_base=base, timeout=5.0)
+            llm = Llm(judge, Budget(judge, JudgeMetrics()), JudgeMetrics())
+            llm.key = "sk-test"
+            with pytest.raises(JudgeFailed, match=f"redirects .status {status}.*judge.api_base"):
+                await ask(llm)
+    assert met == []

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream_proxy.data.wire.http1 import ChunkedBody, RemoteProtocolError, ResponseHead, chunk
+from slipstream_proxy.data.wire.http1 import GUARD_LINES, ChunkedBody, RemoteProtocolError, ResponseHead, chunk
 from slipstream_proxy.dialects.base import EventCutter, event_data, stream_objects
 
 
@@ -241,7 +241,7 @@ def test_response_heads():
         True,
         None,
         False,
-        [b"Content-Type: text/event-stream"],
+        [b"Content-Type: text/event-stream", *GUARD_LINES],
     )
     head = ResponseHead(b"HTTP/1.1 204 No Content\r\n")
     assert head.length == 0 and head.keep_alive

@@ -186,7 +186,7 @@ async def test_connections_that_engines_close_are_replaced(start, serve):
     proxy = await start(engine={"urls": [await serve(one_each)]})
     for _ in range(3):
         status, headers, _ = await post(proxy.url, {"model": "tiny", "input": "x"}, path="/v1/embeddings")
-        assert status == 200 and headers["set-cookie"] == "who=first"
+        assert status == 200 and "set-cookie" not in headers
     assert len(heads) == 5 and not any(b"cookie" in head.lower() for head in heads)
 
 

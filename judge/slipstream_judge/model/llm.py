@@ -21,6 +21,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import httpx
+
 from slipstream.errors import ConfigError
 from slipstream.settings import JudgeConfig
 from slipstream.settings.judge import NO_QUOTA, is_own
@@ -123,7 +125,21 @@ def litellm() -> Any:
 
     module.suppress_debug_info = True
     module.telemetry = False
+    _follow_nothing()
     return module
+
+
+def _follow_nothing() -> None:
+    """LiteLLM's clients follow redirects, with the conversation and some APIs' keys, to whatever host is named."""
+    once, later = httpx.Client.send, httpx.AsyncClient.send
+
+    def send(self: httpx.Client, *args: Any, **more: Any) -> httpx.Response:
+        return once(self, *args, **{**more, "follow_redirects": False})
+
+    async def send_later(self: httpx.AsyncClient, *args: Any, **more: Any) -> httpx.Response:
+        return await later(self, *args, **{**more, "follow_redirects": False})
+
+    httpx.Client.send, httpx.AsyncClient.send = send, send_later  # type: ignore[method-assign]
 
 
 def retry_after(headers: Mapping[str, str] | None) -> float | None:
@@ -399,6 +415,10 @@ class Llm:
         text = f"{type(error).__name__}: {error}"[:500]
         count = self.metrics.calls.labels
         status = _status(error)
+        if 300 <= status < 400:
+            count("error").inc()
+            why = "which is never followed: set judge.api_base to the address that answers"
+            return JudgeFailed(f"the judge's API redirects (status {status}), {why}", NOT_THE_GROUP)
         if isinstance(error, m.ContextWindowExceededError) or NO_ROOM.search(str(error)):
             count("too_long").inc()
             return TooLong(text)

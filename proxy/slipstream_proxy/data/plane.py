@@ -90,9 +90,7 @@ class Plane:
         self.shared = _shared_table(config.root / "conversations", window) if several else None
         self.episodes = EpisodeMemory(window=window, shared=self.shared)
         self.prompts = PromptMemory()
-        self.pools = Pools(
-            engine_key=config.engine.api_key, connect_timeout=proxy.connect_timeout, timeout=timeout, hangs=self.hangs
-        )
+        self.pools = Pools(config.engine, connect_timeout=proxy.connect_timeout, timeout=timeout, hangs=self.hangs)
         self.probe = EngineProbe(self.live, self.pools)
         self.spool = SpoolWriter(
             config.spool_dir,
@@ -103,8 +101,8 @@ class Plane:
         )
         self.taken = TakenRewards(config, number, self.redaction)
         self.tracing = make_tracing(self.models.default, proxy.public_url, self.live)
-        self.contexts = ContextLengths(config.engine.api_key, proxy.connect_timeout, self.live)
-        self.templates = ChatTemplates(config.engine.api_key, proxy.connect_timeout, self.models.default, self.live)
+        self.contexts = ContextLengths(config.engine, proxy.connect_timeout, self.live)
+        self.templates = ChatTemplates(config.engine, proxy.connect_timeout, self.models.default, self.live)
         self.services = Services(
             admission=self.admission,
             live=self.live,

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -215,6 +215,7 @@ class Replayer:
     def __init__(
         self, candidate: Side, control: Side, *, samples: int, concurrency: int, budget: ReplayBudget,
         key: str | None = None, each: int | None = None, turn: Turn | None = None,
+        headers: Mapping[str, str] | None = None,
         after: Callable[[ReplayCase], Awaitable[None]] | None = None,
     ) -> None:  # fmt: skip
         """``each``: samples of one request; None: all of a step. ``after``: called with each case that was answered."""
@@ -227,6 +228,7 @@ class Replayer:
         self._after = after
         self._concurrency = concurrency
         self._headers = {Headers.SPLIT: "off"} | ({"authorization": f"Bearer {key}"} if key else {})
+        self._headers |= headers or {}
         self._run = uuid.uuid4().hex[:16]
 
     async def run(self, cases: Sequence[ReplayCase]) -> list[ReplayCase]:

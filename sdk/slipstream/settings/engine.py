@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from slipstream.settings.base import Positive, Section, Share, known
+from slipstream.shared.urls import authorization, split_login
 
 ENGINES: Final[Mapping[str, str]] = {
     "vllm": "slipstream.engines.vllm.engine:Vllm",
@@ -32,6 +33,10 @@ class EngineConfig(Section):
         None, description="Name under which the base model is served; default: its last path part."
     )
     api_key: str | None = Field(None, description="Key sent to the engine. Clients' keys never go upstream.")
+    logins: dict[str, str] = Field(
+        default_factory=dict,
+        description="Engine's address → user:password. A password that stands in `urls` is kept here, and sent there.",
+    )
     host: str = Field("127.0.0.1", description="Where `up` binds vLLM.")
     port: int = Field(0, ge=0, le=65535, description="Port of the vLLM that `up` starts; 0 picks one.")
     api_servers: int | None = Field(
@@ -78,8 +83,37 @@ class EngineConfig(Section):
     )
     health_interval: Positive = Field(2.0, description="Seconds between health checks.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _passwords_apart(cls, data: object) -> object:
+        """An engine's address is its name in logs, metrics and status."""
+        if not isinstance(data, dict) or not isinstance(urls := data.get("urls"), list):
+            return data
+        split = [split_login(url) if isinstance(url, str) else (url, None) for url in urls]
+        logins = {_base(url): login for url, login in split if login is not None}
+        if not logins:
+            return data
+        return {**data, "urls": [url for url, _ in split], "logins": {**(data.get("logins") or {}), **logins}}
+
+    @model_validator(mode="after")
+    def _one_credential(self) -> Self:
+        if both := [url for url in self.urls if url in self.logins and self.api_key]:
+            raise ValueError(
+                f"engine.urls has a password for {both[0]}, and engine.api_key is set: an engine is sent one of them, "
+                "leave the other out"
+            )
+        return self
+
+    def headers(self, url: str) -> dict[str, str]:
+        """What an engine's requests carry: its key, or the password of its address."""
+        return authorization(url, self.api_key, self.logins)
+
     @field_validator("urls")
     @classmethod
     def _bases(cls, urls: list[str]) -> list[str]:
         """As OpenAI's clients write them, with ``/v1``, or without."""
-        return [url.rstrip("/").removesuffix("/v1") for url in urls]
+        return [_base(url) for url in urls]
+
+
+def _base(url: str) -> str:
+    return url.rstrip("/").removesuffix("/v1")

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from slipstream.settings.base import Positive, Section
+from slipstream.shared.urls import has_password
 
 LOCAL_NAMES = ("localhost", "host.docker.internal", "host.containers.internal")
 """This machine, by its own and its containers' names. No public name ends in .internal, so no page can use one."""
@@ -149,6 +150,8 @@ class ModelRoute(Section):
 
     @model_validator(mode="after")
     def _one(self) -> Self:
+        if self.upstream is not None and has_password(self.upstream):
+            raise ValueError("upstream has a password, which is not sent: name the key's variable in api_key_env")
         named = sum(x is not None for x in (self.trained, self.base, self.upstream))
         changes = self.override() or self.sampling != "strict" or self.explore or self.feedback
         if named > 1 or (named == 0 and not changes):

@@ -12,7 +12,7 @@ _LOGIN = re.compile(r"(\w+)://([^/?#\s\"'<>]+)@")
 _VALUE = r"('[^']*'|[^&#;\s\"'<>]+)"
 _QUERY = re.compile(
     rf"(?<=[?&])(password|passwd|pwd|sslpassword|token|access_token|api_key|apikey|secret|signature)={_VALUE}"
-    rf"|(?<=\s)(password|sslpassword)={_VALUE}",
+    rf"|(?<!\w)(password|sslpassword)={_VALUE}",
     re.IGNORECASE,
 )
 
@@ -20,7 +20,7 @@ _QUERY = re.compile(
 def without_password(text: object) -> str:
     """Any text, with ``***`` in place of the passwords of URLs in it, and of PostgreSQL's ``password=…``."""
     shown = _LOGIN.sub(_hidden, str(text))
-    return _QUERY.sub(lambda m: f"{m[1] or m[3]}={HIDDEN}", f" {shown}")[1:]
+    return _QUERY.sub(lambda m: f"{m[1] or m[3]}={HIDDEN}", shown)
 
 
 def _hidden(found: re.Match[str]) -> str:

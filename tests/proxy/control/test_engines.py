@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 
 import pytest
+from aiohttp import web
 from tests.support.adapters import write_adapter
 from tests.support.fake_engine import LoraEngine
+from tests.support.served import Served
 
 from slipstream.engines.engine import EngineAway, EngineSampling
 from slipstream_proxy.control.engines import pool
@@ -169,3 +171,33 @@ async def test_an_engine_that_cannot_chat_may_have_a_parser(engines, engine):
     engine.fail_with = 400
     await engines.check(at(engines))
     assert at(engines).ok and at(engines).facts.parses
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/v1/load_lora_adapter"])
+async def test_no_redirect_of_an_engine_is_followed(path):
+    """Nor by the control plane's own questions, which carry the engine's key."""
+    met = []
+
+    async def elsewhere(request: web.Request) -> web.Response:
+        met.append(request.path)
+        return web.json_response({"data": []})
+
+    away = web.Application()
+    away.router.add_route("*", "/{all:.*}", elsewhere)
+    with Served(away) as url:
+
+        async def redirect(request: web.Request) -> web.Response:
+            return web.Response(status=307, headers={"location": url + request.path})
+
+        app = web.Application()
+        app.router.add_route("*", path, redirect)
+        with Served(app) as base:
+            made = EnginePool([base], "sk-test", dict, lambda name: (), 0.1)
+            await made.start()
+            try:
+                with pytest.raises(EngineAway, match="redirects .status 307.*engine.urls"):
+                    await made.ask("GET" if "load" not in path else "POST", base + path)
+                await made.check(made.engines[0])
+                assert not made.engines[0].healthy and met == []
+            finally:
+                await made.stop()

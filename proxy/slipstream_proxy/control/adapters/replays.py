@@ -246,6 +246,11 @@ class StepJudging:
         pending = self._waiting.get(group)
         return pending is not None and pending.lease == lease
 
+    def misfit(self, group: str, body: c.ScoresIn) -> str | None:
+        """An episode that is scored and is none of the group's."""
+        ids = {e.episode.id for e in self._waiting[group].group.episodes}
+        return next((s.episode for s in body.scores if s.episode not in ids), None)
+
     def scored(self, group: str, body: c.ScoresIn) -> bool:
         """False: the lease is lost."""
         if not self.holds(group, body.lease):
@@ -719,11 +724,11 @@ class ReplayGate:
         engine = self._engine = self._engine if self._engine in able else able[-1]
         base = f"{engine.url}/v1"
         sides = [Side(n, base, n, ids=True) for n in (adapter.name, progress.control)]
-        key = self.registry.config.engine.api_key
+        sent = self.registry.config.engine.headers(engine.url)
         judge = self.judging.case if self.settings.by == JUDGE else None
         assert self._turns is not None
         replayer = Replayer(
-            *sides, samples=self.settings.samples, concurrency=TOGETHER, budget=progress.budget, key=key, each=1,
+            *sides, samples=self.settings.samples, concurrency=TOGETHER, budget=progress.budget, headers=sent, each=1,
             turn=self._turns.turn, after=judge,
         )  # fmt: skip
         begun = await replayer.run(cases)

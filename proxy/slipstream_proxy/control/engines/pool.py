@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -32,6 +33,7 @@ from slipstream.engines.engine import (
     ask_in_loop,
     reading,
 )
+from slipstream.shared.urls import authorization
 from slipstream_proxy.control.engines.effect import WITHOUT_EFFECT, changes, question, twin_of
 from slipstream_proxy.json_types import JsonObject
 
@@ -132,11 +134,12 @@ class EnginePool:
         interval: float,
         kind: str = "auto",
         model: str = "",
+        logins: Mapping[str, str] | None = None,
     ) -> None:
-        """``kind``: ``engine.kind``. ``model``: the trained model's name."""
+        """``kind``: ``engine.kind``. ``model``: the trained model's name. ``logins``: ``engine.logins``."""
         self.kind, self.model = kind, model
         self.engines = [EngineReplica(u) for u in dict.fromkeys(u.rstrip("/").removesuffix("/v1") for u in urls)]
-        self.headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self.headers = partial(authorization, api_key=api_key, logins=logins or {})
         self.wanted = wanted
         self.known = known
         self.refused: dict[str, str] = {}
@@ -160,7 +163,7 @@ class EnginePool:
 
     async def start(self) -> None:
         connector = aiohttp.TCPConnector(limit=64)
-        self.session = aiohttp.ClientSession(headers=self.headers, connector=connector, trust_env=False)
+        self.session = aiohttp.ClientSession(connector=connector, trust_env=False)
 
     async def stop(self) -> None:
         if self.session:
@@ -212,9 +215,14 @@ class EnginePool:
     ) -> tuple[int, Any, str]:
         assert self.session is not None
         try:
-            async with self.session.request(
-                method, url, json=body, timeout=aiohttp.ClientTimeout(total=timeout)
-            ) as response:
+            most = aiohttp.ClientTimeout(total=timeout)
+            asked = self.session.request(
+                method, url, json=body, timeout=most, headers=self.headers(url), allow_redirects=False
+            )
+            async with asked as response:
+                if 300 <= response.status < 400:
+                    why = "which is never followed: name the address that answers in engine.urls"
+                    raise EngineAway(f"{url}: it redirects (status {response.status}), {why}")
                 data = b""
                 async for part in response.content.iter_any():
                     data += part

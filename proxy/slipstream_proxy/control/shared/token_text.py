@@ -112,13 +112,13 @@ class TokenTexter:
         return TokenTexts([[self._told[model, i] for i in ids] for ids in lists], urls[0] if urls else None)
 
     async def _ask(self, url: str, model: str, ids: Collection[int]) -> None:
-        key = self.config.engine.api_key
-        headers = {"authorization": f"Bearer {key}"} if key else {}
+        headers = self.config.engine.headers(url)
         gate = asyncio.Semaphore(AT_ONCE)
         timeout = aiohttp.ClientTimeout(total=TIMEOUT)
 
         async def one(session: aiohttp.ClientSession, id: int) -> None:
-            async with gate, session.post(f"{url}/detokenize", json={"model": model, "tokens": [id]}) as reply:
+            asked = {"model": model, "tokens": [id]}
+            async with gate, session.post(f"{url}/detokenize", json=asked, allow_redirects=False) as reply:
                 reply.raise_for_status()
                 self._told[model, id] = str((await reply.json())["prompt"])
 

@@ -16,7 +16,7 @@ from slipstream_proxy.data.call.payload import read_payload
 from slipstream_proxy.data.call.reply import EngineReply
 from slipstream_proxy.data.call.result import CallResult
 from slipstream_proxy.data.wire.errors import RequestRefused
-from slipstream_proxy.data.wire.http1 import digits
+from slipstream_proxy.data.wire.http1 import GUARD_LINES, digits
 from slipstream_proxy.dialects.base import dumps, is_done, is_error
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 MAX_TRIES = 3
 UNTRANSLATABLE = "the model's reply cannot be said in this format"
-_JSON: Final = b"content-type: application/json\r\n"
+_JSON: Final = b"\r\n".join([b"content-type: application/json", *GUARD_LINES, b""])
 
 
 class ActiveCall(Call):
@@ -102,7 +102,11 @@ class ActiveCall(Call):
         fields = asked.request.block
         for step in services.steps.forward:
             fields = step.forward(self, fields)
-        start, key, length = pool.start(path), services.pools.authorization(asked.target), digits(len(route.body))
+        start, key, length = (
+            pool.start(path),
+            services.pools.authorization(asked.target, upstream),
+            digits(len(route.body)),
+        )
         data = b"%b%b%bContent-Length: %b\r\n\r\n%b" % (start, fields, key, length, route.body)
         if services.live.trouble:
             services.live.try_out(upstream, asked.id)

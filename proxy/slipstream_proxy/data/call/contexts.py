@@ -14,6 +14,7 @@ import aiohttp
 
 from slipstream.engines import ENGINES, OWN
 from slipstream.engines.engine import ChatTemplate, Engine, EngineAnswer, EngineQuestion, Steps, ask_in_loop
+from slipstream.settings import EngineConfig
 from slipstream_proxy.data.engines.live import LiveView
 from slipstream_proxy.dialects.base import dumps, loads
 
@@ -33,10 +34,10 @@ class _EngineFacts(Generic[Fact]):
     unknown: Fact
     """The engine did not say it."""
 
-    def __init__(self, api_key: str | None, timeout: float, live: LiveView | None = None) -> None:
+    def __init__(self, engine: EngineConfig | None, timeout: float, live: LiveView | None = None) -> None:
         """``timeout`` in seconds. ``live`` knows of which kind the engines are."""
         self._live = live
-        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._config = engine
         self._timeout = timeout
         self._known: dict[str, Fact] = {}
         self._waiting: dict[str, list[Callable[[], None]]] = {}
@@ -59,7 +60,8 @@ class _EngineFacts(Generic[Fact]):
         found = self.unknown
         try:
             timeout = aiohttp.ClientTimeout(total=self._timeout)
-            async with aiohttp.ClientSession(timeout=timeout, trust_env=False, headers=self._headers) as session:
+            headers = self._config.headers(url) if self._config is not None else {}
+            async with aiohttp.ClientSession(timeout=timeout, trust_env=False, headers=headers) as session:
                 found = await ask_in_loop(self._steps(), lambda question: _answer(session, url, question))
         except (
             aiohttp.ClientError,
@@ -94,7 +96,8 @@ class _EngineFacts(Generic[Fact]):
 async def _answer(session: aiohttp.ClientSession, url: str, question: EngineQuestion) -> EngineAnswer:
     headers = {"content-type": "application/json"} if question.body is not None else {}
     data = dumps(question.body) if question.body is not None else None
-    async with session.request(question.method, url + question.path, data=data, headers=headers) as reply:
+    asking = session.request(question.method, url + question.path, data=data, headers=headers, allow_redirects=False)
+    async with asking as reply:
         body = await reply.read()
         return EngineAnswer(reply.status, loads(body) if reply.status == 200 else None, body.decode("utf-8", "replace"))
 
@@ -115,9 +118,9 @@ class ChatTemplates(_EngineFacts[ChatTemplate]):
     what = "what its chat template takes"
     unknown = ChatTemplate()
 
-    def __init__(self, api_key: str | None, timeout: float, model: str, live: LiveView | None = None) -> None:
+    def __init__(self, engine: EngineConfig | None, timeout: float, model: str, live: LiveView | None = None) -> None:
         """``model``: a name that each engine serves."""
-        super().__init__(api_key, timeout, live)
+        super().__init__(engine, timeout, live)
         self._model = model
 
     def _steps(self) -> Steps[ChatTemplate]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from slipstream_proxy.data.wire.upstream import Pool, ReplyMemory
 
 if TYPE_CHECKING:
+    from slipstream.settings import EngineConfig
     from slipstream_proxy.data.engines.hangs import HangTable
     from slipstream_proxy.data.engines.models import ModelTarget
 
@@ -16,15 +17,17 @@ class Pools:
     """A pool for each base URL, made when it is needed."""
 
     def __init__(
-        self, *, engine_key: str | None, connect_timeout: float, timeout: float, hangs: HangTable | None = None
+        self, engine: EngineConfig, *, connect_timeout: float, timeout: float, hangs: HangTable | None = None
     ) -> None:
-        """``engine_key`` is sent to our engines. Timeouts in seconds. ``hangs`` is told which engines are heard."""
+        """Timeouts in seconds. ``hangs`` is told which engines are heard."""
         self._hangs = hangs
         self._heard: dict[str, float] = {}
         """When the latest byte came that the table knows of."""
         self._by_url: dict[str, Pool] = {}
         self._memory = ReplyMemory()
-        self.engine_key = f"authorization: Bearer {engine_key}\r\n".encode() if engine_key else b""
+        self._engine = engine
+        self._keys: dict[str, bytes] = {}
+        """Engine → the header line with its own key."""
         self._connect_timeout = connect_timeout
         self._timeout = timeout
 
@@ -43,10 +46,18 @@ class Pools:
         """Whether this worker's calls there have brought no byte for as long as a call waits."""
         return self.of(url).silent()
 
-    def authorization(self, target: ModelTarget) -> bytes:
+    def engine_key(self, url: str) -> bytes:
+        """The header line with an engine's own key; empty: it needs none."""
+        found = self._keys.get(url)
+        if found is None:
+            said = self._engine.headers(url).items()
+            found = self._keys[url] = b"".join([f"{name}: {value}\r\n".encode() for name, value in said])
+        return found
+
+    def authorization(self, target: ModelTarget, url: str) -> bytes:
         """The header line with the upstream's own key; empty: it needs none."""
         if target.kind != "upstream":
-            return self.engine_key
+            return self.engine_key(url)
         key = os.environ.get(target.key_env) if target.key_env else None
         return b"Authorization: Bearer %b\r\n" % key.encode() if key else b""
 

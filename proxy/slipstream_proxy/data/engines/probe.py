@@ -92,7 +92,7 @@ class EngineProbe:
         if pool is None:
             pool = self._own[url] = self._pools.separate(url)
         try:
-            check.start(pool, self._pools.engine_key, self._live.health_of(url))
+            check.start(pool, self._pools.engine_key(url), self._live.health_of(url))
             async with asyncio.timeout(TIMEOUT):
                 return await done
         except TimeoutError:

@@ -20,6 +20,7 @@ from slipstream_proxy.data.routes.body import body_parts, read_body
 from slipstream_proxy.data.routes.taken import EndingRequest, TakenChange, TakenRewards
 from slipstream_proxy.data.wire.codings import unread
 from slipstream_proxy.data.wire.errors import RequestRefused
+from slipstream_proxy.data.wire.http1 import GUARDS
 from slipstream_proxy.data.wire.identity import text_of
 from slipstream_proxy.data.wire.replies import end_to_end, first_fields, hand_on
 from slipstream_proxy.keys import ANYONE
@@ -157,7 +158,7 @@ class ControlRoutes:
         async with reply:
             if Headers.DONE in reply.headers:
                 self._episodes.finish(key, episode)
-            return await hand_on(request, reply)
+            return await hand_on(request, reply, end_to_end(reply.headers))
 
     async def _given(
         self, url: URL, headers: CIMultiDict[str], body: bytes, change: TakenChange | None, *, begun: bool
@@ -219,7 +220,7 @@ def _forget(sending: asyncio.Task[Any]) -> None:
 def _refused(e: RequestRefused) -> web.Response:
     """In the control API's shape."""
     detail = {"type": e.kind, "message": e.message, "field": e.field, "fix": e.fix}
-    response = web.json_response({"error": detail}, status=e.status)
+    response = web.json_response({"error": detail}, status=e.status, headers=GUARDS)
     if e.retry_after is not None:
         response.headers["retry-after"] = "1"
     if e.status == 401:

@@ -10,6 +10,7 @@ import aiohttp
 from aiohttp import web
 
 from slipstream_proxy.data.observe.metrics import gather
+from slipstream_proxy.data.wire.http1 import GUARDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,16 +52,17 @@ class HealthRoutes:
         if path not in ("/healthz", "/readyz", "/metrics") or request.method not in ("GET", "HEAD"):
             return None
         if path == "/healthz":
-            return web.json_response({"status": "ok"})
+            return web.json_response({"status": "ok"}, headers=GUARDS)
         if path == "/readyz":
             why = self.not_ready()
             away = {} if self._live.connected else {"control_plane": "away: calls are served and recorded meanwhile"}
-            return web.json_response({"status": why or "ready", **away}, status=503 if why else 200)
+            ready = {"status": why or "ready", **away}
+            return web.json_response(ready, status=503 if why else 200, headers=GUARDS)
         self._hosts.check(request)
         own = gather(self._file.parent, self._metrics, self._file.name)
         return web.Response(
             text=_merged(own, await self._control_metrics()),
-            headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"},
+            headers={"content-type": "text/plain; version=0.0.4; charset=utf-8", **GUARDS},
         )
 
     def not_ready(self) -> str | None:

@@ -16,7 +16,7 @@ from slipstream_proxy.data.routes.body import body_parts, read_body
 from slipstream_proxy.data.routes.form import find_model
 from slipstream_proxy.data.wire import upstream
 from slipstream_proxy.data.wire.errors import RequestRefused
-from slipstream_proxy.data.wire.replies import WholeReply, end_to_end, first_fields, hand_on, header_map, parts_of
+from slipstream_proxy.data.wire.replies import WholeReply, first_fields, from_engine, hand_on, header_map, parts_of
 from slipstream_proxy.data.wire.request import forwardable
 from slipstream_proxy.dialects.base import dumps, loads
 from slipstream_proxy.parse_weight import too_heavy
@@ -64,11 +64,11 @@ class Passthrough:
         if self._client is not None:
             await self._client.close()
 
-    def _headers(self, request: web.BaseRequest) -> CIMultiDict[str]:
+    def _headers(self, request: web.BaseRequest, url: str) -> CIMultiDict[str]:
         _, _, lines = forwardable(list(request.raw_headers))
         found = header_map(lines)
-        if self._config.engine.api_key:
-            found["Authorization"] = f"Bearer {self._config.engine.api_key}"
+        for name, value in self._config.engine.headers(url).items():
+            found[name] = value
         return found
 
     def _engines(self) -> list[str]:
@@ -169,6 +169,9 @@ class Passthrough:
                 if last or e.status != 503:
                     raise
                 continue
+            if 300 <= reply.status < 400:
+                reply.close()
+                raise RequestRefused(502, f"the model's server cannot answer: {upstream.redirected(reply.status)}")
             if last or reply.status != 404 or not _ONE_ENGINES.match(path):
                 return reply
             reply.release()
@@ -193,7 +196,7 @@ class Passthrough:
                     return await self._session().request(
                         request.method,
                         URL(url, encoded=True),
-                        headers=self._headers(request),
+                        headers=self._headers(request, url),
                         data=data,
                         allow_redirects=False,
                     )
@@ -215,7 +218,7 @@ class Passthrough:
         try:
             async with await self._ask_any(request, "/v1/models", None) as reply:
                 body = await _whole(reply, self._config.proxy.upstream_timeout)
-                headers = end_to_end(reply.headers)
+                headers = from_engine(reply.headers)
                 if reply.status != 200:
                     return WholeReply(status=reply.status, headers=headers, body=body)
                 read = loads(body)
@@ -236,7 +239,7 @@ class Passthrough:
 async def _relay(
     request: web.BaseRequest, reply: aiohttp.ClientResponse, names: Names | None, timeout: float
 ) -> web.StreamResponse:
-    headers = end_to_end(reply.headers)
+    headers = from_engine(reply.headers)
     if not 200 <= reply.status < 600:
         raise RequestRefused(502, f"the model's server answers with the status {reply.status}", retry_after=1.0)
     if names is not None or (reply.content_length is not None and reply.content_length <= _WHOLE):
@@ -248,7 +251,7 @@ async def _relay(
         if names is not None:
             body = _renamed(body, *names, everywhere=reply.status >= 400)
         return WholeReply(status=reply.status, headers=headers, body=body)
-    return await hand_on(request, reply, timeout)
+    return await hand_on(request, reply, headers, timeout)
 
 
 async def _whole(reply: aiohttp.ClientResponse, timeout: float) -> bytes:

@@ -18,7 +18,7 @@ from slipstream_proxy.data.call.call import ActiveCall
 from slipstream_proxy.data.wire.backpressure import LARGE, Rest, Rests, hung_up
 from slipstream_proxy.data.wire.codings import unread
 from slipstream_proxy.data.wire.errors import RequestRefused
-from slipstream_proxy.data.wire.http1 import LAST_CHUNK, REASONS, RepeatedHead, chunk, digits, status_line
+from slipstream_proxy.data.wire.http1 import GUARD_LINES, LAST_CHUNK, REASONS, RepeatedHead, chunk, digits, status_line
 from slipstream_proxy.data.wire.identity import Prefix, split_path
 from slipstream_proxy.data.wire.request import MIN_RATE, RequestHead, parse_fields
 from slipstream_proxy.data.wire.sink import Sink
@@ -64,7 +64,13 @@ class ServerState:
 def refusal(e: RequestRefused, dialect: Dialect | None = None) -> bytes:
     """A whole response, behind which the connection is closed."""
     body = (dialect.error if dialect else openai_error)(e.status, e.message, e.kind)
-    lines = (b"content-type: application/json", *e.fields, b"content-length: %d" % len(body), b"connection: close")
+    lines = (
+        b"content-type: application/json",
+        *GUARD_LINES,
+        *e.fields,
+        b"content-length: %d" % len(body),
+        b"connection: close",
+    )
     return b"%b%b\r\n%b" % (status_line(e.status), b"".join([b"%b\r\n" % line for line in lines]), body)
 
 

@@ -24,6 +24,30 @@ HOP_BY_HOP: Final = frozenset(
 """Fields that belong to one connection, in lower case. Content-Length is among them because each hop writes its own."""
 
 
+PASSED_ON: Final = frozenset(
+    (
+        *(b"age", b"allow", b"cache-control", b"content-disposition", b"content-encoding", b"content-language"),
+        *(b"content-range", b"content-type", b"date", b"etag", b"expires", b"last-modified", b"pragma", b"retry-after"),
+        *(b"accept-ranges", b"retry-after-ms", b"server", b"server-timing", b"traceparent", b"vary"),
+        *(b"www-authenticate", b"x-should-retry", b"x-accel-buffering", b"x-request-id", b"request-id"),
+    )
+)
+PASSED_ON_PREFIXES: Final = (
+    *(b"access-control-", b"openai-", b"anthropic-", b"x-ratelimit-", b"ratelimit-", b"x-litellm-"),
+)
+"""Fields of an engine's reply that a client gets, in lower case. Others speak to the browser of whoever opens the
+page, which has the same address: they set cookies, clear them, or send it elsewhere.
+"""
+GUARDS: Final = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
+"""On every reply that is no file of the page's: what it holds is shown as it is, and runs nothing."""
+GUARD_LINES: Final = [f"{name}: {value}".encode() for name, value in GUARDS.items()]
+
+
+def passes(name: bytes) -> bool:
+    """Whether a field of an engine's reply, in lower case, is for the client."""
+    return name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)
+
+
 REASONS: Final = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
 
 
@@ -222,7 +246,8 @@ class ResponseHead:
     """Status line and fields of a response. ``length`` is None for chunked bodies and those that end with the
     connection.
 
-    ``fields`` are the lines for the client, ``block`` the same with their line ends.
+    ``fields`` are the lines for the client, ``block`` the same with their line ends: what ``PASSED_ON`` names of the
+    engine's, and the guards.
     """
 
     __slots__ = ("block", "chunked", "content_type", "fields", "keep_alive", "length", "status")
@@ -251,8 +276,8 @@ class ResponseHead:
                 raise RemoteProtocolError("a bad header line")
             low, value = field[1].lower(), field[2]
             if low not in HOP_BY_HOP:
-                if low.startswith(b"x-slipstream-"):
-                    continue  # another proxy's, or pretended: ours stand beside them
+                if not passes(low):
+                    continue
                 fields.append(line)
                 kind = value.strip() if low == b"content-type" else b""
                 self.content_type = kind or self.content_type
@@ -272,6 +297,7 @@ class ResponseHead:
             self.length = 0
         elif self.length is None:
             self.keep_alive = False
+        fields += GUARD_LINES
         self.fields = fields
         self.block = b"".join([b"%b\r\n" % line for line in fields])
 

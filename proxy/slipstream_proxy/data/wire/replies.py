@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from slipstream_proxy.data.wire.http1 import HOP_BY_HOP
+from slipstream_proxy.data.wire.http1 import GUARDS, HOP_BY_HOP, passes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -32,6 +32,8 @@ class StreamedReply(web.StreamResponse):
         await super()._prepare_headers()
         for name in added:
             self.headers.popall(name, None)
+        for name, value in GUARDS.items():
+            self.headers.setdefault(name, value)  # the page's files bring their own
 
 
 class WholeReply(StreamedReply, web.Response):
@@ -64,6 +66,12 @@ def end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
     )
 
 
+def from_engine(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """The fields of an engine's reply that a client gets."""
+    found = end_to_end(headers).items()
+    return CIMultiDict((name, value) for name, value in found if passes(name.lower().encode("latin-1")))
+
+
 async def parts_of(reply: aiohttp.ClientResponse, timeout: float | None) -> AsyncIterator[bytes]:
     """The body as it comes. Raises ``TimeoutError`` where none of it comes for so many seconds.
 
@@ -78,10 +86,13 @@ async def parts_of(reply: aiohttp.ClientResponse, timeout: float | None) -> Asyn
 
 
 async def hand_on(
-    request: web.BaseRequest, reply: aiohttp.ClientResponse, timeout: float | None = None
+    request: web.BaseRequest,
+    reply: aiohttp.ClientResponse,
+    headers: CIMultiDict[str],
+    timeout: float | None = None,
 ) -> web.StreamResponse:
     """Each part of the body when it arrives. Raises as ``parts_of`` does: then the client's body is cut off."""
-    response = StreamedReply(status=reply.status, headers=end_to_end(reply.headers))
+    response = StreamedReply(status=reply.status, headers=headers)
     if request.version >= (1, 1):
         response.enable_chunked_encoding()
     else:

@@ -28,6 +28,11 @@ REPLIES_BYTES = 512 * 2**20
 TOO_MUCH = "the largest of the replies that this worker receives, which are larger than %d bytes together"
 
 
+def redirected(status: int) -> str:
+    """Neither the proxy nor a client may follow it: keys and conversations would go to another server."""
+    return f"it redirects (status {status}), which is never followed: configure the address that answers"
+
+
 class UpstreamConnection(Connection):
     """One connection, an ``asyncio.Protocol`` in all but its base class. ``receiver`` is None while it is idle."""
 
@@ -119,6 +124,8 @@ class UpstreamConnection(Connection):
                 return None
             head = ResponseHead(data[: end + 2])
             start, data = data[: end + 4], data[end + 4 :]
+            if 300 <= head.status < 400:
+                raise RemoteProtocolError(redirected(head.status))
             if head.status >= 200:  # 1xx are for this hop
                 if head.status == 200:
                     self.pool.remember(start, head)

@@ -2,15 +2,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 
 import tomli_w
 from pydantic import BaseModel
 
 from slipstream.cli.common import add_config, add_json, add_profile, read_config
+from slipstream.shared.urls import has_password
 
-SECRETS = {"api_key"}
-PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
+SECRETS = {"api_key", "logins"}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -21,13 +20,18 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def secret(name: str, value: object) -> bool:
-    """A key, or a URL with a password in it: a comment says that it is there."""
-    return bool(value) and (name in SECRETS or (isinstance(value, str) and PASSWORD.search(value) is not None))
+    """A key, or a URL with a password in it, wherever it stands: a comment says that it is there."""
+    if isinstance(value, dict):
+        return bool(value) and (name in SECRETS or any(secret(k, v) for k, v in value.items()))
+    if isinstance(value, list):
+        return any(secret(name, v) for v in value)
+    return bool(value) and (name in SECRETS or (isinstance(value, str) and has_password(value)))
 
 
 def without_secrets(tree: dict[str, object]) -> dict[str, object]:
     return {
-        k: without_secrets(v) if isinstance(v, dict) else "(secret)" if secret(k, v) else v for k, v in tree.items()
+        k: without_secrets(v) if isinstance(v, dict) and k not in SECRETS else "(secret)" if secret(k, v) else v
+        for k, v in tree.items()
     }
 
 
@@ -50,7 +54,7 @@ def show(model: BaseModel, *, plain: bool, path: str = "") -> list[str]:
         words = None if plain else field.description
         if isinstance(value, BaseModel):
             later += ["", f"[{path}{name}]", *show(value, plain=plain, path=f"{path}{name}.")]
-        elif not isinstance(value, dict):
+        elif not isinstance(value, dict) or secret(name, value):
             lines += setting(name, value, words)
         elif any(isinstance(v, BaseModel) for v in value.values()):
             for key, section in value.items():

@@ -28,6 +28,7 @@ from slipstream.settings.judge import is_own
 from slipstream.shared.hub import check_own_code
 from slipstream.shared.machine import has_gpu, installed
 from slipstream.shared.machine import versions as package_versions
+from slipstream.shared.urls import without_password
 
 WAIT = "wait; `up.log` in data_dir says how far it is"
 FIX_MODEL = "`slipstream up --model MODEL` with a folder or a hub's name, or correct engine.model"
@@ -96,7 +97,7 @@ def check_store(config: Config) -> Iterator[Finding]:
     elif path.parent.exists() and not os.access(path.parent, os.X_OK):
         yield fail(f"the store {path} is another user's", NO_STORE, f'`sudo chown -R "$USER" {path.parent}`')
     elif not path.is_file():
-        yield ok(f"store: {config.store_url} (to be made)")
+        yield ok(f"store: {without_password(config.store_url)} (to be made)")
     else:
         yield _duckdb(path)
 
@@ -112,7 +113,11 @@ def _postgres(url: str) -> Finding:
     except ModuleNotFoundError:
         return fail("psycopg is not installed", NO_STORE, "pip install 'slipstream[proxy]'")
     except Exception as e:
-        return fail(f"PostgreSQL does not answer: {e}", NO_STORE, "start it (`pg_isready`), or correct store.url")
+        return fail(
+            f"PostgreSQL does not answer: {without_password(e)}",
+            NO_STORE,
+            "start it (`pg_isready`), or correct store.url",
+        )
 
 
 def _duckdb(path: Path) -> Finding:

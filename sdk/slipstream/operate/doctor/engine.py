@@ -13,8 +13,7 @@ from slipstream.engines.findings import NO_CALLS, Finding, fail, ok
 
 
 def check_engine(url: str, config: Config) -> Iterator[Finding]:
-    headers = {"authorization": f"Bearer {config.engine.api_key}"} if config.engine.api_key else {}
-    with httpx.Client(base_url=url, timeout=60.0, trust_env=False, headers=headers) as http:
+    with httpx.Client(base_url=url, timeout=60.0, trust_env=False, headers=config.engine.headers(url)) as http:
         try:
             models = http.get("/v1/models").raise_for_status().json()["data"]
             engine, title = ask_now(detect(config.engine.kind, config.model_name), lambda asked: ask_over(http, asked))

@@ -172,10 +172,11 @@ def check_name(config: Config) -> Config:
     """
     served: set[str] = set()
     away = False
-    headers = {"authorization": f"Bearer {config.engine.api_key}"} if config.engine.api_key else {}
     for url in config.engine.urls:
         try:
-            reply = httpx.get(f"{url}/v1/models", headers=headers, timeout=5.0, trust_env=False).raise_for_status()
+            reply = httpx.get(
+                f"{url}/v1/models", headers=config.engine.headers(url), timeout=5.0, trust_env=False
+            ).raise_for_status()
             # an adapter has a parent; what a client asks for is a base model
             served |= {str(m["id"]) for m in reply.json()["data"] if not m.get("parent")}
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
@@ -191,9 +192,8 @@ def check_name(config: Config) -> Config:
 
 def untrainable(config: Config) -> str | None:
     """Why no trainer is started. None: nothing is known against it."""
-    headers = {"authorization": f"Bearer {config.engine.api_key}"} if config.engine.api_key else {}
     for url in config.engine.urls:
-        with httpx.Client(base_url=url, headers=headers, trust_env=False) as http:
+        with httpx.Client(base_url=url, headers=config.engine.headers(url), trust_env=False) as http:
             try:
                 engine, title = ask_now(
                     detect(config.engine.kind, config.model_name), lambda asked: ask_over(http, asked)
