@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slipstream import __version__
 from slipstream.config import Config
-from slipstream.shared.files import check_format
+from slipstream.shared.files import check_format, keep_private
 from slipstream.shared.functions import load_function
 from slipstream_proxy.keys import Keys
 from slipstream_proxy.process.descriptors import raise_limit
@@ -29,12 +29,15 @@ def run(config: Config, config_path: Path | None = None, *, new_instance: bool =
     raise_limit()
     keyed = bool(len(Keys(config.keys_file)))
     check_bind(config, keyed=keyed)
+    keep_private(config.root, config.adapters_dir)
     fd = lock(config.root)
     try:
         check_format(config.root, __version__)
         if new_instance or config.store_url.startswith("postgres"):
             from slipstream_proxy.control.storage import identity  # a parent needs the store's modules for that alone
+            from slipstream_proxy.store import refuse_newer
 
+            refuse_newer(config.store_url)
             if new_instance:
                 identity.make_new(config)
             identity.refuse_twin(config)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
-from slipstream.shared.files import space_of, sync
+from slipstream.shared.files import keep_private, open_to_engine, private_file, space_of, sync
 
 
 def test_files_and_folders_are_synced_and_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,3 +46,53 @@ def test_what_takes_the_space_of_a_folder(tmp_path: Path) -> None:
     assert found == {"store": 4 << 20, "spool": (3 << 20) + link, "adapters": 1 << 21, "other": 12}
     assert list(found) == ["store", "spool", "adapters", "other"]
     assert space_of(tmp_path / "none", adapters) == {"adapters": 1 << 21}
+
+
+@pytest.fixture
+def umask():
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("there", [True, False])
+def test_what_a_data_folder_holds_is_for_its_user_alone(tmp_path: Path, inside: bool, there: bool) -> None:
+    root = tmp_path / "data"
+    adapters = root / "adapters" if inside else tmp_path / "adapters"
+    if there:  # as an older program left it
+        (root / "spool").mkdir(parents=True)
+        (root / "slipstream.duckdb").write_text("words")
+        (root / "link").symlink_to("/")
+        (adapters / "m@1").mkdir(parents=True)
+        (adapters / "m@1" / "adapter_config.json").write_text("{}")
+    keep_private(root, adapters)
+    (root / "slipstream.duckdb.wal").write_text("words")
+    (root / "rewrite").mkdir()
+    assert mode(root) == (0o711 if inside else 0o700), "an engine of another user finds the way, and lists nothing"
+    for path in root.rglob("*"):
+        if not path.is_relative_to(adapters) and not path.is_symlink():
+            assert mode(path) & 0o077 == 0, path
+    if there:
+        assert (mode(adapters), mode(adapters / "m@1" / "adapter_config.json")) == (0o755, 0o644)
+
+
+@pytest.mark.usefixtures("umask")
+def test_an_adapter_is_for_the_engine_and_a_download_for_its_user(tmp_path: Path) -> None:
+    os.umask(0o077)
+    folder = tmp_path / "m@1"
+    folder.mkdir()
+    (folder / "x").write_text("{}")
+    open_to_engine(folder)
+    assert (mode(folder), mode(folder / "x")) == (0o755, 0o644)
+    os.umask(0o022)
+    (tmp_path / "old").write_text("words")
+    for name in ("new", "old"):
+        with private_file(tmp_path / name) as out:
+            out.write(b"x")
+        assert mode(tmp_path / name) == 0o600 and (tmp_path / name).read_text() == "x"

@@ -5,9 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from slipstream.errors import StartError
+
 if TYPE_CHECKING:
     from slipstream_proxy.store.store import Store
     from slipstream_proxy.store.values import Rules
+
+
+def refuse_newer(url: str) -> None:
+    """Raises ``StartError`` for a shared database that a newer program wrote; one that is away says nothing. Of a
+    file, the data folder's format says it.
+    """
+    if urlsplit(url).scheme not in ("postgresql", "postgres"):
+        return
+    import psycopg
+
+    from slipstream_proxy.store.tables.schema import VERSION, NewerSchema
+
+    sql = "SELECT name, value FROM t_meta WHERE name IN ('schema', 'program')"
+    try:
+        with psycopg.connect(url, connect_timeout=3) as connection:
+            found = dict(connection.execute(sql).fetchall())
+    except psycopg.Error:
+        return
+    if int(found.get("schema", 0)) > VERSION:
+        raise StartError(str(NewerSchema(int(found["schema"]), found.get("program"))))
 
 
 def open_store(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import stat
 from collections import Counter
 from pathlib import Path
+from typing import BinaryIO
 
 from slipstream.errors import StartError
 
-FORMAT = 1
-"""Of a data folder. It rises when an older program would misread what a newer one writes there."""
+log = logging.getLogger(__name__)
+FORMAT = 6
+"""Of a data folder: the number of its store's schema. An older program would serve a newer folder without its store."""
 
 
 def sync(path: Path) -> None:
@@ -20,6 +24,48 @@ def sync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def keep_private(root: Path, adapters: Path) -> None:
+    """What this process and its children write from now on is for their user alone, and so is what a data folder holds
+    already: conversations, rewards and keys.
+
+    Adapters are not: an engine may be another user's. So the way to them may be gone, but no folder on it is listed.
+    """
+    os.umask(0o077)
+    if not root.exists():
+        root.mkdir(parents=True)
+        root.chmod(0o755)
+    for path in (root, *root.iterdir()):
+        with contextlib.suppress(FileNotFoundError):
+            _tighten(path, adapters)
+
+
+def _tighten(path: Path, adapters: Path) -> None:
+    if path == adapters or path.is_symlink():
+        return
+    found = path.stat()
+    folder = 0o711 if adapters.is_relative_to(path) else 0o700
+    most = folder if stat.S_ISDIR(found.st_mode) else 0o600
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o077 & ~most:
+        try:
+            path.chmod(mode & (most | 0o7700))
+        except OSError as e:
+            log.warning("%s may be read by others (mode %o): `chmod go-rwx %s` as its owner: %s", path, mode, path, e)
+
+
+def open_to_engine(folder: Path) -> None:
+    """An adapter's folder may be read by whatever user the engine is."""
+    for path in (*folder.iterdir(), folder):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def private_file(path: Path) -> BinaryIO:
+    """A new file, or an emptied one, for this user alone."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    os.fchmod(fd, 0o600)
+    return os.fdopen(fd, "wb")
 
 
 def bytes_of(path: Path) -> int:

@@ -9,6 +9,7 @@ import sys
 
 import aiohttp
 import pytest
+from tests.support.adapters import write_adapter
 from tests.support.plane import ALL, API, make_config, until
 
 from slipstream.errors import StartError
@@ -81,3 +82,27 @@ async def test_a_second_control_plane_touches_nothing(tmp_path, engine, monkeypa
     assert not config.spool_dir.exists()
     os.close(first)
     os.close(await worker.own(config.root))
+
+
+async def test_nobody_else_reads_what_a_control_plane_writes(make_plane, tmp_path):
+    """But an engine, which may be another user, reads adapters."""
+    before = os.umask(0o022)
+    try:
+        plane = await make_plane()
+        folder = write_adapter(tmp_path / "mine")
+        await plane.call("e1", text="words", done=True)
+        await plane.seen("e1")
+        form = aiohttp.FormData()
+        form.add_field("adapter", json.dumps({"path": "tiny@1"}), content_type="application/json")
+        for name in ("adapter_config.json", "adapter_model.safetensors"):
+            form.add_field(name, (folder / name).read_bytes(), filename=name)
+        reply = await plane.client.post(API + "/adapters?wait=30", data=form, headers=plane.as_())
+        assert reply.status == 201
+        root, adapters = plane.config.root, plane.config.adapters_dir
+        for path in root.rglob("*"):
+            open_ = stat.S_IMODE(path.stat().st_mode) & 0o077
+            assert bool(open_) is path.is_relative_to(adapters), (path, oct(open_))
+        assert stat.S_IMODE(root.stat().st_mode) == 0o711
+        assert stat.S_IMODE((adapters / "tiny@1" / "adapter_model.safetensors").stat().st_mode) == 0o644
+    finally:
+        os.umask(before)

@@ -9,6 +9,12 @@ import pytest
 from tests.support.records import call, reward
 from tests.support.store_writes import all_adapters, put_adapter
 
+from slipstream import __version__
+from slipstream.config import Config
+from slipstream.errors import StartError
+from slipstream.shared.files import FORMAT
+from slipstream_proxy.control.run.store_keeper import open_or_none
+from slipstream_proxy.store import refuse_newer
 from slipstream_proxy.store.tables import schema
 from slipstream_proxy.store.tables.driver import StoreError
 
@@ -77,8 +83,29 @@ def test_migrations_run_in_order_and_a_newer_schema_is_refused(opened, monkeypat
     assert len(done) == 2
     again.close()
     monkeypatch.setattr(schema, "VERSION", now + 1)
-    with pytest.raises(StoreError, match="newer"):
+    with pytest.raises(StoreError, match=rf"slipstream {__version__} wrote, .* install {__version__} or newer"):
         opened()
+
+
+def test_a_folder_s_format_rises_with_the_schema():
+    """What refuses a newer folder is asked before the store is."""
+    assert FORMAT == schema.VERSION
+
+
+def test_an_older_program_does_not_start_on_a_newer_store(opened, url, monkeypatch, tmp_path):
+    opened().close()
+    newer = schema.VERSION
+    monkeypatch.setattr(schema, "VERSION", newer - 1)
+    config = Config.model_validate({"data_dir": str(tmp_path / "data"), "store": {"url": url}})
+    config.root.mkdir()
+    with pytest.raises(StartError, match=rf"version {newer}, .* install {__version__} or newer"):
+        open_or_none(config, first=True)
+    assert open_or_none(config) is None, "a proxy that runs keeps all in its spool"
+    if url.startswith("postgresql"):
+        with pytest.raises(StartError, match=f"install {__version__} or newer"):
+            refuse_newer(url)
+    monkeypatch.undo()
+    refuse_newer(url)
 
 
 def test_all_migrations_are_there():

@@ -62,6 +62,7 @@ def only_one(folder: Path, patience: float = LOCK_SECONDS) -> Iterator[None]:
     and for a data folder of a newer version.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
     check_format(folder.parent, __version__)
     end = time.monotonic() + patience
     with (folder / "lock").open("w") as file:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slipstream.engines.engine import NEUTRAL, Reading
+from slipstream.shared.files import open_to_engine
 from slipstream_proxy.json_types import JsonObject
 
 PROMPTS = ("a", "The", "1", '{"', "\n\n", "user: yes")
@@ -77,6 +78,7 @@ def _write(folder: Path, twin: Path) -> Path | None:
         twin.mkdir()
         (twin / "adapter_config.json").write_text(json.dumps(config))
         shutil.copyfile(folder / "adapter_model.safetensors", twin / "adapter_model.safetensors")
+        open_to_engine(twin)
     except (OSError, ValueError, TypeError):
         return None
     return twin

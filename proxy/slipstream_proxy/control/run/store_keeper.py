@@ -6,10 +6,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from slipstream.config import Config
 from slipstream.contract import Adapter
+from slipstream.errors import StartError
 from slipstream.shared.backoff import Backoff
 from slipstream.shared.hub import vocabulary_of
 from slipstream_proxy.control.adapters.journal import AdapterJournal, event
@@ -22,6 +24,7 @@ from slipstream_proxy.log.records import Kind
 from slipstream_proxy.log.segments import list_segments, read_segment
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.store import Store
+from slipstream_proxy.store.tables.schema import NewerSchema
 from slipstream_proxy.store.values import Position, Rules
 
 log = logging.getLogger(__name__)
@@ -49,8 +52,12 @@ def rules_of(config: Config) -> Rules:
     )
 
 
-def open_or_none(config: Config) -> Store | None:
-    """None: it cannot be opened, not even after a broken file was set aside. Then the spool keeps everything."""
+def open_or_none(config: Config, *, first: bool = False) -> Store | None:
+    """None: it cannot be opened, not even after a broken file was set aside. Then the spool keeps everything.
+
+    ``first``: raises ``StartError`` for a store that a newer program wrote. Without its adapters, all calls would
+    meet the base model.
+    """
     try:
         store = open_store(
             config.store_url,
@@ -59,7 +66,9 @@ def open_or_none(config: Config) -> Store | None:
             threads=config.store.threads,
             instance=identity.instance_of(config.root),
         )
-    except Exception:
+    except Exception as e:
+        if first and isinstance(e, NewerSchema):
+            raise StartError(str(e)) from e
         log.exception("the store %s cannot be opened; calls and rewards are kept in the spool", config.store_url)
         return None
     try:
@@ -86,7 +95,7 @@ class StoreKeeper:
 
     async def start(self) -> None:
         """It is open when this returns. It was filled from the spool for ``CATCH_UP`` seconds; the rest follows."""
-        store = await in_thread(open_or_none, self.config)
+        store = await in_thread(partial(open_or_none, self.config, first=True))
         if store is not None:
             await self._use(store)
         await in_thread(self._restore)

@@ -21,6 +21,7 @@ from aiohttp import web
 from slipstream.config import Config
 from slipstream.contract import Split
 from slipstream.errors import StartError
+from slipstream.shared.files import keep_private
 from slipstream.shared.log import setup_logging
 from slipstream_proxy.control.adapters.fleet import AdapterRegistrar, Fleet
 from slipstream_proxy.control.adapters.gatekeeper import Gatekeeper
@@ -85,6 +86,7 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         engine.health_interval,
         kind=engine.kind,
         model=config.model_name,
+        logins=engine.logins,
     )
     trials = GateTrials(registry, engines.serves)
     publisher = LivePublisher(registry, trials, engines, live)
@@ -142,8 +144,11 @@ class ControlPlane:
 
     async def start(self) -> Deps:
         config = self.config
-        for folder in (config.root, config.spool_dir, config.adapters_dir):
-            folder.mkdir(parents=True, exist_ok=True)
+        if not config.adapters_dir.exists():
+            config.adapters_dir.mkdir(parents=True)
+            config.adapters_dir.chmod(0o755)  # an engine may be another user's
+        keep_private(config.root, config.adapters_dir)
+        config.spool_dir.mkdir(parents=True, exist_ok=True)
         durability = "process" if config.proxy.durability == "none" else config.proxy.durability
         self._writer = SpoolWriter(
             config.spool_dir, CONTROL, segment_bytes=config.proxy.segment_bytes, durability=durability

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from types import NoneType
 from typing import get_args, get_type_hints
 
+from slipstream import __version__
 from slipstream_proxy.store.tables.driver import Driver, StoreError, Tx
 from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, GroupRow, MemberRow, PinRow, RewardRow
 from slipstream_proxy.store.tables.tallies import drop_tallies
@@ -245,14 +246,27 @@ MIGRATIONS: dict[int, Callable[[Tx], None]] = {
 """From version n to n + 1."""
 
 
+class NewerSchema(StoreError):
+    """A newer program made this store what it is."""
+
+    def __init__(self, found: int, wrote: str | None) -> None:
+        """``wrote``: the program that changed it last, as far as it says."""
+        text = f"the store's schema is version {found}, which slipstream {wrote or 'of a later release'} wrote"
+        fix = f"install {wrote} or newer" if wrote else "install a newer one"
+        super().__init__(f"{text}, and {__version__} knows {VERSION}: {fix}")
+
+
+def _writer(tx: Tx) -> str | None:
+    found = tx.all("SELECT value FROM t_meta WHERE name = 'program'")
+    return str(found[0][0]) if found else None
+
+
 def prepare(tx: Tx, *, keyed: bool) -> None:
     """Create what is missing and migrate what is older. Raises ``StoreError`` for a schema newer than this code."""
     tx.run("CREATE TABLE IF NOT EXISTS t_meta (name TEXT, value TEXT" + (", PRIMARY KEY (name))" if keyed else ")"))
     found = tx.all("SELECT value FROM t_meta WHERE name = 'schema'")
     if found and int(found[0][0]) > VERSION:
-        raise StoreError(
-            f"the store's schema is version {found[0][0]}, this program knows {VERSION}: use a newer slipstream"
-        )
+        raise NewerSchema(int(found[0][0]), _writer(tx))
     for name in DUCKDB_INDEXES if found and int(found[0][0]) < VERSION and not keyed else ():
         tx.run(f"DROP INDEX IF EXISTS {name}")
     for version in range(int(found[0][0]) if found else VERSION, VERSION):
@@ -272,6 +286,9 @@ def prepare(tx: Tx, *, keyed: bool) -> None:
         tx.run("INSERT INTO t_meta VALUES ('schema', ?)", (str(VERSION),))
     elif int(found[0][0]) != VERSION:
         tx.run("UPDATE t_meta SET value = ? WHERE name = 'schema'", (str(VERSION),))
+    if not found or int(found[0][0]) != VERSION:
+        tx.run("DELETE FROM t_meta WHERE name = 'program'")
+        tx.run("INSERT INTO t_meta VALUES ('program', ?)", (__version__,))
 
 
 class DayTables:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from slipstream.cli.common import add_client, connect
 from slipstream.errors import SlipstreamError
+from slipstream.shared.files import private_file
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     part = Path(f"{args.file}.part")
     size = 0
     try:
-        with connect(args) as client, part.open("wb") as out:
+        with connect(args) as client, private_file(part) as out:
             for data in client.backup():
                 size += out.write(data)
             out.flush()

@@ -12,6 +12,7 @@ from slipstream.cli.common import add_client, connect
 from slipstream.cli.data.episodes import add_filters, filters
 from slipstream.errors import SlipstreamError
 from slipstream.operate.demo.progress import Progress, wanted
+from slipstream.shared.files import private_file
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     part = Path(f"{args.out}.part") if args.out else None
     try:
         with connect(args) as client, contextlib.ExitStack() as stack:
-            out: BinaryIO = stack.enter_context(part.open("wb")) if part else sys.stdout.buffer
+            out: BinaryIO = stack.enter_context(private_file(part)) if part else sys.stdout.buffer
             form = {} if args.form == "auto" else {"form": args.form}
             parts = client.export(args.format, **filters(args), **form)
             progress = wanted(args.progress) if part or not sys.stdout.isatty() else None
