@@ -11,6 +11,7 @@ import { may } from "./may";
 import { blocks, inlines, isMarked } from "./markdown";
 import { errorText, read } from "./messages";
 import { isImported, isMeasured, tagsOf, taskOf } from "./names";
+import { printable } from "./printable";
 import { link, parsePlace } from "./route";
 import { ordinal, rangeOf, shade, shadeLogprob } from "./scales";
 import { wayTo } from "./parts/gate";
@@ -249,4 +250,9 @@ test("a reply's Markdown is read, and nothing of it becomes HTML or another kind
   }
   expect(blocks("```\ncut off")).toEqual([{ kind: "code", text: "cut off" }]);
   for (const long of ["[", "**", "`", "- ", "https://"]) expect(isMarked(long.repeat(20_000))).toBeTypeOf("boolean");
+});
+
+test("what strangers wrote is shown with a sign for each character that steers", () => {
+  expect(printable("a\u001b[31mb\u0000\u007f\u009b\u202ec\u2066\u200f")).toBe("a␛[31mb␀␡‹U+009B›‹U+202E›c‹U+2066›‹U+200F›");
+  expect(printable("a\tb\nc é ✓ 👩‍💻 שלום")).toBe("a\tb\nc é ✓ 👩‍💻 שלום");
 });

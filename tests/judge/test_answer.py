@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 
@@ -283,3 +284,28 @@ async def test_each_server_is_asked_for_a_schema_and_its_answers_are_read(model)
         asked = servers.asked.get("format") or servers.asked["response_format"]["json_schema"]["schema"]
         assert asked == bounded(schema)
     assert right >= 0.95 * len(READABLE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"run' + "_" * 100_000 + '": 1}',
+        '["run' + "-_" * 50_000 + '", 1]',
+        "{" + "/*" * 50_000 + "}",
+        '{"' + '\\"' * 50_000 + "}",
+        "{'" + "\\'" * 50_000 + "}",
+        "e1" + ":" * 100_000,
+        "|" * 100_000 + "x",
+        "{" + "," + " " * 100_000 + "x}",
+        " " * 100_000 + "5x",
+        "\n".join(["|" * 190 + "x"] * 500),
+        "\n".join(["e1" + ":" * 190] * 500),
+        "{" + ", ".join(f'"run{"_" * 180}{n}": 1' for n in range(500)) + "}",
+    ],
+    ids=lambda text: text[:12],
+)
+def test_no_answer_takes_long_to_read(text):
+    began = time.process_time()
+    with contextlib.suppress(BadAnswer):
+        parse(text, ["e1", "e2"])
+    assert time.process_time() - began < 2.0

@@ -33,12 +33,19 @@ NUMBER = r"([+-]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][+-]?\d+)?)"
 THOUSANDS = re.compile(r"[+-]?[1-9]\d*,\d{3}(?!\d)")
 """A comma here may part thousands."""
 SCORE = re.compile(rf"\s*{NUMBER}\s*(?:(%)|(?:/|out of)\s*{NUMBER})?\s*")
-COMMENT = re.compile(r'("(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\')|(?://[^\n]*|/\*.*?\*/)', re.DOTALL)
-TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])')
+_STRING = r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
+COMMENT = re.compile(
+    rf"({_STRING}|'(?:[^'\\]|\\.)*+(?:'|\\?\Z))|(?://[^\n]*|/\*(?:[^*]|\*(?!/))*+(?:\*/|\Z))", re.DOTALL
+)
+TRAILING_COMMA = re.compile(rf"({_STRING})|,(?=\s*+[}}\]])", re.DOTALL)
+"""What never ends goes to the end: else each quote in it would be a beginning anew."""
 LINE = re.compile(r"(?i)[\W\d]*?((?:run\W+)?e\d+)\W*?[:=|]\W*?([+-]?\d[^|]*?)[\s|*`]*")
 """An id and its score on a line of their own, or in a row of a table."""
-FRAME = re.compile(r"(?i)[\s|:=*`-]*(?:\|?\s*(?:run|id|run id)\s*\|\s*score\s*\|?\s*)?")
-"""A line without words, or a table's head."""
+FRAME = " \t|:=*`-"
+HEAD = re.compile(r"(?i)(?:run|id|run id)\s*\|\s*score")
+"""Of a table."""
+LONGEST_ENTRY = 200
+"""Characters of an id, a score, or a line with both. Longer ones are none, and a pattern could take minutes for them."""
 ENDS = ("", "}", "]", "]}", "}}")
 """Brackets that may be missing at the end, after a whole entry."""
 QUOTES = "\"'“”‘’„«»"
@@ -128,7 +135,7 @@ def _values(text: str) -> Iterator[tuple[object, bool]]:
         except ValueError:
             inner = ""
         text = inner if isinstance(inner, str) else ""
-    if SCORE.fullmatch(text):
+    if _full(SCORE, text):
         yield text, True
         return
     at = tries = 0
@@ -147,13 +154,17 @@ def _values(text: str) -> Iterator[tuple[object, bool]]:
             yield value, whole
 
 
+def _full(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    return pattern.fullmatch(text) if len(text) <= LONGEST_ENTRY else None
+
+
 def _lines(text: str) -> list[list[str]] | None:
     """Ids and scores of an answer that has nothing but a line for each."""
     found = []
     for line in text.splitlines():
-        if (entry := LINE.fullmatch(line)) is not None:
+        if (entry := _full(LINE, line)) is not None:
             found.append([entry[1], entry[2]])
-        elif not FRAME.fullmatch(line):
+        elif (rest := line.strip(FRAME)) and not _full(HEAD, rest):
             return None
     return found or None
 
@@ -223,7 +234,7 @@ def _entries(value: object, ids: Sequence[str], depth: int, *, whole: bool) -> l
     alone = whole and len(ids) == 1
     if isinstance(value, str):
         return [_Item(None, value, "")] if alone else []
-    if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and ID.fullmatch(value[0]):
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and _full(ID, value[0]):
         return [_of_id(value[0], value[1])]
     if isinstance(value, list) and depth > 0:
         items = [item for item in value if isinstance(item, dict | list)]
@@ -231,7 +242,7 @@ def _entries(value: object, ids: Sequence[str], depth: int, *, whole: bool) -> l
         return [entry for item in items for entry in _entries(item, ids, depth - 1, whole=whole)]
     if not isinstance(value, dict) or depth <= 0:
         return []
-    by_id = [_of_id(k, v) for k, v in value.items() if isinstance(k, str) and ID.fullmatch(k)]
+    by_id = [_of_id(k, v) for k, v in value.items() if isinstance(k, str) and _full(ID, k)]
     fields = _fields(value)
     name, score = _first(fields, ID_KEYS), _first(fields, SCORE_KEYS)
     if by_id:
@@ -276,7 +287,7 @@ def _reason(fields: Mapping[str, object]) -> str:
 
 
 def _id_of(name: str | None, ids: Sequence[str]) -> str | None:
-    found = ID.fullmatch(name or "")
+    found = _full(ID, name or "")
     return found[1].lower() if found and found[1].lower() in ids else None
 
 
@@ -287,7 +298,7 @@ def _score(value: object, where: str, problems: list[str]) -> tuple[float, str] 
         return None
     if not isinstance(value, str):
         number, most, scale = value, 1.0, ""
-    elif (found := SCORE.fullmatch(value)) and not THOUSANDS.match(found[1]):
+    elif (found := _full(SCORE, value)) and not THOUSANDS.match(found[1]):
         number, percent, of = float(found[1].replace(",", ".")), found[2], found[3]
         most = 100.0 if percent else float(of.replace(",", ".")) if of else 1.0
         scale = f"{most:g}" if percent or (of and most != 1) else ""

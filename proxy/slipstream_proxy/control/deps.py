@@ -82,6 +82,9 @@ class Deps(StoreAccess):
     leasing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """No batch is leased between the moment that an ack is accepted and the one that the store has it."""
 
+    scoring: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One post of scores at a time: what was posted under a lease is looked at before it counts."""
+
     def __post_init__(self) -> None:
         self.audit = AuditTrail(self, self.endless)
         self.schedule = TrainingSchedule(self.config.trainer.schedule, self.engines.busy)

@@ -72,7 +72,9 @@ class GroupLease(Model):
 
 
 class Score(Model):
-    """One score of one episode. ``values`` are the votes; ``value`` their mean."""
+    """One score of one episode, 0 to 1 (a ``judge.function`` may give any). ``values`` are the votes; ``value`` their
+    mean.
+    """
 
     episode: Id
     name: Tag = "judge"
@@ -85,7 +87,9 @@ class Score(Model):
 
 
 class ScoresIn(Model):
-    """``POST groups/{id}/scores``: scores, or why the judge failed. Posting twice under one lease changes nothing."""
+    """``POST groups/{id}/scores``: scores, or why the judge failed. Posting the same twice under one lease changes
+    nothing, and something else is refused.
+    """
 
     lease: Id
     scores: list[Score] = Field(default_factory=list)

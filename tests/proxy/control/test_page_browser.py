@@ -403,3 +403,14 @@ async def test_a_viewer_sees_all_and_is_told_what_it_may_not(make_plane, tmp_pat
         promoted = "fetch('/slipstream/v1/adapters/tiny@1/promote', {method: 'POST', body: '{}'}).then(r => r.status)"
         assert await page.js(promoted) == 403
         assert (await plane.ask("GET", "/adapters"))[1]["live"]["tiny"] == "tiny"
+
+
+async def test_what_steers_a_text_is_a_sign_on_the_page(make_plane, tmp_path):
+    plane = await make_plane()
+    await plane.call("odd", text="turned \u202eround\u2066 \x1b[31mred\x9b and \u200f", reply="ok \u202e\x07", task="t")
+    await plane.seen("odd")
+    async with opened(plane, tmp_path, "#/episode/odd") as (page, _):
+        await page.holds("‹U+202E›round‹U+2066› ␛[31mred‹U+009B› and ‹U+200F›")
+        shown = await page.js("document.documentElement.innerHTML")
+        assert not set(shown) & set("\u202e\u2066\u200f\x1b\x9b\x07")
+        assert page.errors == []

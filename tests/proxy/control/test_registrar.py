@@ -122,3 +122,19 @@ async def test_files_that_no_import_saw_are_checked_before_an_engine_loads_them(
     assert ("load", "tiny@1") not in plane.engine.calls
     plane.deps.swapper.forget_files(10**12)
     assert (tmp_path / "apart").exists() or kind == "bad"
+
+
+async def test_links_that_go_round_in_circles_are_refused_in_words(plane):
+    root = plane.config.adapters_dir
+    (root / "tiny@1").symlink_to(root / "tiny@1")
+    write_adapter(root / "tiny@2")
+    for name, to in (("a", "b"), ("b", "a")):
+        (root / "tiny@2" / name).symlink_to(root / "tiny@2" / to)
+    write_adapter(root / "tiny@3")
+    (root / "tiny@3" / "gone").symlink_to(root / "nothing")
+    for n in (1, 2, 3):
+        status, body = await plane.ask("POST", "/adapters", {"path": f"tiny@{n}"})
+        assert (status, body["error"]["field"]) == (404 if n == 1 else 422, "body.path"), n
+        assert n == 1 or "is a link" in body["error"]["message"]
+    status, body = await bring(plane, entry(1))
+    assert status == 422 and "is a link" in body["error"]["message"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 from pathlib import Path
 
@@ -37,7 +38,7 @@ class AdapterFiles:
     def leads_out(self, adapter: Adapter) -> bool:
         """Whether the folder is a link to another: nothing is read, loaded or deleted through one."""
         folder = self.folder(adapter)
-        return folder.resolve() != folder.parent.resolve() / folder.name
+        return folder.is_symlink() or _real(folder) != _real(folder.parent) / folder.name
 
     def exist(self, adapter: Adapter) -> bool:
         """Whether any proxy has them."""
@@ -52,6 +53,11 @@ class AdapterFiles:
     def engine_paths(self, adapter: Adapter) -> tuple[str, ...]:
         """All paths that an engine may have it from: this proxy's, and that of the proxy that took it in."""
         return (self.own_path(adapter), *((adapter.engine_path,) if adapter.engine_path is not None else ()))
+
+
+def _real(path: Path) -> Path:
+    """Without links. ``Path.resolve`` raises where links go round in circles."""
+    return Path(os.path.realpath(path))
 
 
 NAME = re.compile(r"^(?P<model>[A-Za-z0-9._~-]{1,120})@(?P<version>[1-9][0-9]{0,8})$")
@@ -201,9 +207,9 @@ def check_folder(folder: Path, max_rank: int, base: dict[str, list[int]] | None 
         if not path.is_file():
             raise BadAdapter(f"{folder.name}/{path.name} is missing")
     for path in folder.rglob("*"):  # an engine may read a tokenizer or other weights there, too
-        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+        if path.is_symlink() and not (path.exists() and _real(path).is_relative_to(_real(folder))):
             name = path.relative_to(folder.parent)
-            raise BadAdapter(f"{name} is a link out of the folder: copy the file")
+            raise BadAdapter(f"{name} is a link out of the folder, or to nothing: copy the file")
     config = AdapterConfig.read(folder, max_rank)
     tensors = safetensors_header(weights)
     check_numbers(weights, tensors)

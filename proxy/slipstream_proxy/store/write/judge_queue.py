@@ -18,7 +18,7 @@ from slipstream_proxy.store.learning.rewards import OutcomeLog, RewardTable
 from slipstream_proxy.store.read.episodes import EpisodeTable
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.memory import Memory, PacedFigure
-from slipstream_proxy.store.tables.rows import EPISODE_COLUMNS, EpisodeRow, RewardRow, clean, dump, eid_of
+from slipstream_proxy.store.tables.rows import EPISODE_COLUMNS, EpisodeRow, RewardRow, clean, dump, eid_of, load
 from slipstream_proxy.store.tables.tallies import TallyTable
 from slipstream_proxy.store.values import Rules
 
@@ -345,6 +345,29 @@ class JudgeQueue:
         with self.db.read() as tx:
             state = self._state(tx, group)
         return state if state is not None and lease in (state.lease, state.last) else None
+
+    def misfit(self, group: str, scores: c.ScoresIn) -> str | None:
+        """An episode that is scored and is none of the group's to score. None: there is none."""
+        with self.db.read() as tx:
+            found = tx.all("SELECT single FROM t_groups WHERE id = ? AND single IS NOT NULL", (group,))
+            eids = {eid for (eid,) in found} or {e.eid for e in self.groups.members(tx, [group])[group]}
+            ids = {e.id for e in self.episodes.load(tx, list(eids)).values()}
+        return next((s.episode for s in scores.scores if s.episode not in ids), None)
+
+    def repeats(self, group: str, scores: c.ScoresIn) -> bool:
+        """Whether that is what was posted under this lease before."""
+        with self.db.read() as tx:
+            found = tx.all("SELECT key, failure FROM t_groups WHERE id = ?", (group,))
+            key, failure = found[0] if found else ("-", None)
+            eids = list({e.eid for e in self.groups.members(tx, [group])[group]})
+            eids += [eid_of(key, s.episode) for s in scores.scores]
+            sql = f"SELECT id, name, source, value, reason, meta FROM t_rewards WHERE eid {IN}"
+            stored = {name: (*given, load(meta)) for name, *given, meta in tx.all(sql, (eids,))}
+            wanted = self._rewards(tx, key, group, scores, 0.0)
+        under = {name: given for name, given in stored.items() if name.startswith(f"{scores.lease}/{group}/")}
+        asked = {r.id: (r.name, r.source, r.value, r.reason, load(r.meta)) for r in wanted}
+        same = scores.failed is None or failure in ("", clean(scores.failed[:FAILURE_LENGTH]))
+        return same and under == asked
 
     def replay(self, tx: Tx, group: str, scores: c.ScoresIn, now: float, *, key: str | None) -> list[RewardRow]:
         """Accepted scores, out of the spool; once for each lease. ``key``: whose group it was. → Rewards to insert."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import aiohttp
+import pytest
 from tests.support.adapters import write_adapter
 from tests.support.plane import API, register, until
 
@@ -76,3 +77,13 @@ async def test_what_a_demotion_costs_training_and_that_the_base_model_is_no_adap
     )
     status, refused = await plane.ask("POST", "/adapters/Qwen%2FQwen3@1/promote", {})
     assert status == 404 and refused["error"]["message"] == "no adapter Qwen/Qwen3@1"
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json\0", "a\0b", "\0", "a\x01b"])
+async def test_a_name_that_no_file_can_have_is_a_bad_request(plane, name):
+    for place in (f'name="config"; filename="{name}"', f'name="{name}"'):
+        body = f"--XX\r\nContent-Disposition: form-data; {place}\r\n\r\n{{}}\r\n--XX--\r\n".encode()
+        headers = {**plane.as_(), "content-type": "multipart/form-data; boundary=XX"}
+        reply = await plane.client.post(API + "/adapters", data=body, headers=headers)
+        assert (reply.status, (await reply.json())["error"]["field"]) == (400, "body")
+    assert [*plane.config.adapters_dir.iterdir()] == []

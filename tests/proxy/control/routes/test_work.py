@@ -296,3 +296,49 @@ async def test_batches_are_whole_while_calls_are_written(make_plane):
 
 async def _calls(plane, count):
     return (await plane.ask("GET", "/status"))[1]["calls"] == count
+
+
+async def test_scores_are_of_the_leased_group_and_within_their_range(make_plane):
+    plane = await make_plane(groups={"size": 2}, reward={"weights": {"judge": 1.0}})
+    names = await group_of(plane, "t", [None, None])
+    await plane.call("other", task="t2", done=True)
+    await plane.seen("other")
+    leased = await judge_lease(plane)
+    path = f"/groups/{leased['groups'][0]['id']}/scores"
+
+    async def post(*scores: dict, **more) -> tuple[int, str | None]:
+        status, body = await plane.ask("POST", path, {"lease": leased["lease"], "scores": [*scores], **more})
+        return status, body.get("error", {}).get("field")
+
+    good = {"episode": names[0], "value": 0.5, "values": [0.0, 1.0], "reason": "so"}
+    for value in (7.5, -3, 1.0001, -1e-9):
+        assert await post(good, {"episode": names[1], "value": value}) == (422, "body.scores.1.value")
+    assert await post({**good, "values": [0.5, 7.0]}) == (422, "body.scores.0.value")
+    assert await post(good, good) == (422, "body.scores.1")
+    for episode in ("other", "nobody"):
+        assert await post(good, {"episode": episode, "value": 0.5}) == (422, "body.scores")
+    assert (await plane.seen(names[0]))["rewards"] == []
+    assert (await post(good, {"episode": names[1], "value": 1.0}))[0] == 200
+    assert (await post({"episode": names[1], "value": 1}, good))[0] == 200, "the same again"
+    for other in ([good], [{**good, "value": 0.6}, {"episode": names[1], "value": 1.0}], []):
+        assert await post(*other) == (409, "body.lease")
+    assert await post(failed="no") == (409, "body.lease")
+    assert [r["value"] for r in (await plane.seen(names[0]))["rewards"]] == [0.5]
+
+
+async def test_a_function_gives_numbers_of_its_own_and_a_failure_is_said_once(make_plane):
+    plane = await make_plane(groups={"size": 2}, judge={"max_attempts": 9}, reward={"weights": {"judge": 1.0}})
+    names = await group_of(plane, "t", [None, None])
+    leased = await judge_lease(plane)
+    group = leased["groups"][0]["id"]
+    for failed, status in (("no answer", 200), ("no answer", 200), ("another", 409)):
+        body = {"lease": leased["lease"], "failed": failed, "retry_after": 0.0}
+        assert (await plane.ask("POST", f"/groups/{group}/scores", body))[0] == status
+    leased = await judge_lease(plane)
+    scores = [{"episode": n, "value": 7.5, "meta": {"mode": "function"}} for n in names]
+    body = {"lease": leased["lease"], "scores": scores}
+    posts = [plane.ask("POST", f"/groups/{group}/scores", body) for _ in range(4)]
+    other = [{**s, "value": -3.0} for s in scores]
+    posts += [plane.ask("POST", f"/groups/{group}/scores", {**body, "scores": other}) for _ in range(4)]
+    found = [status for status, _ in await asyncio.gather(*posts)]
+    assert sorted(found) == [200] * 4 + [409] * 4 and len(set(found[:4])) == 1

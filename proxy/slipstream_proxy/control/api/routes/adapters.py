@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from aiohttp import BodyPartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 from pydantic import Field, StringConstraints, ValidationError
 
 from slipstream import contract as c
 from slipstream.contract.adapters import GROUP
 from slipstream.shared.adapter_config import CONFIG, CONFIG_BYTES, WEIGHTS
-from slipstream.shared.files import sync
+from slipstream.shared.files import open_to_engine, sync
 from slipstream_proxy.control.adapters.fleet import NEXT
 from slipstream_proxy.control.adapters.journal import effect_of
 from slipstream_proxy.control.api.http import ADMIN, TRAINER, VIEWER, Ctx, Query, Routes, explain, reply
@@ -183,8 +184,9 @@ async def upload(ctx: Ctx) -> c.AdapterIn:
             raise Problem(409, f"{wanted.path} is there already", field="body.adapter.path", fix=NEXT)
         await in_thread(_publish, temp, folder)
         return wanted
-    except ValueError as e:
-        raise Problem(400, f"the multipart body cannot be read: {e}", field="body") from e
+    except (ValueError, HttpProcessingError) as e:
+        text = f"the multipart body cannot be read: {ascii(str(e))[1:-1][:200]}"
+        raise Problem(400, text, field="body", fix="send it as an HTTP client writes it") from e
     finally:
         shutil.rmtree(temp, ignore_errors=True)
 
@@ -211,6 +213,7 @@ async def _receive(part: BodyPartReader, path: Path) -> None:
 
 
 def _publish(temp: Path, folder: Path) -> None:
+    open_to_engine(temp)
     temp.rename(folder)
     sync(folder.parent)
 

@@ -20,6 +20,7 @@ from slipstream_proxy.control.api.routes.episodes import (
     train_steps_anew,
     wanted,
 )
+from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.storage.ingester import advantages_without
@@ -75,15 +76,51 @@ async def post_scores(ctx: Ctx) -> web.StreamResponse:
     deps.activity.seen("judge")
     for n, score in enumerate(body.scores):
         check_source(ctx.caller, score.source, f"body.scores.{n}.source")
-    if deps.replays.judging.scored(group, body):
+    _check_scores(body)
+    if deps.replays.judging.holds(group, body.lease):
+        if strange := deps.replays.judging.misfit(group, body):
+            raise _not_its(group, strange)
+        deps.replays.judging.scored(group, body)
         return reply(Stored())
+    async with deps.scoring:
+        await deps.mutations.settled()
+        await _post(deps, group, body)
+    return reply(Stored())
+
+
+async def _post(deps: Deps, group: str, body: c.ScoresIn) -> None:
     held = await deps.ask(deps.store.judging.holds, group, body.lease)
     if held is None:
         raise Problem(409, LOST, field="body.lease", fix="lease the group again")
-    if held.last != body.lease:
-        # whose group it is goes with it: a store that is filled again from the spool may know no group of before
-        await deps.mutate("scores", {"group": group, "key": held.key, "scores": body.model_dump(mode="json")})
-    return reply(Stored())
+    if held.last == body.lease:
+        if not await deps.ask(deps.store.judging.repeats, group, body):
+            text = "something else was posted under this lease, and that stays"
+            raise Problem(409, text, field="body.lease", fix="lease the group again")
+        return
+    if strange := await deps.ask(deps.store.judging.misfit, group, body):
+        raise _not_its(group, strange)
+    # whose group it is goes with it: a store that is filled again from the spool may know no group of before
+    await deps.mutate("scores", {"group": group, "key": held.key, "scores": body.model_dump(mode="json")})
+
+
+def _not_its(group: str, episode: str) -> Problem:
+    text = f"{episode} is no episode of {group} that is to be scored"
+    return Problem(422, text, field="body.scores", fix="score the episodes of the lease that are not `context`")
+
+
+def _check_scores(body: c.ScoresIn) -> None:
+    """Raises ``Problem`` 422 for a number that no judge gives, and for two scores of one name."""
+    seen: set[tuple[str, str]] = set()
+    for n, score in enumerate(body.scores):
+        field = f"body.scores.{n}"
+        if (score.episode, score.name) in seen:
+            raise Problem(422, f"{score.episode} has two scores {score.name!r}", field=field, fix="send one of each")
+        seen.add((score.episode, score.name))
+        wrong = next((v for v in (score.value, *score.values) if not 0.0 <= v <= 1.0), None)
+        if wrong is not None and score.meta.get("mode") != "function":  # such a one may give any number
+            text = f"{field}.value: {wrong:g} is no score: a judge's lie between 0 and 1"
+            fix = 'send 0 to 1, or meta.mode = "function" for numbers of your own'
+            raise Problem(422, text, field=f"{field}.value", fix=fix)
 
 
 @ROUTES.add("POST", "/judge/reruns", (JUDGE,), body=c.RerunIn, result=Stored, audit="judge rerun")
