@@ -22,8 +22,8 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements" / "lock.txt"
 MARKERS = {
-    "python_version": "3.11", "python_full_version": "3.11.9", "sys_platform": "linux", "platform_system": "Linux", "os_name": "posix",
-    "platform_machine": "x86_64", "implementation_name": "cpython", "platform_python_implementation": "CPython", "implementation_version": "3.11.9",
+    "python_version": "3.11", "python_full_version": "3.11.16", "sys_platform": "linux", "platform_system": "Linux", "os_name": "posix",
+    "platform_machine": "x86_64", "implementation_name": "cpython", "platform_python_implementation": "CPython", "implementation_version": "3.11.16",
     "platform_release": "", "platform_version": "",
 }  # fmt: skip
 BUILD = ("hatchling",)

@@ -45,7 +45,7 @@ def test_final_images_are_unprivileged_pinned_and_checked(target):
     assert any(x.startswith("HEALTHCHECK") for x in stages()[target])
     assert f"COPY --from=build-{target} /opt/slipstream /opt/slipstream" in lines
     assert stages()[ancestors(target)[-1]][0] == f"FROM ${{PYTHON_IMAGE}} AS {ancestors(target)[-1]}"
-    assert re.search(r"^ARG PYTHON_IMAGE=python:\d+\.\d+\.\d+-slim-\w+$", DOCKERFILE, re.M)
+    assert re.search(r"^ARG PYTHON_IMAGE=python:\d+\.\d+\.\d+-slim-\w+@sha256:[0-9a-f]{64}$", DOCKERFILE, re.M)
 
 
 @pytest.mark.parametrize("target", ["proxy", "judge", "trainer", "engine-cpu"])

@@ -90,8 +90,8 @@ async def test_streams_and_what_the_proxy_says_itself_run_nothing_either(start, 
     proxy = await start()
     replies = [await ask(proxy, path) for path in ("/healthz", "/readyz", "/metrics", "/nope", "/v1/models")]
     async with aiohttp.ClientSession() as session:
-        for body in (json.dumps({**ASK, "stream": True}), "{", json.dumps({**ASK, "model": "nobody"})):
-            async with session.post(proxy.url + "/v1/chat/completions", data=body) as reply:
+        for asked in (json.dumps({**ASK, "stream": True}), "{", json.dumps({**ASK, "model": "nobody"})):
+            async with session.post(proxy.url + "/v1/chat/completions", data=asked) as reply:
                 replies.append((reply.status, {n.lower(): v for n, v in reply.headers.items()}, await reply.read()))
         async with session.get(proxy.url + "/slipstream/v1/status") as reply:  # no control plane here
             replies.append((reply.status, {n.lower(): v for n, v in reply.headers.items()}, await reply.read()))

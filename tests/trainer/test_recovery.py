@@ -80,8 +80,8 @@ def damage(folder: Path, how: str) -> None:
     if how == "gone":
         shutil.rmtree(folder)
     elif how == "cut":
-        raw = (folder / "state.pt").read_bytes()
-        (folder / "state.pt").write_bytes(raw[: len(raw) // 2])
+        raw = (folder / "state.safetensors").read_bytes()
+        (folder / "state.safetensors").write_bytes(raw[: len(raw) // 2])
     elif how == "unreadable":
         (folder / "state.json").write_text('{"step": ')
 

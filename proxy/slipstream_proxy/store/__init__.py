@@ -25,7 +25,7 @@ def refuse_newer(url: str) -> None:
     sql = "SELECT name, value FROM t_meta WHERE name IN ('schema', 'program')"
     try:
         with psycopg.connect(url, connect_timeout=3) as connection:
-            found = dict(connection.execute(sql).fetchall())
+            found: dict[str, str] = dict(connection.execute(sql).fetchall())
     except psycopg.Error:
         return
     if int(found.get("schema", 0)) > VERSION:

@@ -99,8 +99,7 @@ def test_an_older_program_does_not_start_on_a_newer_store(opened, url, monkeypat
     config = Config.model_validate({"data_dir": str(tmp_path / "data"), "store": {"url": url}})
     config.root.mkdir()
     with pytest.raises(StartError, match=rf"version {newer}, .* install {__version__} or newer"):
-        open_or_none(config, first=True)
-    assert open_or_none(config) is None, "a proxy that runs keeps all in its spool"
+        open_or_none(config)
     if url.startswith("postgresql"):
         with pytest.raises(StartError, match=f"install {__version__} or newer"):
             refuse_newer(url)

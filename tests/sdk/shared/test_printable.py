@@ -81,7 +81,15 @@ def test_whatever_is_printed_is_harmless_and_json_stays_json(text: str) -> None:
 
 EVIL = "a\x1b[2J\x9b31m\x7f\u202e\r\x07\u2028z"
 WORDS = {"reason": EVIL, "name": "r", "value": 1.0, "source": EVIL, "at": 1.0}
-RUN = {"id": "e1", "key": "-", "task": EVIL, "split": "train", "model": EVIL, "adapter": EVIL, "state": "done"}
+RUN: dict[str, object] = {
+    "id": "e1",
+    "key": "-",
+    "task": EVIL,
+    "split": "train",
+    "model": EVIL,
+    "adapter": EVIL,
+    "state": "done",
+}
 RUN |= {"started": 1.0, "calls": 0, "rewards": [WORDS], "call_list": []}
 VERSION = {"name": "m@1", "model": "m", "version": 1, "state": "refused", "created": 1.0, "path": "m@1", "reason": EVIL}
 

@@ -2,7 +2,7 @@
 
     checkpoints/step-00000012/
         adapter/            PEFT's files: what is published, copied by the publisher
-        state.pt            trainable weights and their scales, optimiser, random number generators
+        state.safetensors   trainable weights and their scales, optimiser, random number generators
         compact             not in the newest: its adapter is gone, and the optimiser's moments are in bf16
         state.json          step, pace, kinds of traffic, the batch and what is still to be told about it
 
@@ -16,7 +16,6 @@ import fcntl
 import json
 import logging
 import os
-import pickle
 import random
 import shutil
 import time
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from slipstream import __version__
 from slipstream.contract import folder_of
@@ -38,17 +38,21 @@ from slipstream_trainer.algorithm.learning_rate import StepPace
 from slipstream_trainer.algorithm.traffic import Traffic
 from slipstream_trainer.model.adapter import fit, halves_of, scales_of
 from slipstream_trainer.versions.adapter_folder import rename_whole, sweep
+from slipstream_trainer.versions.tensor_tree import load_tree, save_tree
 
 if TYPE_CHECKING:
     from peft import PeftModel
 
 
 log = logging.getLogger(__name__)
+STATE = "state.safetensors"
+RECONSTRUCT: Any = np.zeros(0).__reduce__()[0]
+"""What makes an array of its bytes, where an older checkpoint names it."""
 DONE = "told"
 """A file that marks a checkpoint as published, reported and acknowledged."""
 LOCK_SECONDS = 30.0
 """How long a start waits for the trainer before it to end."""
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError)
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError, SafetensorError)
 """What reading a damaged checkpoint raises."""
 
 
@@ -115,6 +119,24 @@ class CheckpointState:
     def unpublished(self) -> list[str]:
         """Batches that the next version is the first to come of."""
         return self.batches if self.ahead else []
+
+
+def _older(path: Path) -> dict[str, Any]:
+    """A checkpoint that a version up to 0.1 wrote, as a pickle: tensors and plain values are read, and nothing is run.
+
+    Raises ``BadCheckpoint`` for one that holds more.
+    """
+    old = path / "state.pt"
+    kinds = [np.ndarray, np.dtype, type(np.dtype(np.uint32)), (RECONSTRUCT, "numpy.core.multiarray._reconstruct")]
+    try:
+        with torch.serialization.safe_globals([RECONSTRUCT, *kinds]):
+            found: dict[str, Any] = torch.load(old, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as e:  # what an unpickler raises is anything
+        text = f"{path.name}/state.pt holds more than tensors and numbers, and is not unpickled: {type(e).__name__}"
+        raise BadCheckpoint(text) from e
+    return found
 
 
 def random_state() -> dict[str, object]:
@@ -187,15 +209,13 @@ class Checkpoints:
         if state.adapter:
             model.save_pretrained(str(temporary / "adapter"), safe_serialization=True, save_embedding_layers=False)
             (temporary / "adapter" / "README.md").unlink(missing_ok=True)
-        torch.save(
-            {
-                "weights": snapshot.weights,
-                "scales": scales_of(model),
-                "optimizer": snapshot.optimizer,
-                "random": random_state(),
-            },
-            temporary / "state.pt",
-        )
+        kept = {
+            "weights": snapshot.weights,
+            "scales": scales_of(model),
+            "optimizer": snapshot.optimizer,
+            "random": random_state(),
+        }
+        save_tree(kept, temporary / STATE)
         (temporary / "state.json").write_text(json.dumps(asdict(state)))
         rename_whole(temporary, final)
         return final
@@ -211,11 +231,10 @@ class Checkpoints:
         """
         state = self.read(path)
         try:
-            # written by ourselves; random states are plain Python objects that the weights-only reader does not take
-            raw = torch.load(path / "state.pt", map_location="cpu", weights_only=False)
+            raw = load_tree(path / STATE) if (path / STATE).is_file() else _older(path)
             snapshot, random_states = Snapshot(raw["weights"], raw["optimizer"]), raw["random"]
         except UNREADABLE as e:
-            raise BadCheckpoint(f"{path.name}/state.pt cannot be read: {e!r}") from e
+            raise BadCheckpoint(f"{path.name}/{STATE} cannot be read: {e!r}") from e
         scales = self._scales(path, state, raw, now := scales_of(model))
         if snapshot.misfit(model) is None and scales == now:
             snapshot.restore(model, optimizer)

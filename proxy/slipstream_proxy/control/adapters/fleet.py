@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from slipstream.contract import Adapter, AdapterIn, AdapterState, AdapterTrial, folder_of
-from slipstream_proxy.control.adapters.files import BadAdapter, base_shapes, check_folder, split_name
+from slipstream.shared.adapter_config import BadAdapter
+from slipstream_proxy.control.adapters.files import base_shapes, check_folder, split_name
 from slipstream_proxy.control.adapters.journal import AdapterJournal, ConcurrentChange, LivePublisher, event, made_from
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.engines.pool import EnginePool, EngineRefused
@@ -266,7 +267,7 @@ class AdapterRegistrar:
     async def _arrived(self, adapter: Adapter) -> Adapter:
         """An entry of another store's list, with what is true of its files here. Raises ``Problem`` 409 or 422."""
         files, field = self.registry.files, "body.adapters"
-        here = {"loaded": False, "episodes": 0, "engine_path": None, "sha256": None}
+        here: dict[str, object] = {"loaded": False, "episodes": 0, "engine_path": None, "sha256": None}
         if files.leads_out(adapter):
             text = f"{adapter.name}: {files.folder(adapter)} is a link"
             raise Problem(422, text, field=field, fix="copy the folder to its place")

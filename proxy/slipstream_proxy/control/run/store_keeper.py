@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 from slipstream.config import Config
@@ -52,11 +51,11 @@ def rules_of(config: Config) -> Rules:
     )
 
 
-def open_or_none(config: Config, *, first: bool = False) -> Store | None:
+def open_or_none(config: Config) -> Store | None:
     """None: it cannot be opened, not even after a broken file was set aside. Then the spool keeps everything.
 
-    ``first``: raises ``StartError`` for a store that a newer program wrote. Without its adapters, all calls would
-    meet the base model.
+    Raises ``StartError`` for a store that a newer program wrote. Without its adapters, all calls would meet the base
+    model.
     """
     try:
         store = open_store(
@@ -66,9 +65,9 @@ def open_or_none(config: Config, *, first: bool = False) -> Store | None:
             threads=config.store.threads,
             instance=identity.instance_of(config.root),
         )
-    except Exception as e:
-        if first and isinstance(e, NewerSchema):
-            raise StartError(str(e)) from e
+    except NewerSchema as e:
+        raise StartError(str(e)) from e
+    except Exception:
         log.exception("the store %s cannot be opened; calls and rewards are kept in the spool", config.store_url)
         return None
     try:
@@ -95,7 +94,7 @@ class StoreKeeper:
 
     async def start(self) -> None:
         """It is open when this returns. It was filled from the spool for ``CATCH_UP`` seconds; the rest follows."""
-        store = await in_thread(partial(open_or_none, self.config, first=True))
+        store = await in_thread(open_or_none, self.config)
         if store is not None:
             await self._use(store)
         await in_thread(self._restore)
@@ -151,7 +150,11 @@ class StoreKeeper:
 
     async def _reopen(self) -> None:
         """A disk that was full may have room by now."""
-        store = await in_thread(open_or_none, self.config)
+        try:
+            store = await in_thread(open_or_none, self.config)
+        except StartError as e:
+            log.error("%s; calls and rewards are kept in the spool", e)
+            return
         if store is None:
             return
         registry = self.journal.registry

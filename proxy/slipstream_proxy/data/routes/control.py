@@ -118,7 +118,7 @@ class ControlRoutes:
             message = "the control plane does not answer; calls are served and recorded meanwhile"
             return _refused(RequestRefused(503, message, retry_after=1.0))
         async with reply:
-            return await hand_on(request, reply)
+            return await hand_on(request, reply, end_to_end(reply.headers))
 
     def _episode(self, part: str) -> str:
         """The id of the episode that a part of a path names."""
