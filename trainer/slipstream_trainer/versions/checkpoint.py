@@ -127,7 +127,12 @@ def _older(path: Path) -> dict[str, Any]:
     Raises ``BadCheckpoint`` for one that holds more.
     """
     old = path / "state.pt"
-    kinds = [np.ndarray, np.dtype, type(np.dtype(np.uint32)), (RECONSTRUCT, "numpy.core.multiarray._reconstruct")]
+    kinds: list[Any] = [
+        np.ndarray,
+        np.dtype,
+        type(np.dtype(np.uint32)),
+        (RECONSTRUCT, "numpy.core.multiarray._reconstruct"),
+    ]
     try:
         with torch.serialization.safe_globals([RECONSTRUCT, *kinds]):
             found: dict[str, Any] = torch.load(old, map_location="cpu", weights_only=True)

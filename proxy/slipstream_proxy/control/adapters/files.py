@@ -36,9 +36,10 @@ class AdapterFiles:
         return self.folder(adapter).is_dir() and not self.leads_out(adapter)
 
     def leads_out(self, adapter: Adapter) -> bool:
-        """Whether the folder is a link to another: nothing is read, loaded or deleted through one."""
-        folder = self.folder(adapter)
-        return folder.is_symlink() or _real(folder) != _real(folder.parent) / folder.name
+        """Whether the folder is a link to another: nothing is read, loaded or deleted through one. Its name is one part
+        of a path, and neither ``.`` nor ``..``.
+        """
+        return self.folder(adapter).is_symlink()
 
     def exist(self, adapter: Adapter) -> bool:
         """Whether any proxy has them."""

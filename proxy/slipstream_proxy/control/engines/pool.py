@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -139,7 +138,8 @@ class EnginePool:
         """``kind``: ``engine.kind``. ``model``: the trained model's name. ``logins``: ``engine.logins``."""
         self.kind, self.model = kind, model
         self.engines = [EngineReplica(u) for u in dict.fromkeys(u.rstrip("/").removesuffix("/v1") for u in urls)]
-        self.headers = partial(authorization, api_key=api_key, logins=logins or {})
+        self.headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self.logins = logins or {}
         self.wanted = wanted
         self.known = known
         self.refused: dict[str, str] = {}
@@ -163,7 +163,7 @@ class EnginePool:
 
     async def start(self) -> None:
         connector = aiohttp.TCPConnector(limit=64)
-        self.session = aiohttp.ClientSession(connector=connector, trust_env=False)
+        self.session = aiohttp.ClientSession(headers=self.headers, connector=connector, trust_env=False)
 
     async def stop(self) -> None:
         if self.session:
@@ -215,10 +215,8 @@ class EnginePool:
     ) -> tuple[int, Any, str]:
         assert self.session is not None
         try:
-            most = aiohttp.ClientTimeout(total=timeout)
-            asked = self.session.request(
-                method, url, json=body, timeout=most, headers=self.headers(url), allow_redirects=False
-            )
+            most, login = aiohttp.ClientTimeout(total=timeout), authorization(url, None, self.logins)
+            asked = self.session.request(method, url, json=body, timeout=most, headers=login, allow_redirects=False)
             async with asked as response:
                 if 300 <= response.status < 400:
                     why = "which is never followed: name the address that answers in engine.urls"

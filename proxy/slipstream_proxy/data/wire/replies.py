@@ -32,8 +32,8 @@ class StreamedReply(web.StreamResponse):
         await super()._prepare_headers()
         for name in added:
             self.headers.popall(name, None)
-        for name, value in GUARDS.items():
-            self.headers.setdefault(name, value)  # the page's files bring their own
+        for guard, value in GUARDS.items():
+            self.headers.setdefault(guard, value)  # the page's files bring their own
 
 
 class WholeReply(StreamedReply, web.Response):
