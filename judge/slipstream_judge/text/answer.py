@@ -45,7 +45,7 @@ FRAME = " \t|:=*`-"
 HEAD = re.compile(r"(?i)(?:run|id|run id)\s*\|\s*score")
 """Of a table."""
 LONGEST_ENTRY = 200
-"""Characters of an id, a score, or a line with both. Longer ones are none, and a pattern could take minutes for them."""
+"""Characters of an id, a score, or a line with both. Longer ones are none: a pattern could take minutes for them."""
 ENDS = ("", "}", "]", "]}", "}}")
 """Brackets that may be missing at the end, after a whole entry."""
 QUOTES = "\"'“”‘’„«»"
