@@ -8,7 +8,15 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 ID_PATTERN = r"^[A-Za-z0-9._~-]{1,160}$"
 """Stored ids: what a client may choose (``TAG_PATTERN``), and what we add to it (``~2``, a call's number)."""
@@ -19,7 +27,28 @@ TAG = re.compile(r"(?!\.{1,2}\Z)" + TAG_PATTERN.removeprefix("^").removesuffix("
 Id = Annotated[str, StringConstraints(pattern=ID_PATTERN)]
 Tag = Annotated[str, StringConstraints(pattern=TAG_PATTERN)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-RewardValue = Annotated[float, Field(allow_inf_nan=False, ge=-1e12, le=1e12)]
+
+
+def _number(value: object, read: ValidatorFunctionWrapHandler) -> float:
+    try:
+        return float(read(value))
+    except ValidationError as e:
+        if fix := _stands_for(value):
+            said = str(value).lower() if isinstance(value, bool) else repr(str(value)[:40])
+            raise ValueError(f"{said} is no number; {fix}") from e
+        raise
+
+
+def _stands_for(value: object) -> str | None:
+    """Which number to send for a score of another type."""
+    if isinstance(value, bool):
+        return "send 1 for true and 0 for false"
+    if isinstance(value, str):
+        return "send a number for each category (good 1, bad 0), and a text as feedback (POST episodes/{id}/feedback)"
+    return None
+
+
+RewardValue = Annotated[float, Field(allow_inf_nan=False, ge=-1e12, le=1e12), WrapValidator(_number)]
 """Bounded, so that weights and sums of rewards stay finite."""
 
 API = "/slipstream/v1"
