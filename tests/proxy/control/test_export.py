@@ -97,7 +97,7 @@ async def test_rows_for_trainers_carry_tools_and_no_null(plane):
         rows = [json.loads(line) for line in (await r.read()).splitlines()]
         assert len(rows) == (2 if name == "sft" else 1)
         for row in rows:
-            assert json.loads(row["tools"]) == [TOOL]
+            assert json.loads(row["tools"]) == [{**TOOL, "function": {**TOOL["function"], "description": None}}]
             assert "null" not in json.dumps({k: v for k, v in row.items() if k != "tools"})
             spoken = row.get("messages") or row["prompt"] + row["chosen"]
             assert [m["role"] for m in spoken] == ["user", "assistant", "tool", "assistant"]

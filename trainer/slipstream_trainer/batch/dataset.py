@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from slipstream.contract import filter_of
 from slipstream.errors import SlipstreamError, StartError
 from slipstream.imports.values import listed, mapping
+from slipstream.shared.chat_template import chosen, for_template, tools_for_template
 from slipstream.shared.tables import PackedPrompts
 from slipstream_trainer.batch.rows import Ints, Sample, fault
 
@@ -128,13 +128,14 @@ def rendered(
 ) -> tuple[list[int], list[int]]:
     """(ids of the prompt, ids of the reply up to the end of its turn) of a call that has only its text.
 
-    The prompt is what the engine would make of the same request: texts in parts are joined, and a tool call's
-    arguments are an object. ``ends``: ids that end a turn. Raises ``Unrendered``.
+    The prompt is what the engine would make of the same request (``shared.chat_template``). ``ends``: ids that end a
+    turn. Raises ``Unrendered``.
     """
-    asked, said = [_as_engine(m) for m in messages], _as_engine(reply)
+    *asked, said = _as_engine([*messages, reply], chosen(tokenizer.chat_template))
+    known = tools_for_template(tools or []) or None
 
     def text(part: list[Message], *, ask: bool) -> str:
-        return str(tokenizer.apply_chat_template(part, tools=tools or None, add_generation_prompt=ask, tokenize=False))
+        return str(tokenizer.apply_chat_template(part, tools=known, add_generation_prompt=ask, tokenize=False))
 
     try:
         prompt, whole = text(asked, ask=True), text([*asked, said], ask=False)
@@ -148,30 +149,13 @@ def rendered(
     return read, found[:last]  # what the template writes after the turn is never sampled
 
 
-def _as_engine(message: Message) -> Message:
-    made = {k: v for k, v in message.items() if v is not None}
-    content = made.get("content")
-    if isinstance(content, list):
-        texts = [p if isinstance(p, str) else mapping(p).get("text") for p in content]
-        known = [t for t in texts if isinstance(t, str)]
-        if len(known) < len(texts):
+def _as_engine(messages: Sequence[Message], template: str) -> list[Message]:
+    """Raises ``Unrendered`` for pictures and sound."""
+    made: list[Message] = for_template([dict(m) for m in messages], template, said=True)
+    for message in made:
+        if any("text" not in mapping(part) for part in listed(message.get("content"))):
             raise Unrendered("not_text")
-        content = "\n".join(known)
-    made["content"] = content if content is not None else ""
-    if calls := listed(made.get("tool_calls")):
-        made["tool_calls"] = [
-            {**mapping(c), "function": _with_object(mapping(mapping(c).get("function")))} for c in calls
-        ]
     return made
-
-
-def _with_object(function: Mapping[str, object]) -> dict[str, object]:
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        with contextlib.suppress(ValueError):
-            read = json.loads(arguments or "{}")
-            arguments = read if isinstance(read, dict) else arguments
-    return {**function, "arguments": arguments}
 
 
 def _by_template(row: dict[str, Any], tokenizer: Any) -> Iterator[Sample]:

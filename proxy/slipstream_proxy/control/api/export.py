@@ -22,6 +22,7 @@ from slipstream.contract import CallRecord, EpisodeDetail, Form, Reward
 from slipstream.imports.inputs import messages_of
 from slipstream.imports.report import Place, Report
 from slipstream.imports.traces import tool_of
+from slipstream.shared.chat_template import for_template, template_of, tools_for_template
 from slipstream.shared.prefixes import Conversations
 from slipstream_proxy.control.api.http import json_of
 from slipstream_proxy.control.shared.threads import in_thread
@@ -154,7 +155,7 @@ def tools_of(episode: EpisodeDetail) -> str | None:
     tools = Conversations(episode.call_list).tools(call)
     if call.dialect not in CHATS:
         tools = [tool_of(tool) for tool in tools]
-    return json.dumps(tools) if tools else None
+    return json.dumps(tools_for_template(tools)) if tools else None
 
 
 def sft_row(episode: EpisodeDetail, *, edited: bool = True) -> JsonObject | None:
@@ -167,6 +168,16 @@ def sft_row(episode: EpisodeDetail, *, edited: bool = True) -> JsonObject | None
         return None
     fields = {name: getattr(episode, name) for name in ("key", "task", "adapter", "reward")}
     return without_nulls({"messages": messages, "episode": episode.id, **fields, "tools": tools_of(episode)})
+
+
+def readable(row: JsonObject, template: str | None) -> JsonObject:
+    """With messages as the engine gives them to the model's chat template, which thus writes what the engine read and
+    said. ``template``: None where it is not known.
+    """
+    for name in ("messages", "prompt", "chosen", "rejected"):
+        if name in row:
+            row[name] = for_template(row[name], template, said=name != "prompt")
+    return row
 
 
 def names_of(chosen: EpisodeDetail, rejected: EpisodeDetail) -> JsonObject:
@@ -253,20 +264,30 @@ def _dumped(models: Sequence[BaseModel]) -> str:
 
 
 def pieces(
-    store: Store, wanted: EpisodeFilter, format: str, note: Note, *, form: Form = "auto", edited: bool = False
+    store: Store,
+    wanted: EpisodeFilter,
+    format: str,
+    note: Note,
+    *,
+    form: Form = "auto",
+    edited: bool = False,
+    model: str | None = None,
 ) -> Iterator[bytes]:
+    """``model``: whose chat template is to render the rows."""
+    template = template_of(model) if format in ("sft", "dpo") else None
     if format == "dpo":
-        yield from (line(row) for row in dpo_rows(store, wanted, note))
+        yield from (line(readable(row, template)) for row in dpo_rows(store, wanted, note))
         if edited and (eids := store.reports.labels.edited()):
             of_people = replace(wanted, among=eids)
             for batch in noted(store.episodes.export(of_people), note):
-                yield from (line(row) for e in batch for row in edited_rows(e))
+                yield from (line(readable(row, template)) for e in batch for row in edited_rows(e))
         return
     for batch in noted(store.episodes.export(wanted, tokens=format == "jsonl", form=form), note):
         if format == "jsonl":
             yield b"".join(json_of(e) + b"\n" for e in batch)
         else:
-            yield b"".join(line(row) for e in batch if (row := sft_row(e, edited=edited)))
+            rows = (sft_row(e, edited=edited) for e in batch)
+            yield b"".join(line(readable(row, template)) for row in rows if row)
 
 
 def parquet(batches: Iterator[list[EpisodeDetail]]) -> Iterator[bytes]:
@@ -306,7 +327,7 @@ async def send(
     stream = (
         parquet(noted(store.episodes.export(wanted, form=form), note))
         if format == "parquet"
-        else pieces(store, wanted, format, note, form=form, edited=edited)
+        else pieces(store, wanted, format, note, form=form, edited=edited, model=ctx.deps.config.engine.model)
     )
     first = await ctx.deps.wait_for(in_thread(next, stream, b""))
     headers = {

@@ -15,6 +15,7 @@ from pathlib import Path
 from slipstream.config import Config
 from slipstream.engines.vllm.template import TemplateFacts, run
 from slipstream.errors import StartError
+from slipstream.shared.chat_template import template_in
 from slipstream.shared.hub import model_folder
 
 CALLS = (
@@ -147,18 +148,6 @@ def _text(file: Path) -> str:
     return file.read_text(errors="replace") if file.is_file() else ""
 
 
-def _template_in(text: str) -> str:
-    """The template of a JSON file; of several, the one for tools."""
-    try:
-        found = json.loads(text)["chat_template"]
-    except (ValueError, KeyError, TypeError):
-        return ""
-    if isinstance(found, list):
-        named = {t.get("name"): t.get("template") for t in found if isinstance(t, dict)}
-        found = named.get("tool_use") or named.get("default")
-    return found if isinstance(found, str) else ""
-
-
 def _tekken(model: str, folder: Path, template: str, args: Sequence[str]) -> str:
     """VLLM takes Mistral's own tokenizer by itself beside weights in Mistral's own form, whatever the template is. Of a
     model on the hub only the small files are here.
@@ -174,9 +163,7 @@ def files_of(model: str, args: Sequence[str] = ()) -> ModelFiles:
     folder = model_folder(model) or Path(model)
     described = _text(folder / "tokenizer_config.json")
     vocabulary = _text(folder / "tokenizer.json")
-    template = _text(folder / "chat_template.jinja")
-    for text in (_text(folder / "chat_template.json"), described):
-        template = template or _template_in(text)
+    template = template_in(folder)
     if tekken := _tekken(model, folder, template, args):
         return ModelFiles(tekken=tekken)
     known = bool(template or described or vocabulary)
