@@ -32,11 +32,31 @@ def test_a_list(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
         live, header, first, second = capsys.readouterr().out.splitlines()
         assert live == "inbox: new episodes get inbox@1"
         assert header.startswith("adapter  state")
-        assert first.split()[:4] == ["inbox@1", "live", "0", "3"]
-        assert second.split()[:3] == ["inbox@2", "refused", "-"]
+        assert first.split()[:5] == ["inbox@1", "live", "0", "-", "3"]
+        assert second.split()[:4] == ["inbox@2", "refused", "-", "-"]
         assert second.endswith("rank 64 is above 16")
     assert main(["adapters", "--url", server.url, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["live"] == {"inbox": "inbox@1"}
+
+
+@pytest.mark.parametrize("held_out", [True, False])
+def test_the_list_has_each_versions_reward_and_fits_a_terminal(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, held_out: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    long = REFUSED | {"name": f"a-long-model-name-{'x' * 40}@2", "reason": "rank 64 is above 16, " * 9}
+    server.on("GET", "/adapters", {"adapters": [ADAPTER, long], "live": {}})
+    point = {"adapter": "inbox@1", "version": 1, "start": 1.0, "end": 2.0, "n": 9, "success": 1.0}
+    point |= {"success_low": 0.7, "success_high": 1.0}
+    points = [point | {"series": "live", "mean": 0.5, "low": 0.25, "high": 0.75}]
+    points += [point | {"series": "held-out", "mean": 0.89, "low": 0.6, "high": 0.97}] if held_out else []
+    server.on("GET", "/learning", {"points": points, "success_from": 0.5})
+    assert main(["adapters", "--url", server.url]) == 0
+    header, first, second, note = capsys.readouterr().out.splitlines()
+    assert header.split() == ["adapter", "state", "step", "reward", "open", "age", "why"]
+    assert ("0.89 (0.60 to 0.97)" if held_out else "0.50 (0.25 to 0.75)") in first
+    assert max(map(len, (header, first, second, note))) <= 80 and second.endswith("…")
+    assert note.startswith(f"reward: the mean of {'held-out' if held_out else 'live'} runs (95 % interval)")
 
 
 def test_who_gets_a_canary(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

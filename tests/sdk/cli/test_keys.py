@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -24,8 +25,12 @@ def test_add_list_revoke(capsys: pytest.CaptureFixture[str]) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert keys("list") == 0
     header, row = capsys.readouterr().out.splitlines()
-    assert header.split() == ["id", "name", "scopes", "created"]
+    assert header.split() == ["id", "name", "scopes", "limits", "age"]
     assert row.split()[:3] == [key_id, "ci", "inference,admin"]
+    assert "  5 a second, 2 at once  " in row
+    assert keys("list", "--json") == 0
+    told = json.loads(capsys.readouterr().out)[0]
+    assert (told["rate"], told["concurrency"]) == (5, 2)
     assert keys("revoke", key_id) == 0
     assert capsys.readouterr().out == f"revoked {key_id} (ci)\n"
     assert keys("revoke", key_id) == 1

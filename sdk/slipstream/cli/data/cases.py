@@ -5,10 +5,11 @@ import itertools
 import json
 import re
 import sys
+import time
 from pathlib import Path
 
 from slipstream import contract as c
-from slipstream.cli.common import add_client, connect, number, table, tell, when
+from slipstream.cli.common import add_client, age, connect, number, table, task_text, tell
 from slipstream.cli.data.episodes import add_filters, filters
 from slipstream.client import Client
 from slipstream.errors import ConfigError
@@ -90,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(client: Client, args: argparse.Namespace) -> int:
     found = client.case_sets()
-    rows = [(s.name, s.version, s.cases, when(s.changed)) for s in found.sets]
+    rows = [(s.name, s.version, s.cases, age(s.changed, time.time())) for s in found.sets]
     return tell(args, found, table(("set", "version", "cases", "changed"), rows))
 
 
@@ -100,8 +101,12 @@ def _show(client: Client, args: argparse.Namespace) -> int:
     while page.next is not None:
         page = client.case_page(args.name, version=page.version, after=page.next)
         found += page.cases
-    rows = [(x.episode, x.key, x.task or "-", x.calls, number(x.reward), x.since, when(x.added)) for x in found]
-    text = table(("episode", "key", "task", "calls", "reward", "since version", "added"), rows)
+    now = time.time()
+    rows = [
+        (x.episode, x.key, task_text(x.task, x.tags), x.calls, number(x.reward), x.since, age(x.added, now))
+        for x in found
+    ]
+    text = table(("episode", "key", "task", "calls", "reward", "since", "age"), rows, {"task": 12, "episode": 20})
     return tell(args, page.model_copy(update={"cases": found}), text)
 
 

@@ -4,16 +4,19 @@ import argparse
 import json
 import sys
 import tempfile
+import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from slipstream.cli.common import add_client, add_since, connect, read_config, since, table, tell, when
+from slipstream.cli.common import add_client, add_since, age, connect, read_config, since, table, tell
 from slipstream.client import Client
-from slipstream.contract import Action, Adapter, AdapterState, ReplayShown, TrainAnewIn
+from slipstream.contract import Action, Adapter, AdapterState, LearningPoint, ReplayShown, TrainAnewIn
 from slipstream.engines import was_the_engines
-from slipstream.errors import ConfigError
+from slipstream.errors import ApiError, ConfigError
 from slipstream.operate.models.retrain import plan_of, write_rows
 from slipstream.shared.functions import need
+from slipstream.shared.intervals import told
 
 ACTIONS: dict[Action, str] = {
     "promote": "make it live; what is on trial ends, and a newer version on trial is taken back",
@@ -60,15 +63,33 @@ def add(parser: argparse.ArgumentParser) -> None:
         add_client(verb, again=True)
 
 
-def line(adapter: Adapter) -> tuple[object, ...]:
+SHRINK = {"why": 12, "adapter": 12}
+
+
+def line(adapter: Adapter, rewards: Mapping[str, LearningPoint], now: float) -> tuple[object, ...]:
+    point = rewards.get(adapter.name)
     return (
         adapter.name,
         adapter.state,
         "-" if adapter.step is None else adapter.step,
+        "-" if point is None else told(point.mean, point.low, point.high),
         adapter.episodes,
-        when(adapter.created),
+        age(adapter.created, now),
         adapter.reason or "",
     )
+
+
+def rewards_of(client: Client) -> tuple[str, dict[str, LearningPoint]]:
+    """Each version's mean reward: of held-out runs, where any version has some, else of the runs that it serves."""
+    try:
+        points = client.learning(by="adapter", each="role").points
+    except ApiError:  # the list is there without it: the store may be away
+        return "", {}
+    for role in ("held-out", "live"):
+        found = {p.adapter: p for p in points if p.series == role and p.version and p.adapter is not None}
+        if found:
+            return f"reward: the mean of {role} runs (95 % interval)", found
+    return "", {}
 
 
 def replay_text(shown: ReplayShown) -> str:
@@ -175,6 +196,7 @@ def run(args: argparse.Namespace) -> int:
             said = f"{adapter.name}: {adapter.state}" + (f" ({adapter.reason})" if adapter.reason else "")
             return tell(args, adapter, said, indent=2)
         found = client.adapters()
+        what, rewards = ("", {}) if args.json else rewards_of(client)
     if (begin := since(args)) is not None:
         found.adapters = [a for a in found.adapters if a.created >= begin]
     if args.json:
@@ -185,7 +207,10 @@ def run(args: argparse.Namespace) -> int:
             a.gate.gets for a in found.adapters if a.model == model and a.state == AdapterState.CANDIDATE and a.gate
         )
         print(f"{model}: new episodes get {live}" + "".join(f", but {text}" for text in tried if text))
-    print(table(("adapter", "state", "step", "open episodes", "created", "reason"), [line(a) for a in found.adapters]))
+    header, now = ("adapter", "state", "step", "reward", "open", "age", "why"), time.time()
+    print(table(header, [line(a, rewards, now) for a in found.adapters], SHRINK))
+    if what:
+        print(f"{what}; open: runs that go on with it")
     for a in found.adapters:
         if a.kept_from and a.state in (AdapterState.CANDIDATE, AdapterState.LIVE):
             kept = ", ".join(f"{group} gets {to}" for group, to in a.kept_from.items())

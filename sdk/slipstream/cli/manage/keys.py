@@ -7,7 +7,7 @@ import sys
 import time
 from urllib.parse import urlsplit
 
-from slipstream.cli.common import add_config, add_json, finite, read_config, table, when
+from slipstream.cli.common import add_config, add_json, age, finite, read_config, table, when
 from slipstream.config import Config
 from slipstream.errors import ConfigError
 from slipstream.shared.functions import need
@@ -26,7 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     new.add_argument("--scopes", default="inference,reward", help=f"of {', '.join(SCOPES)}; default inference,reward")
     new.add_argument("--rate", type=finite, help="requests a second")
     new.add_argument("--concurrency", type=int, help="requests at once")
-    sub.add_parser("list", help="list keys with name, scopes and dates, never the secrets")
+    sub.add_parser("list", help="list keys with name, scopes, limits and age, never the secrets")
     turn = sub.add_parser("rotate", help="give a key another secret; its runs, rewards and limits stay its own")
     turn.add_argument("key", metavar="NAME", help="its name or id")
     grace = "seconds for which the secret of before is still taken; default 3600"
@@ -54,6 +54,13 @@ def same_proxy(asked: str, serving: str) -> bool:
     """Another name of this machine, or a tunnel, cannot be told from another proxy by its port: the port counts."""
     one, other = urlsplit(asked), urlsplit(serving)
     return one.port == other.port or asked.rstrip("/").removesuffix("/v1") == serving.rstrip("/")
+
+
+def limits(rate: float | None, concurrency: int | None) -> str:
+    """What a key may ask for."""
+    found = [f"{rate:g} a second"] if rate is not None else []
+    found += [f"{concurrency} at once"] if concurrency is not None else []
+    return ", ".join(found) or "none"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -100,9 +107,21 @@ def run(args: argparse.Namespace) -> int:
         return 0
     known = keys.list()
     if args.json:
-        found = [{"id": k.id, "name": k.name, "scopes": list(k.scopes), "created": k.created} for k in known]
+        found = [
+            {
+                "id": k.id,
+                "name": k.name,
+                "scopes": list(k.scopes),
+                "rate": k.rate,
+                "concurrency": k.concurrency,
+                "created": k.created,
+            }
+            for k in known
+        ]
         print(json.dumps(found))
         return 0
-    rows = [(k.id, k.name, ",".join(k.scopes), when(k.created)) for k in known]
-    print(table(("id", "name", "scopes", "created"), rows))
+    rows = [
+        (k.id, k.name, ",".join(k.scopes), limits(k.rate, k.concurrency), age(k.created, time.time())) for k in known
+    ]
+    print(table(("id", "name", "scopes", "limits", "age"), rows, {"scopes": 16, "name": 12}))
     return 0
