@@ -5,6 +5,8 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 from slipstream.cli.common import add_config, add_json, age, finite, read_config, table, when
@@ -105,8 +107,12 @@ def run(args: argparse.Namespace) -> int:
         until = f"until {when(time.time() + args.grace)}" if args.grace else "no more"
         print(f"the secret of before is taken {until}", file=sys.stderr)
         return 0
-    known = keys.list()
-    if args.json:
+    return _list(keys.list(), as_json=args.json)
+
+
+def _list(known: Sequence[Any], *, as_json: bool) -> int:
+    """``known``: as the key file has them."""
+    if as_json:
         found = [
             {
                 "id": k.id,
