@@ -112,7 +112,7 @@ async def test_model_map(start, fake):
         assert status == 200 and headers["x-slipstream-adapter"] == "tiny"
         assert body == direct[2].replace(b'"model":"tiny"', b'"model":"gpt-4o"')
     async with aiohttp.ClientSession() as session, session.get(proxy.url + "/v1/models") as reply:
-        assert [m["id"] for m in (await reply.json())["data"]] == ["o1", "tiny"]
+        assert [m["id"] for m in (await reply.json())["data"]] == ["tiny", "o1"]
 
 
 async def test_error_speaks_the_clients_name(start, fake):

@@ -131,8 +131,9 @@ async def test_a_replay_loads_both_versions_again_and_lets_go_of_them(tmp_path, 
         await here.live(1, 2, 3)
         engine = here.control.engine
         await until(lambda: set(engine.adapters) == {"tiny@3"})
-        Path("cases.jsonl").write_text("".join(json_line(recorded(f"e{n}")) + "\n" for n in range(3)))
-        argv = ["replay", "cases.jsonl", "--url", here.proxy.url, "--samples", "2", "--against", "tiny@1"]
+        cases = tmp_path / "cases.jsonl"
+        cases.write_text("".join(json_line(recorded(f"e{n}")) + "\n" for n in range(3)))
+        argv = ["replay", str(cases), "--url", here.proxy.url, "--samples", "2", "--against", "tiny@1"]
         code = await asyncio.to_thread(main, [*argv, "--control", "tiny@2"])
         said = capsys.readouterr().out
         assert code == 2 and "3 cases cannot show" in said and "not compared" not in said, said
