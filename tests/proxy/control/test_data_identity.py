@@ -19,7 +19,7 @@ from slipstream_proxy.log.records import Mutation
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.tables.tallies import set_meta
 from slipstream_proxy.store.values import Position
-from slipstream_proxy.store.write.claims import TwinError
+from slipstream_proxy.store.write.claims import InstanceClaim, TwinError
 from slipstream_proxy.store.write.deletion import ALIVE
 
 
@@ -97,7 +97,7 @@ def test_a_folder_that_was_moved_or_killed_goes_on(folders, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as during:  # between the folder's token and the database's
-        during.setattr(identity.InstanceClaim, "take", killed)
+        during.setattr(InstanceClaim, "take", killed)
         with pytest.raises(KeyboardInterrupt):
             identity.claim(moved, store)
     identity.claim(moved, store)

@@ -92,7 +92,8 @@ def refuse_twin(config: Config) -> None:
     try:
         with psycopg.connect(config.store_url, connect_timeout=CONNECT_TIMEOUT_S, autocommit=True) as connection:
             sql = "SELECT name, value FROM t_meta WHERE name IN (%s, %s)"
-            found = dict(connection.execute(sql, (OWNER + instance, ALIVE + instance)).fetchall())
+            rows = connection.execute(sql, (OWNER + instance, ALIVE + instance)).fetchall()
+            found: dict[str, str] = dict(rows)
     except psycopg.Error as e:
         log.debug("who has the instance is not known yet: %s", e)
         return
