@@ -1,8 +1,11 @@
-"""Reads files of every known form, and compares what comes in with what they hold. Last line: JSON."""
+"""Reads files of every known form, and compares what comes in with what they hold. Each is brought into a proxy, too:
+what is new, what is there when it comes again, and what changes when its rewards do. Last line: JSON.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
 import tempfile
@@ -10,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.imports.again import Standing, proxy, standing
 from benchmarks.imports.corpus import Held, written
 
 from slipstream.imports.report import Report
@@ -25,26 +29,34 @@ def counted(path: Path) -> tuple[Held, Report]:
     return Held(report.episodes, report.calls, report.tool_calls, report.rewards, len(report.refused)), report
 
 
-def measure(folder: Path) -> dict[str, Any]:
+async def measure(folder: Path, url: str) -> dict[str, Any]:
     began = time.perf_counter()
     rows: dict[str, Any] = {}
     forms: set[str] = set()
+    seen: list[Standing] = []
     equal = lost = 0
     for path, file in written(folder):
         found, report = counted(path)
         forms.add(file.form)
-        same = found == file.held
+        stood = await standing(url, path, f"k{len(seen)}")
+        seen.append(stood)
+        rewarded = file.held.episodes if file.held.rewards else 0
+        same = found == file.held and stood[:2] == (file.held.episodes,) * 2 and stood.changed <= rewarded
+        same = same and (stood.changed > 0) == (rewarded > 0)
         equal += same
-        told = len(report.refused) + report.dropped.total()
+        notes = len(report.refused) + report.dropped.total()
         missing = sum(max(0, a - b) for a, b in zip(file.held[:4], found[:4], strict=True))
-        lost += missing if not told else 0
+        lost += missing if not notes else 0
         if not same:
-            rows[file.name] = {"held": file.held._asdict(), "found": found._asdict(), "lines": report.lines()[:5]}
+            told = {"held": file.held._asdict(), "found": found._asdict(), "standing": stood._asdict()}
+            rows[file.name] = {**told, "lines": report.lines()[:5]}
         print(
             f"{'ok ' if same else 'BAD'} {file.form:14} {file.name:40} {found.episodes} {found.calls} {found.tool_calls} {found.rewards}"
+            f" | new {stood.new} there {stood.there} changed {stood.changed} on side branches {stood.side_branches}"
         )
     files = len(list(folder.iterdir()))
     summary = {"files": files, "forms": len(forms), "equal": equal, "lost_silently": lost, "different": rows}
+    summary |= {name: sum(getattr(one, name) for one in seen) for name in Standing._fields}
     return summary | {"seconds": round(time.perf_counter() - began, 2)}
 
 
@@ -52,8 +64,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        result = measure(Path(folder))
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as data:
+
+        async def run() -> dict[str, Any]:
+            async with proxy(Path(data)) as url:
+                return await measure(Path(folder), url)
+
+        result = asyncio.run(run())
     args.out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))
     return 0 if result["equal"] == result["files"] and not result["lost_silently"] else 1

@@ -219,6 +219,8 @@ async def _prepare(ctx: Ctx, bodies: Sequence[ImportIn], fields: Sequence[str]) 
     names = [(key, body.id or f"import-{digest(key, body.said).hex()}") for body in bodies]
     standing = await deps.ask(deps.store.rewards.standing, names, now)
     there = [name for name in names if standing[name] == "known"]
+    if there:
+        await deps.arrived()  # the rewards of an import just before may still be on their way
     stored: dict[tuple[str, str], KnownEpisode] = await deps.ask(deps.store.episodes.standing, there) if there else {}
     found = []
     for body, name, field in zip(bodies, names, fields, strict=True):
