@@ -13,7 +13,7 @@ from typing import BinaryIO
 from slipstream.errors import StartError
 
 log = logging.getLogger(__name__)
-FORMAT = 6
+FORMAT = 7
 """Of a data folder: the number of its store's schema. An older program would serve a newer folder without its store."""
 
 
