@@ -30,7 +30,9 @@ async def test_status_says_why_there_was_no_step(plane):
     assert any("needed for a step" in w for w in body["waiting"])
     plane.engine.up = False
     await until(lambda: not plane.deps.live.value["engines"][0]["ok"])
-    assert (await plane.ask("GET", "/status"))[1]["waiting"][0].startswith("no engine answers → see the log of ")
+    assert (await plane.ask("GET", "/status"))[1]["waiting"][0].startswith(
+        "no engine answers: calls fail → see the log of "
+    )
 
 
 async def test_sql_reads_and_nothing_else(plane, tmp_path):
