@@ -27,7 +27,7 @@ FAMILIES = (
     "qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_5_think", "qwen3_6", "qwen3_vl", "llama3_1", "llama3_2", "gptoss", "gemma4", "gemma4_v5",
     "glm4moe", "nemotron_3_nano", "lfm2_v2", "muse_glimmer",
 )  # fmt: skip
-TOOL = {
+TOOL: Any = {
     "function": {"parameters": {"type": "object", "properties": {"q": {"type": "string"}}}, "name": "look", "description": "look up"},
     "type": "function",
 }  # fmt: skip
@@ -40,7 +40,7 @@ def called(ident: str, arguments: str, **more: Any) -> dict[str, Any]:
 
 
 PARTS = [{"type": "text", "text": "part one"}, {"type": "text", "text": "part two"}]
-ASKED = {
+ASKED: Any = {
     "parts, thoughts and an object": [
         {"role": "user", "content": PARTS},
         called("c1aaaaaaa", '{"q": 1, "deep": {"a": ["b", "\\u00e9"]}}', reasoning="I look it up."),
@@ -59,7 +59,7 @@ ASKED = {
         {"role": "tool", "tool_call_id": "c1aaaaaaa", "content": "found"},
     ],
 }  # fmt: skip
-SAID = {
+SAID: Any = {
     "text": {"role": "assistant", "content": "It is there."},
     "thoughts": {"role": "assistant", "content": "It is there.", "reasoning": "Found."},
     "a call": called("c2aaaaaaa", '{"q": "more"}', reasoning="Once more."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -115,7 +116,7 @@ def test_a_conversations_id_stays_one_episode(workers):
 
 
 def test_a_session_that_an_agent_names_as_such_is_trusted(workers):
-    name = {"metadata": {"session_id": CONVERSATION}}
+    name: Any = {"metadata": {"session_id": CONVERSATION}}
     assert {workers[0].ask(body(say("user", text), **name)) for text in ASKED} == {CONVERSATION}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+from typing import Any
 
 import aiohttp
 import pytest
@@ -19,7 +20,7 @@ from slipstream_proxy.dialects.messages import MessagesTranslator
 from slipstream_proxy.dialects.responses import ResponsesTranslator
 from slipstream_proxy.log.records import CallHead
 
-ASKED = {"model": "m", "messages": [], "max_output_tokens": 99}
+ASKED: Any = {"model": "m", "messages": [], "max_output_tokens": 99}
 CHAT = BY_NAME["chat"]
 ARGUMENTS = ("{}", '{"q": 1}', '{"text": "a, }b"}', '{"a": {"b": ["c"]}}', "")
 
@@ -76,7 +77,7 @@ def of_record(stream: list[bytes]) -> list[tuple[str, dict]]:
     return [(c["function"]["name"], json.loads(c["function"]["arguments"] or "{}")) for c in calls]
 
 
-FORMATS = {
+FORMATS: Any = {
     "messages": (MessagesTranslator, of_messages),
     "responses": (ResponsesTranslator, of_responses),
     "gemini": (GeminiTranslator, of_gemini),
@@ -100,7 +101,7 @@ def calls_in_parts(draw: st.DrawFn, *, interleaved: bool, named: str) -> tuple[l
         cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=3)))
         texts = [text[a:b] for a, b in itertools.pairwise([0, *cuts, len(text)])]
         first = {"function": {"name": name} | ({"arguments": texts[0]} if texts[0] or draw(st.booleans()) else {})}
-        parts = [first, *({"function": {"arguments": t}} for t in texts[1:])]
+        parts: list[dict[str, Any]] = [first, *({"function": {"arguments": t}} for t in texts[1:])]
         for k, part in enumerate(parts):
             if named in ("index", "both"):
                 part["index"] = n
@@ -144,7 +145,7 @@ def test_calls_one_after_the_other_come_in_their_order(kind, named):
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_whole_reply_says_the_same(kind):
-    calls = [{"function": {"name": "look", "arguments": text}} for text in ("", None, "{}", '{"q": 1}')]
+    calls: list[Any] = [{"function": {"name": "look", "arguments": text}} for text in ("", None, "{}", '{"q": 1}')]
     calls.append({"id": "", "function": {"name": "look", "arguments": {"q": 2}}})
     reply = {"choices": [{"message": {"content": None, "tool_calls": calls}, "finish_reason": "tool_calls"}]}
     read = json.loads(FORMATS[kind][0](ASKED).whole(json.dumps(reply).encode()))
@@ -186,7 +187,7 @@ def test_a_limit_that_ends_a_complete_call_is_said_as_vllm_says_it(tokens, last,
     assert done["response"]["status"] == status
 
 
-PATHS = {
+PATHS: Any = {
     "messages": ("/v1/messages", {"model": "tiny", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}),
     "responses": ("/v1/responses", {"model": "tiny", "input": "x", "max_output_tokens": 9, "store": False}),
     "gemini": (
@@ -271,7 +272,10 @@ async def test_an_error_of_the_engine_has_the_callers_form(start, serve, kind, b
 
 @pytest.mark.parametrize("through_chat", [True, False])
 async def test_after_a_cut_the_numbers_go_on(start, serve, through_chat):
-    told = [{"type": "response.created", "sequence_number": 0}, {"type": "response.in_progress", "sequence_number": 1}]
+    told: list[Any] = [
+        {"type": "response.created", "sequence_number": 0},
+        {"type": "response.in_progress", "sequence_number": 1},
+    ]
     own = [b"event: %b\ndata: %b\n\n" % (e["type"].encode(), json.dumps(e).encode()) for e in told]
     url = await served(serve, *([chunk({"content": "Well"})] if through_chat else own), end=b"")
     proxy = await start(engine={"urls": [url], "own_responses": not through_chat})

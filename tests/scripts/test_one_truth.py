@@ -21,8 +21,9 @@ from slipstream.engines.engine import LOAD, UNLOAD
 from slipstream.engines.vllm import adapter_routes
 from slipstream.engines.vllm.engine import PACKED_VERSION
 from slipstream.settings import TrainerConfig
+from slipstream.shared.adapter_config import BadAdapter
 from slipstream_judge.run.worker import lease_seconds
-from slipstream_proxy.control.adapters.files import BadAdapter, check_folder
+from slipstream_proxy.control.adapters.files import check_folder
 from slipstream_proxy.control.api.routes.internal import PinOut
 from slipstream_proxy.control.engines.live import LiveState, ModelLive
 from slipstream_proxy.control.engines.pool import EngineReplica

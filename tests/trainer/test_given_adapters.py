@@ -13,8 +13,8 @@ from tests.support.peft_variants import VARIANTS
 from tests.support.tiny import make_config
 
 from slipstream.errors import ConfigError
-from slipstream.shared.adapter_config import AdapterConfig
-from slipstream_proxy.control.adapters.files import BadAdapter, check_folder
+from slipstream.shared.adapter_config import AdapterConfig, BadAdapter
+from slipstream_proxy.control.adapters.files import check_folder
 from slipstream_trainer.model.adapter import distance, load_adapter
 from slipstream_trainer.model.policy import load_policy
 
@@ -55,9 +55,9 @@ def test_the_trainer_starts_from_what_peft_computes_or_says_why_not(tiny, tmp_pa
         assert variant.refused and variant.refused in str(why.value)
     before = logprobs(policy)
     if variant.refused is not None:
-        with pytest.raises(ConfigError) as why:
+        with pytest.raises(ConfigError) as refusal:
             load_adapter(policy, folder)
-        assert variant.refused in str(why.value)
+        assert variant.refused in str(refusal.value)
         assert torch.equal(logprobs(policy), before), "a refusal changes nothing"
         return
     theirs = logprobs(PeftModel.from_pretrained(base(), folder))

@@ -14,11 +14,11 @@ from transformers import AutoConfig
 from slipstream.errors import ConfigError, StartError
 from slipstream_trainer.batch.layout import make_plan
 from slipstream_trainer.model import policy
+from slipstream_trainer.model.adapter import load_adapter
 from slipstream_trainer.model.policy import (
     _load_frugal,
     check_quantize,
     choose_targets,
-    load_adapter,
     load_policy,
     skeleton,
 )

@@ -9,7 +9,8 @@ from tests.support.adapters import BROKEN, break_adapter, make_adapter, write_ad
 from tests.support.plane import register
 
 from slipstream.engines.engine import EngineSampling, reading
-from slipstream_proxy.control.adapters.files import BadAdapter, base_shapes, check_folder
+from slipstream.shared.adapter_config import BadAdapter
+from slipstream_proxy.control.adapters.files import base_shapes, check_folder
 from slipstream_proxy.control.engines.effect import LOUDER, apart, changes, twin_of
 from slipstream_proxy.control.engines.pool import EngineFailed, EnginePool, EngineRefused
 

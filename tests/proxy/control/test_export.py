@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import datasets
 import pytest
@@ -77,7 +78,7 @@ async def test_who_forgets_is_told_of_the_datasets(plane):
     assert (await plane.ask("DELETE", "/episodes/kept"))[1]["exports"] == sorted(made[:2])
 
 
-TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
+TOOL: Any = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
 
 
 async def test_rows_for_trainers_carry_tools_and_no_null(plane):

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from slipstream.shared.adapter_config import CONFIG_BYTES
+from slipstream.shared.adapter_config import CONFIG_BYTES, WEIGHTS, BadAdapter
 from slipstream_proxy.control.adapters import files as validation
 from slipstream_proxy.control.adapters.files import (
-    WEIGHTS,
-    BadAdapter,
     base_shapes,
     check_folder,
     check_numbers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 from tests.support.records import NOW, call, group, reward
@@ -121,7 +122,7 @@ def test_a_reward_that_broke(store):
 def test_runs_of_one_length_whose_rewards_differ_speak_against_the_length(store):
     """Most runs are equally long: what their rewards follow is something else."""
     lengths = [20] * 48 + [30, 31, 32, 33, 34, 35, 36, 37] * 2
-    records = []
+    records: list[Any] = []
     for n, tokens in enumerate(lengths):
         said = ({"role": "assistant", "content": "x"}, [4] * tokens, [-0.5] * tokens)
         records += [call(f"r{n}", task=f"t{n % 8}", done=True, at=NOW + n, choices=[said])]

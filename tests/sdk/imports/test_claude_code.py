@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from tests.support.logs import read, replied, taken, written
@@ -105,7 +106,13 @@ def test_each_call_of_a_random_tree_has_what_stood_before_it(tmp_path):
 
 def test_what_follows_a_compaction_comes_after_it_with_what_it_kept(tmp_path):
     about = {"preservedMessages": {"uuids": ["4", "5"]}}
-    bound = {"type": "system", "subtype": "compact_boundary", "uuid": "b", "parentUuid": None, "sessionId": "s"}
+    bound: dict[str, Any] = {
+        "type": "system",
+        "subtype": "compact_boundary",
+        "uuid": "b",
+        "parentUuid": None,
+        "sessionId": "s",
+    }
     bound |= {"logicalParentUuid": "5", "compactMetadata": about}
     summary = entry("user", "sum", "b", "so far", isCompactSummary=True)
     asked = entry("user", "q", "sum", "more")

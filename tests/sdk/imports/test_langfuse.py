@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from tests.support.logs import ASK, END, TOLD, USE, read, replied, whys
@@ -136,7 +137,7 @@ def test_a_tool_call_is_one_however_it_is_framed(tmp_path, call, frame):
 
 def test_an_answer_that_is_json_stays_a_text(tmp_path):
     for text in ('[{"name": "w"}]', '{"name": "w", "arguments": "none"}', '[{"toolName": "w"}]'):
-        seen = {"id": "o", "traceId": "t", "type": "GENERATION", "startTime": "2026-11-01T10:00:00Z"}
+        seen: dict[str, Any] = {"id": "o", "traceId": "t", "type": "GENERATION", "startTime": "2026-11-01T10:00:00Z"}
         seen |= {"input": [{"role": "user", "content": "q"}], "output": text}
         (body,), _ = read(tmp_path, {"id": "t", "name": "x", "observations": [seen], "scores": []})
         assert body["messages"][1] == {"role": "assistant", "content": text}

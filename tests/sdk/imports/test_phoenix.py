@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.support.logs import read, replied
 
 from slipstream.imports.forms.traces.phoenix import is_one
@@ -58,9 +60,14 @@ def test_a_trace_as_the_command_line_prints_it(tmp_path):
         "llm.output_messages.0.message.role": "assistant", "llm.output_messages.0.message.content": "done",
     }  # fmt: skip
     root = {"name": "agent", "context": {"trace_id": "t", "span_id": "r"}, "span_kind": "AGENT", "parent_id": None}
-    call = {"name": "chat", "context": {"trace_id": "t", "span_id": "s"}, "span_kind": "LLM", "parent_id": "r"}
+    call: dict[str, Any] = {
+        "name": "chat",
+        "context": {"trace_id": "t", "span_id": "s"},
+        "span_kind": "LLM",
+        "parent_id": "r",
+    }
     call |= {"attributes": attributes, "annotations": [{"name": "right", "result": {"score": 1}}]}
-    trace = {"traceId": "t", "status": "OK", "duration": 5, "rootSpan": root, "spans": [root, call]}
+    trace: Any = {"traceId": "t", "status": "OK", "duration": 5, "rootSpan": root, "spans": [root, call]}
     for told in ([trace], trace):
         notes = {**(told if isinstance(told, dict) else told[0]), "annotations": [{"name": "good", "score": 0.5}]}
         bodies, report = read(tmp_path, notes if isinstance(told, dict) else [notes])

@@ -78,7 +78,7 @@ async def test_the_trainer_ends_before_the_last_measurement_and_starts_after_it(
     server.on("GET", "/adapters", {"adapters": [], "live": {"m": "m@3"}})
     supervisor = Supervisor()
     child = supervisor.start(Child("trainer", [sys.executable, "-c", "import time; time.sleep(60)"]))
-    stack = Stack(server.url, load_config(env={}), None, child, child, None)
+    stack = Stack(server.url, load_config(env={}), None, child, child, None, "")
     try:
         assert await supervisor.until(child, lambda: asyncio.sleep(0, child.process is not None), 10)
         assert await settle(stack) == "m@3"

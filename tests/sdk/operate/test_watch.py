@@ -114,8 +114,8 @@ def test_the_doctors_own_questions_show_no_errors(tmp_path: Path) -> None:
             f"ValueError: {why}",
         )
         assert not [said for line in lines if (said := quiet("engine", head + line))]
-    lines = ("Traceback (most recent call last):", '  File "x.py", line 1', "ValueError: LoRA rank 64 is greater")
-    assert [said for line in lines if (said := quiet("engine", head + line))]
+    told = ("Traceback (most recent call last):", '  File "x.py", line 1', "ValueError: LoRA rank 64 is greater")
+    assert [said for line in told if (said := quiet("engine", head + line))]
     assert "slipstream-doctor" in quiet.log.read_text(), "the log has them"
 
 

@@ -89,7 +89,7 @@ def test_a_call_of_the_responses_format_is_asked_in_it(server: Server) -> None:
     episode.call_list[0] = episode.call_list[0].model_copy(update=RESPONSES_CALL)
     case = case_of(episode)
     assert calls_of(case.steps[0].call.reply[0]) == [("find", {"name": "e1"})]
-    answer = {"status": "completed", "output": RESPONSES_CALL["reply"][0], "usage": {"total_tokens": 5}}  # type: ignore[index]
+    answer = {"status": "completed", "output": RESPONSES_CALL["reply"][0], "usage": {"total_tokens": 5}}
     server.routes["POST", "/v1/responses"] = lambda _: Reply(answer)
     asyncio.run(replayer(server, ReplayBudget()).run([case]))
     assert case.error is None and [guard(r) for r in case.steps[0].candidate] == [None] * 3

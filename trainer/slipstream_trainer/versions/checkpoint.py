@@ -255,7 +255,8 @@ class Checkpoints:
     ) -> dict[str, float]:
         """Of these weights, by module. Older checkpoints do not say: the version's files do. ``now``: the policy's."""
         if "scales" in raw:
-            return now | raw["scales"]
+            stored: dict[str, float] = raw["scales"]
+            return now | stored
         for folder in (path / "adapter", *((self.adapters / folder_of(state.published),) if self.adapters else ())):
             with contextlib.suppress(BadAdapter):
                 found = AdapterConfig.read(folder)

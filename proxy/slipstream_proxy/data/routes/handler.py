@@ -83,8 +83,8 @@ class RequestHandler:
             path = decoded(prefix.path)
             dialect = of_path(path) or (BY_PATH["/v1/messages"] if _MESSAGES.search(path) else None)
             self._hosts.check(request)
-            if (refused := unread(request.headers.get("content-encoding", ""))) is not None:
-                raise refused
+            if (unknown := unread(request.headers.get("content-encoding", ""))) is not None:
+                raise unknown
             return await self._inference(request, prefix, path)
         except RequestRefused as e:
             self._state.services.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')

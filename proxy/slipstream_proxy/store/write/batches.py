@@ -521,7 +521,7 @@ class BatchQueue:
         sql = """SELECT count(*) FROM t_groups WHERE state IN ('waiting_reward', 'ready') AND NOT parked
             AND split <> 'eval' AND kind <> 'words' AND again = 0"""
         ((waiting,),) = tx.all(sql)
-        return len(teaching) < math.ceil(waiting / (wanted.max_staleness + 1))
+        return bool(len(teaching) < math.ceil(waiting / (wanted.max_staleness + 1)))
 
     def _equal(self, ready: Sequence[ReadyGroup], members: dict[str, list[EpisodeRow]]) -> set[str]:
         """Groups in which there is nothing to compare. Those of other kinds than ``task`` share a baseline."""

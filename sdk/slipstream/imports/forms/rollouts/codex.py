@@ -177,12 +177,12 @@ def _read_fork(session: _CodexSession, parents: set[str] | None) -> None:
     for line in session.held:
         if inherited and parents is not None:
             inherited = line.kind != "response_item" or _key(line.payload) in parents
-        elif inherited and (line.at is None or session.begun is None or before is None):
-            inherited = False
-        elif inherited:
+        elif inherited and line.at is not None and session.begun is not None and before is not None:
             early = line.at < session.begun
             inherited = early or line.at - before < COPY_GAP_S
             before = before if early else line.at
+        else:
+            inherited = False
         replies = len(session.messages)
         with guarded(line.place):
             _read(session, line, own=not inherited)
