@@ -13,7 +13,7 @@
 # make agents  real coding agents do a small job through the proxy; ARGS="--bin FOLDER" says where the programs are
 # make bench   the benchmarks that need no GPU
 # make curves  every task of examples/ learns, by its reward and by a judge alone (ARGS="--only NAME --seed N"; hours)
-# make models       tiny models of many families: load, step, publish, vLLM loads; writes docs/models.md (minutes)
+# make models       tiny models of many families: load, step, publish, vLLM loads; writes docs/reference/families.md (minutes)
 # make imports      logs of all known forms, with what comes in compared with what they hold (seconds)
 # make first-hour   a foreign agent at the default settings, with rewards and then with a judge (25 minutes)
 

@@ -1,4 +1,4 @@
-"""Write ``docs/metrics.md`` from the metrics that the code registers: ``python scripts/metrics_docs.py`` (``--check``: exit 1 when it is not current)."""
+"""Write ``docs/reference/metrics.md`` from the metrics that the code registers: ``python scripts/metrics_docs.py`` (``--check``: exit 1 when it is not current)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "metrics.md"
+PAGE = ROOT / "docs" / "reference" / "metrics.md"
 REGISTRIES = (
     ("Proxy: control plane", "slipstream_proxy.control.observe.metrics", "On the proxy's `/metrics` too, while the control plane answers."),
     ("Judge", "slipstream_judge.model.metrics", "On `judge.metrics_host`:`judge.metrics_port`."),
@@ -100,14 +100,14 @@ def page() -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Write docs/metrics.md.")
+    parser = argparse.ArgumentParser(description="Write docs/reference/metrics.md.")
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     if PAGE.is_file() and PAGE.read_text() == page():
         return 0
     if not check:
         PAGE.write_text(page())
-    print(f"{'stale' if check else 'written'}: docs/{PAGE.name}")
+    print(f"{'stale' if check else 'written'}: docs/reference/{PAGE.name}")
     return 1 if check else 0
 
 

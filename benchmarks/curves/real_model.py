@@ -31,7 +31,7 @@ SIZES = {
 the arithmetic grows with their number."""
 LEARNING_RATES = {"tiny": 2e-3, "0.1b": 2e-4, "0.3b": 1e-4, "0.5b": 8e-5}
 """0.3b by measurement: with 5e-4 it does not learn to find what stands beside a thing, with 1e-4 it does within 700 steps
-(docs/curves-search.md). 0.1b and 0.5b follow it by their width and depth, unmeasured."""
+(docs/decisions.md). 0.1b and 0.5b follow it by their width and depth, unmeasured."""
 WARMUP = 80
 LESSON_SHARE = 0.3
 """Of the training's time: the first of it is for lessons alone. Compiling takes 20 s of it."""

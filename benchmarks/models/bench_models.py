@@ -1,7 +1,7 @@
 """Tiny models of many families: does the trainer load one, make a step and write an adapter that vLLM takes whole?
 
 ``--families llama,gpt_oss`` sweeps over some. Prints a table; the last line is JSON. It writes
-``benchmarks/results/models.json`` and the tables of ``docs/models.md``.
+``benchmarks/results/models.json`` and the tables of ``docs/reference/families.md``.
 
 ``--whole`` takes a family through the whole product instead (``whole.py``), some minutes each, and writes its row to
 ``--out FILE``. ``--model FOLDER`` takes a real model there, or one of ``large.py``. ``--merge FILES`` puts such rows into the results and the page.
@@ -36,7 +36,7 @@ from slipstream_trainer.versions.adapter_folder import write_adapter
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "models.json"
-PAGE = ROOT / "docs" / "models.md"
+PAGE = ROOT / "docs" / "reference" / "families.md"
 BEGIN, END = "<!-- table: benchmarks/models/bench_models.py -->\n", "<!-- end of the table -->\n"
 BEGIN_WHOLE, END_WHOLE = "<!-- table: benchmarks/models/whole.py -->\n", "<!-- end of the whole table -->\n"
 RANK = 16
