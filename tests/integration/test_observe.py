@@ -182,7 +182,9 @@ def agents(url: str) -> Iterator[None]:
 
 def check_documented(prom: Prom) -> None:
     """Each series of ours stands in docs/reference/metrics.md, with these labels."""
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \|", (ROOT / "docs" / "reference" / "metrics.md").read_text(), re.M)
+    rows = re.findall(
+        r"^\| `(\w+)` \| (\w+) \| ([^|]*) \|", (ROOT / "docs" / "reference" / "metrics.md").read_text(), re.M
+    )
     known = {
         name + end: set(re.findall(r"`(\w+)`", labels))
         for name, _, labels in rows
