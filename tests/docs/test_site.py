@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -67,3 +68,6 @@ def test_any_warning_fails_it_and_is_told(tree: Path) -> None:
     assert done.stderr.count("WARNING - ") == len(BROKEN), done.stderr
     measured = (tree / "site" / "measured.html").read_text()
     assert 'src="images/curves/peers.png"' in measured, "a link of a file outside docs/ is rewritten"
+    named = re.findall(r"\]\((\S+?)\)", (tree / "site" / "llms.txt").read_text())
+    assert len(named) > 20
+    assert [page for page in named if not (tree / "site" / page).is_file()] == []
