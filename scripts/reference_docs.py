@@ -232,10 +232,10 @@ def python() -> str:
 
 def openapi() -> Schema:
     """What a running proxy answers at ``/slipstream/openapi.json``."""
-    from slipstream_proxy.control.api.app import ROUTES
+    from slipstream_proxy.control.api.app import ALL_ROUTES
     from slipstream_proxy.control.api.openapi import document
 
-    found: Schema = document(ROUTES)
+    found: Schema = document(ALL_ROUTES)
     return found
 
 

@@ -29,8 +29,11 @@ LIMITS = {
     "class_names_used_twice": 0,
     "lines_over_120": 0,
     "tests_importing_tests": 0,
+    "one_word_constants": 0,
 }
 COLUMNS = 120
+ONE_WORD_CONSTANT = re.compile(r"[A-Z]{3,}(?:: [^=]+)? = ")
+"""A constant is a noun with a unit (``ENGINE_ANSWER_TIMEOUT_S``): one word had up to 13 meanings."""
 
 
 @dataclass
@@ -191,6 +194,13 @@ def measure() -> Figures:
     lines = ((f"{m.where}:{number}", line) for m in found for number, line in enumerate(m.text.splitlines(), 1))
     wide = [where for where, line in lines if len(line) > COLUMNS]
     figures.put("lines_over_120", len(wide), wide)
+    short = [
+        f"{m.where}:{number} {line.split()[0]}"
+        for m in found
+        for number, line in enumerate(m.text.splitlines(), 1)
+        if ONE_WORD_CONSTANT.match(line)
+    ]
+    figures.put("one_word_constants", len(short), short)
     crossed = importing_tests()
     figures.put("tests_importing_tests", len(crossed), crossed)
     figures.put("source_lines", sum(m.lines for m in found), [])

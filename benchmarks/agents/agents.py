@@ -28,7 +28,7 @@ from tests.support.served import Served
 
 from slipstream.client import Client
 from slipstream.contract import CallRecord
-from slipstream.operate.setup.agents import AGENTS
+from slipstream.operate.setup.agents import AGENT_PROGRAMS
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.log.records import CallHead
 from slipstream_proxy.log.segments import list_segments, read_segment
@@ -159,8 +159,8 @@ def main() -> int:
     path = os.pathsep.join([*args.bin, os.environ["PATH"]])
     found: dict[str, Outcome] = {}
     for name in args.only or COMMANDS:
-        if shutil.which(AGENTS[name].command, path=path) is None:
-            print(f"{name}: {AGENTS[name].command} is not there, left out")
+        if shutil.which(AGENT_PROGRAMS[name].command, path=path) is None:
+            print(f"{name}: {AGENT_PROGRAMS[name].command} is not there, left out")
             continue
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=args.keep))
         found[name] = run_agent(name, folder, path)

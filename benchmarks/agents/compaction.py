@@ -29,7 +29,7 @@ from benchmarks.agents.agents import COMMANDS, MODEL, _stored, calls_of
 from tests.support.running import run_proxy
 from tests.support.served import Served
 
-from slipstream.operate.setup.agents import AGENTS
+from slipstream.operate.setup.agents import AGENT_PROGRAMS
 
 RESULTS = ROOT / "benchmarks" / "results" / "compaction.json"
 STEPS = 8
@@ -135,8 +135,8 @@ def main() -> int:
     path = os.pathsep.join([*args.bin, os.environ["PATH"]])
     found: dict[str, dict[str, Any]] = {}
     for name in args.only or FULL:
-        if shutil.which(AGENTS[name].command, path=path) is None:
-            print(f"{name}: {AGENTS[name].command} is not there, left out")
+        if shutil.which(AGENT_PROGRAMS[name].command, path=path) is None:
+            print(f"{name}: {AGENT_PROGRAMS[name].command} is not there, left out")
             continue
         with tempfile.TemporaryDirectory(prefix=f"{name}-", ignore_cleanup_errors=True) as folder:
             found[name] = run_agent(name, Path(folder), path)

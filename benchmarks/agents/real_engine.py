@@ -28,7 +28,7 @@ from tests.support import vllm
 from tests.support.running import run_proxy
 from tests.support.served import Served
 
-from slipstream.operate.setup.agents import AGENTS
+from slipstream.operate.setup.agents import AGENT_PROGRAMS
 from slipstream_proxy.dialects.gemini import to_chat
 
 ROOM = 65_536
@@ -100,7 +100,7 @@ def main() -> int:
     own = contextlib.nullcontext(args.engine) if args.engine else vllm(folder / "engine.log", *FLAGS)
     with own as engine:
         for name in args.only or COMMANDS:
-            if shutil.which(AGENTS[name].command, path=path) is not None:
+            if shutil.which(AGENT_PROGRAMS[name].command, path=path) is not None:
                 found[name] = run_agent(name, folder / name, path, engine)
                 print(f"{name}: {found[name]}", flush=True)
     args.out.write_text(json.dumps({"agents": found}, indent=2) + "\n")

@@ -104,7 +104,9 @@ async def main() -> None:
         try:
             server = await at_the_server(plane)
             seen = await in_the_browser(plane, Path(folder), args.episodes)
-            packed = sum(len(gzip.compress((files.HERE / name).read_bytes())) for name, _ in files.FILES.values())
+            packed = sum(
+                len(gzip.compress((files.PAGE_FOLDER / name).read_bytes())) for name, _ in files.PAGE_FILES.values()
+            )
             found = {"episodes": args.episodes, "first_view_kb": round(packed / 1000, 1), **seen, "server_ms": server}
             print(json.dumps(found), flush=True)
             if args.serve:

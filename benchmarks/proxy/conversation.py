@@ -101,7 +101,7 @@ class StandIn:
         self.requests += len(raw)
         body = json.loads(raw)
         talk = self.talks[body["user"]]
-        if (self.form == "json") is (capture.ASKED in body):
+        if (self.form == "json") is (capture.CAPTURE_FIELD in body):
             return web.json_response({"error": "asked in the wrong form"}, status=400)
         stream = None
         if self.form != "json":
@@ -148,7 +148,7 @@ def whole(talk: Talk, stream: capture.Stream | None) -> bytes:
         return dump({**body, "prompt_token_ids": talk.prompt}).encode()
     choice |= end
     stream.choices.append((0, ids, [logprob(i) for i in ids]))
-    return dump({**body, packing.FIELD: stream.take()}).encode()
+    return dump({**body, packing.PACKED_FIELD: stream.take()}).encode()
 
 
 def events(talk: Talk, stream: capture.Stream | None) -> list[bytes]:

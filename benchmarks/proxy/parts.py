@@ -31,7 +31,7 @@ import prometheus_client
 
 from slipstream_proxy.data.episode.prompts import PromptMemory
 from slipstream_proxy.data.episode.running import RunningEpisode
-from slipstream_proxy.data.observe.exposition import BUCKETS
+from slipstream_proxy.data.observe.exposition import SECONDS_BUCKETS
 from slipstream_proxy.data.observe.metrics import WorkerMetrics
 from slipstream_proxy.data.wire.http1 import RepeatedHead
 from slipstream_proxy.data.wire.identity import Tags
@@ -73,8 +73,8 @@ def next_head() -> None:
 
 LABELS = ["format", "outcome", "status", "adapter"]
 CALLS = prometheus_client.Counter("calls", "Calls", LABELS)
-TIMES = [prometheus_client.Histogram(f"time_{i}", "Time", ["format"], buckets=BUCKETS) for i in range(2)]
-MORE = [prometheus_client.Histogram(f"more_{i}", "Time", buckets=BUCKETS) for i in range(2)]
+TIMES = [prometheus_client.Histogram(f"time_{i}", "Time", ["format"], buckets=SECONDS_BUCKETS) for i in range(2)]
+MORE = [prometheus_client.Histogram(f"more_{i}", "Time", buckets=SECONDS_BUCKETS) for i in range(2)]
 
 
 def library_metrics() -> None:
@@ -112,7 +112,7 @@ PROMPTS, IDS = PromptMemory(), list(range(8_000))
 def reply(ids: list[int], known: list[packing.Known]) -> bytes:
     """As the plugin sends it, with 150 sampled tokens."""
     packed = packing.pack([(0, ids)], [(0, ids[:150], [-1.0] * 150)], known)
-    said = {"choices": [{"message": {"content": "x" * 600}}], packing.FIELD: packed}
+    said = {"choices": [{"message": {"content": "x" * 600}}], packing.PACKED_FIELD: packed}
     return json.dumps(said, separators=(",", ":")).encode()
 
 

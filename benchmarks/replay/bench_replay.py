@@ -26,8 +26,8 @@ from pathlib import Path
 import numpy as np
 
 from slipstream.contract import CallRecord, EpisodeDetail
-from slipstream.replay.beside import MOST
-from slipstream.replay.comparison import JUDGE, Questions
+from slipstream.replay.beside import MAX_REPLIES_PER_SIDE
+from slipstream.replay.comparison import JUDGE_MEASURE, Questions
 from slipstream.replay.steps import ReplayCase, ReplayStep
 from slipstream_proxy.control.gate.detector import BettingDetector
 
@@ -97,7 +97,7 @@ def refused(
     """Cases of all rounds after which the candidate is refused; 0: it is not. ``sampled``: a round's replies, right or
     wrong (2: sides, C: cases, T: steps, S: samples).
     """
-    by, score = (JUDGE, None) if judge is not None else ("right", lambda _, message: message["right"])
+    by, score = (JUDGE_MEASURE, None) if judge is not None else ("right", lambda _, message: message["right"])
     questions = Questions(detect, ALPHA, by, score, groups=[[f"tag.customer={t}"] for t in tags_C])
     seen = 0
     while True:
@@ -122,7 +122,10 @@ def _round(
                 step.candidate[0] = CUT
             if judged is not None:
                 a, b = judged[:, n, t].tolist()
-                step.judged = [(a[at : at + MOST], b[at : at + MOST]) for at in range(0, SAMPLES, MOST)]
+                step.judged = [
+                    (a[at : at + MAX_REPLIES_PER_SIDE], b[at : at + MAX_REPLIES_PER_SIDE])
+                    for at in range(0, SAMPLES, MAX_REPLIES_PER_SIDE)
+                ]
         questions.see(case)
         if questions.worse:
             return n + 1
@@ -139,7 +142,10 @@ def steps_of(rng: np.random.Generator, effect: tuple[float, ...]) -> tuple[np.nd
 
 def ruler(rng: np.random.Generator, right: np.ndarray) -> np.ndarray:
     """A noisy judge's scores of four replies a side, seen together in both orders; it favours early places."""
-    return np.concatenate([_judged(rng, right[..., at : at + MOST]) for at in range(0, SAMPLES, MOST)], axis=-1)
+    return np.concatenate(
+        [_judged(rng, right[..., at : at + MAX_REPLIES_PER_SIDE]) for at in range(0, SAMPLES, MAX_REPLIES_PER_SIDE)],
+        axis=-1,
+    )
 
 
 def _judged(rng: np.random.Generator, shown: np.ndarray) -> np.ndarray:

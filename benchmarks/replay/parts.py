@@ -32,7 +32,7 @@ from worlds import WORLDS, Message, World
 from slipstream.config import Config, load_config
 from slipstream.contract import CallRecord, EpisodeDetail
 from slipstream.operate.run.stack import start_engine
-from slipstream.replay.comparison import JUDGE, Questions, groups_of
+from slipstream.replay.comparison import JUDGE_MEASURE, Questions, groups_of
 from slipstream.replay.steps import ReplayBudget, ReplayCase, Replayer, Side, case_of
 from slipstream.shared.machine import has_gpu
 from slipstream.shared.processes.supervisor import Supervisor
@@ -268,7 +268,7 @@ async def replay(engine: Served, version: str, cases: list[ReplayCase], judge: R
     groups = [groups_of(c.episode.tags, c.episode.task) for c in cases]
     asked = {
         "function": Questions(detect, ALPHA, "step", world.step, groups=groups),
-        "ruler": Questions(detect, ALPHA, JUDGE, groups=groups),
+        "ruler": Questions(detect, ALPHA, JUDGE_MEASURE, groups=groups),
     }
     seen = missing = 0
     while True:

@@ -33,7 +33,7 @@ from tests.support.served import Served
 
 from slipstream.cli.common import child_env
 from slipstream.client import AsyncClient
-from slipstream.operate.demo.driver import CONCURRENCY, TaskDriver
+from slipstream.operate.demo.driver import CONCURRENT_EPISODES, TaskDriver
 from slipstream.operate.demo.progress import Progress
 from slipstream.operate.demo.task import demo_config, load_task, open_agent
 from slipstream.operate.run.stack import Stack, start_stack
@@ -147,7 +147,7 @@ async def runs(driver: TaskDriver, items: Any) -> None:
         for item in items:
             await driver.episode(item, "train")
 
-    await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))
+    await asyncio.gather(*(worker() for _ in range(CONCURRENT_EPISODES)))
 
 
 async def run_command(stack: Stack, args: argparse.Namespace) -> dict[str, Any]:

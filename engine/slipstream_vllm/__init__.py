@@ -110,7 +110,7 @@ def _change_api_server() -> None:
     adapters.install()
     if versions.unsupported("core") is None and versions.unsupported("prefetch") is None:
         prefetch.install_api()
-    log.info("slipstream plugin %s is on", packing.VERSION)
+    log.info("slipstream plugin %s is on", packing.PACKING_VERSION)
 
 
 _CHANGES = {

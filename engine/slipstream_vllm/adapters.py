@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
 
 log = logging.getLogger("vllm.slipstream")
-HELLO = "/slipstream"
-ROUTES = "SLIPSTREAM_ENGINE_ADAPTERS"
+HELLO_PATH = "/slipstream"
+ROUTES_VARIABLE = "SLIPSTREAM_ENGINE_ADAPTERS"
 """Environment: 1 serves vLLM's load and unload routes with any number of API servers."""
-SAMPLING = (
+SAMPLING_FIELDS = (
     *("temperature", "top_p", "top_k", "min_p"),
     *("presence_penalty", "frequency_penalty", "repetition_penalty"),
 )
-COUNT = 8
+COUNT_BYTES = 8
 """Bytes of the number of writings, little-endian."""
 
 
@@ -89,7 +89,7 @@ class StateFile:
         os.close(self._count)
 
     def read(self) -> State:
-        written = os.pread(self._count, COUNT, 0)
+        written = os.pread(self._count, COUNT_BYTES, 0)
         if written != self._seen:
             self._state, self._seen = self._load(), written
         return self._state
@@ -111,8 +111,8 @@ class StateFile:
             temporary = self.path.with_suffix(f".{os.getpid()}")
             temporary.write_text(json.dumps(state))
             temporary.replace(self.path)
-            written = int.from_bytes(os.pread(self._count, COUNT, 0), "little")
-            os.pwrite(self._count, (written + 1).to_bytes(COUNT, "little"), 0)
+            written = int.from_bytes(os.pread(self._count, COUNT_BYTES, 0), "little")
+            os.pwrite(self._count, (written + 1).to_bytes(COUNT_BYTES, "little"), 0)
         finally:
             fcntl.flock(self._count, fcntl.LOCK_UN)
 
@@ -188,7 +188,7 @@ def sharing(original: Callable[..., None]) -> Callable[..., None]:
     def init(self: object, engine_client: object, *args: object, **kwargs: object) -> None:
         original(self, engine_client, *args, **kwargs)
         config = getattr(getattr(engine_client, "vllm_config", None), "parallel_config", None)
-        if os.environ.get(ROUTES) != "1" or getattr(config, "_api_process_count", 1) < 2:
+        if os.environ.get(ROUTES_VARIABLE) != "1" or getattr(config, "_api_process_count", 1) < 2:
             return
         from vllm.lora.request import LoRARequest
 
@@ -207,10 +207,10 @@ def attach_hello(app: FastAPI) -> None:
     from vllm.platforms import current_platform
 
     async def hello() -> dict[str, object]:
-        said = {"packed": packing.VERSION, "device": current_platform.device_type}
+        said = {"packed": packing.PACKING_VERSION, "device": current_platform.device_type}
         return {**said, **sampling(getattr(app.state, "openai_serving_chat", None))}
 
-    app.add_api_route(HELLO, hello, methods=["GET"], include_in_schema=False)
+    app.add_api_route(HELLO_PATH, hello, methods=["GET"], include_in_schema=False)
 
 
 def sampling(chat: Any) -> dict[str, object]:
@@ -222,7 +222,7 @@ def sampling(chat: Any) -> dict[str, object]:
     try:
         asked = ChatCompletionRequest(messages=[{"role": "user", "content": "a"}], model="a")
         made = asked.to_sampling_params(1, chat.default_sampling_params)
-        own = {name: float(getattr(made, name)) for name in SAMPLING}
+        own = {name: float(getattr(made, name)) for name in SAMPLING_FIELDS}
         return {"sampling": own, "logprobs_mode": str(chat.model_config.logprobs_mode)}
     except (AttributeError, TypeError, ValueError):
         return {}
@@ -237,7 +237,7 @@ def serving_routes(routes: ModuleType) -> Callable[[FastAPI], None]:
     @functools.wraps(original)
     def attach_router(app: FastAPI) -> None:
         attach_hello(app)
-        if os.environ.get(ROUTES) != "1":
+        if os.environ.get(ROUTES_VARIABLE) != "1":
             original(app)
             return
         names = vars(routes)

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 log = logging.getLogger("vllm.slipstream")
-PATIENCE = 60
+FORK_TIMEOUT_S = 60
 """Seconds after which each fork ends."""
-FAILED = 255
-TOKENS = (256, 64, 1)
+FAILED_EXIT_CODE = 255
+KERNEL_TOKEN_COUNTS = (256, 64, 1)
 """vLLM's adapter kernels differ from 128 tokens on. A small rank's differ for one token."""
 Recipe = Callable[[], object]
 _begun: list[int] = []
@@ -63,7 +63,7 @@ def capability() -> int | None:
 
 def _end(work: Callable[[], int], patience: float) -> None:
     """In a fork: work in silence, without the parent's sockets and pipes, and end. What is returned is the status."""
-    status = FAILED
+    status = FAILED_EXIT_CODE
     try:
         gc.disable()  # a collection would copy the parent's memory
         signal.set_wakeup_fd(-1)  # an event loop's handlers would write to files that are closed here
@@ -85,12 +85,12 @@ def start(work: Callable[[], int]) -> threading.Thread:
     """In a fork, and a thread that waits for its end. ``work`` gives the number of kernels."""
     began, child = time.monotonic(), os.fork()
     if not child:
-        _end(work, PATIENCE)
+        _end(work, FORK_TIMEOUT_S)
 
     def wait() -> None:
         with contextlib.suppress(ChildProcessError):
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            count, took = status if 0 <= status < FAILED else "not all", time.monotonic() - began
+            count, took = status if 0 <= status < FAILED_EXIT_CODE else "not all", time.monotonic() - began
             log.debug("slipstream plugin compiled %s kernels ahead in %.1f s", count, took)
 
     thread = threading.Thread(target=wait, name="kernels-ahead", daemon=True)
@@ -100,7 +100,7 @@ def start(work: Callable[[], int]) -> threading.Thread:
 
 def compile_all(works: list[Callable[[], int]], at_once: int) -> int:
     """Each in a fork of its own. Returns how many succeeded."""
-    end, running, done = time.monotonic() + PATIENCE, 0, 0
+    end, running, done = time.monotonic() + FORK_TIMEOUT_S, 0, 0
     while works or running:
         if works and running < at_once:
             work = works.pop(0)
@@ -151,7 +151,7 @@ def of_adapters(config: VllmConfig) -> list[Recipe]:
     lora, model, parallel = config.lora_config, config.model_config, config.parallel_config
     if not lora or lora.fully_sharded_loras or model.is_moe or model.use_mla:
         return []
-    wrapper = punica.PunicaWrapperGPU(max(TOKENS), 1, "meta", lora_config=lora)
+    wrapper = punica.PunicaWrapperGPU(max(KERNEL_TOKEN_COUNTS), 1, "meta", lora_config=lora)
     rank, hidden, vocabulary = lora.max_lora_rank, model.get_hidden_size(), model.get_vocab_size()
     queries = model.get_head_size() * model.get_num_attention_heads(parallel)
     keys = model.get_head_size() * model.get_num_kv_heads(parallel)
@@ -175,7 +175,7 @@ def of_adapters(config: VllmConfig) -> list[Recipe]:
 
     linear = ((hidden, queries, keys, keys), (queries, hidden), (hidden, inner, inner), (inner, hidden))
     shapes = ((rank, hidden), *linear, (hidden, vocabulary))
-    return [functools.partial(layer, tokens, *shape) for tokens in TOKENS for shape in shapes]
+    return [functools.partial(layer, tokens, *shape) for tokens in KERNEL_TOKEN_COUNTS for shape in shapes]
 
 
 def of_sampler(config: VllmConfig) -> list[Recipe]:

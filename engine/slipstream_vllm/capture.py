@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from slipstream_vllm import packing
-from slipstream_vllm.core_outputs import MARK, Floats, marked
-from slipstream_vllm.versions import CHAT, COMPLETION, resolve
+from slipstream_vllm.core_outputs import PACKED_MARK, Floats, marked
+from slipstream_vllm.versions import CHAT_MODULE, COMPLETION_MODULE, resolve
 
 if TYPE_CHECKING:
     from vllm.outputs import CompletionOutput, RequestOutput
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from vllm.v1.engine.logprobs import LogprobsProcessor
     from vllm.v1.outputs import LogprobsLists
 
-ASKED = "slipstream_capture"
-MOST = 8
+CAPTURE_FIELD = "slipstream_capture"
+MAX_PREFIXES = 8
 """Prefixes that are looked at."""
 
 
@@ -38,16 +38,16 @@ class Request(Protocol):
 
 def asked(request: object) -> bool:
     extra = getattr(request, "model_extra", None)
-    return bool(extra and extra.get(ASKED)) and not getattr(request, "echo", False)
+    return bool(extra and extra.get(CAPTURE_FIELD)) and not getattr(request, "echo", False)
 
 
 def known_prefixes(request: object) -> list[packing.Known] | None:
     """What the caller says that it knows; None: it does not want to hear of it. What makes no sense is left out."""
-    value = (getattr(request, "model_extra", None) or {}).get(ASKED)
+    value = (getattr(request, "model_extra", None) or {}).get(CAPTURE_FIELD)
     prefixes = value.get("prefixes") if isinstance(value, dict) else None
     if not isinstance(prefixes, list):
         return None
-    pairs = [p for p in prefixes[:MOST] if isinstance(p, list) and [type(x) for x in p] == [int, str]]
+    pairs = [p for p in prefixes[:MAX_PREFIXES] if isinstance(p, list) and [type(x) for x in p] == [int, str]]
     return [(n, digest) for n, digest in pairs]
 
 
@@ -62,7 +62,8 @@ def with_logprobs(original: Callable[..., object]) -> Callable[..., object]:
         params = original(self, *args, **kwargs)
         if asked(self) and getattr(params, "logprobs", 0) is None and not getattr(params, "logprob_token_ids", None):
             params.logprobs = 0  # type: ignore[attr-defined]
-            params.extra_args = {**(getattr(params, "extra_args", None) or {}), MARK: 1}  # type: ignore[attr-defined]
+            extra = getattr(params, "extra_args", None) or {}
+            params.extra_args = {**extra, PACKED_MARK: 1}  # type: ignore[attr-defined]
         return params
 
     return to_sampling_params
@@ -144,13 +145,13 @@ def spliced(event: str, stream: Stream) -> str:
     """The event with what was sampled since the last one as the last member of its JSON."""
     if not event.startswith("data: {"):
         if event.startswith("data: [DONE]") and (packed := stream.take()) is not None:
-            return f"data: {_dumps({packing.FIELD: packed})}\n\n{event}"
+            return f"data: {_dumps({packing.PACKED_FIELD: packed})}\n\n{event}"
         return event
     end = event.rfind("}")
     packed = stream.take()
     if packed is None:
         return event
-    return f'{event[:end]},"{packing.FIELD}":{_dumps(packed)}{event[end:]}'
+    return f'{event[:end]},"{packing.PACKED_FIELD}":{_dumps(packed)}{event[end:]}'
 
 
 def _dumps(value: object) -> str:
@@ -193,7 +194,7 @@ def _choices_each(request: object) -> int:
 
 def _with_field(response: object, stream: Stream) -> object:
     if hasattr(response, "choices") and (packed := stream.take()) is not None:
-        setattr(response, packing.FIELD, packed)
+        setattr(response, packing.PACKED_FIELD, packed)
     return response
 
 
@@ -227,15 +228,15 @@ def whole_completion(original: Callable[..., object]) -> Callable[..., object]:
 
 def install() -> None:
     """Put these in vLLM's place. ``versions.unsupported()`` was asked before."""
-    for path in (f"{CHAT}.protocol:ChatCompletionRequest", f"{COMPLETION}.protocol:CompletionRequest"):
+    for path in (f"{CHAT_MODULE}.protocol:ChatCompletionRequest", f"{COMPLETION_MODULE}.protocol:CompletionRequest"):
         kind = resolve(path)
         kind.to_sampling_params = with_logprobs(kind.to_sampling_params)
     processor = resolve("vllm.v1.engine.logprobs:LogprobsProcessor")
     processor.from_new_request = classmethod(collecting_floats(processor.from_new_request))
     processor._update_sample_logprobs = appending_floats(processor._update_sample_logprobs)
-    chat = resolve(f"{CHAT}.serving:OpenAIServingChat")
+    chat = resolve(f"{CHAT_MODULE}.serving:OpenAIServingChat")
     chat.chat_completion_stream_generator = streaming(chat.chat_completion_stream_generator)
     chat.chat_completion_full_generator = whole_chat(chat.chat_completion_full_generator)
-    plain = resolve(f"{COMPLETION}.serving:OpenAIServingCompletion")
+    plain = resolve(f"{COMPLETION_MODULE}.serving:OpenAIServingCompletion")
     plain.completion_stream_generator = streaming(plain.completion_stream_generator, 1)
     plain.request_output_to_completion_response = whole_completion(plain.request_output_to_completion_response)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
     from vllm.v1.request import Request
 
-MARK = "slipstream"
+PACKED_MARK = "slipstream"
 """In the sampling parameters' ``extra_args``, and in ``kv_transfer_params`` on the way back."""
 
 
@@ -61,7 +61,7 @@ class Scheduler(Protocol):
 def marked(request: Request | EngineCoreRequest | None) -> bool:
     """Whether the API server asked for this request's log-probabilities on the proxy's behalf."""
     params = getattr(request, "sampling_params", None)
-    return bool(params is not None and params.extra_args and params.extra_args.get(MARK))
+    return bool(params is not None and params.extra_args and params.extra_args.get(PACKED_MARK))
 
 
 def sending_floats(
@@ -100,7 +100,7 @@ def _settle(output: EngineCoreOutput, rows: Rows, captured: set[str]) -> None:
         output.new_logprobs = rows.step.lists.slice_request(rows.first, rows.length)
         return
     output.new_logprobs = None
-    output.kv_transfer_params = {**(output.kv_transfer_params or {}), MARK: rows.step.floats(rows)}
+    output.kv_transfer_params = {**(output.kv_transfer_params or {}), PACKED_MARK: rows.step.floats(rows)}
 
 
 def receiving_floats(original: Callable[..., object]) -> Callable[..., object]:
@@ -110,9 +110,9 @@ def receiving_floats(original: Callable[..., object]) -> Callable[..., object]:
     def process_outputs(self: object, outputs: Iterable[EngineCoreOutput], *args: object, **kwargs: object) -> object:
         for output in outputs:
             carried = output.kv_transfer_params
-            if carried and MARK in carried:
-                output.new_logprobs = Floats(carried[MARK])
-                output.kv_transfer_params = {k: v for k, v in carried.items() if k != MARK} or None
+            if carried and PACKED_MARK in carried:
+                output.new_logprobs = Floats(carried[PACKED_MARK])
+                output.kv_transfer_params = {k: v for k, v in carried.items() if k != PACKED_MARK} or None
         return original(self, outputs, *args, **kwargs)
 
     return process_outputs

@@ -32,7 +32,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 
 log = logging.getLogger("vllm.slipstream")
-PATIENCE = 60.0
+FORK_TIMEOUT_S = 60.0
 """Seconds that a fork may take."""
 
 
@@ -49,7 +49,7 @@ def _write(fd: int, work: Callable[[], object]) -> None:
 
 def _read(fd: int) -> bytes | None:
     """All that the fork writes. None: it took too long."""
-    found, end = b"", time.monotonic() + PATIENCE
+    found, end = b"", time.monotonic() + FORK_TIMEOUT_S
     while select.select([fd], [], [], max(0.0, end - time.monotonic()))[0]:
         part = os.read(fd, 1 << 16)
         if not part:

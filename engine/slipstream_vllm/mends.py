@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from vllm.parser.mistral import MistralParser
 
 FREE_REPLIES = "SLIPSTREAM_ENGINE_FREE_REPLIES"
-FUNCTIONS = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
+CPU_LORA_FUNCTIONS = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
 """What all of vLLM's CPU paths for adapters end in."""
-KERNELS = (
+PATCHED_KERNELS = (
     "vllm.lora.ops.triton_ops.lora_shrink_op:_lora_shrink_kernel",
     "vllm.lora.ops.triton_ops.lora_expand_op:_lora_expand_kernel",
 )
@@ -111,7 +111,7 @@ def compile_for_any_number() -> None:
     """
     from vllm.platforms import current_platform
 
-    for path in () if current_platform.is_cpu() else KERNELS:
+    for path in () if current_platform.is_cpu() else PATCHED_KERNELS:
         for parameter in resolve(path).params:
             if parameter.name == "M":
                 parameter.do_not_specialize = True
@@ -139,7 +139,7 @@ def without_heads(forward: Rotation) -> Rotation:
 
 def change(users: tuple[ModuleType, ...], source: ModuleType) -> None:
     """Put the masked functions of ``source`` into each module that has them."""
-    for name in FUNCTIONS:
+    for name in CPU_LORA_FUNCTIONS:
         known = getattr(source, name)
         if not getattr(known, "masks_base_rows", False):
             parameters = inspect.signature(known).parameters

@@ -21,9 +21,9 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 
-FIELD = "slipstream"
-VERSION = 1
-LOWEST = -9999.0
+PACKED_FIELD = "slipstream"
+PACKING_VERSION = 1
+MISSING_LOGPROB = -9999.0
 """vLLM's own floor of a log-probability in JSON, which says that it is missing."""
 
 Choice = tuple[int, Sequence[int], Sequence[float]]
@@ -31,9 +31,9 @@ Packed = dict[str, object]
 Known = tuple[int, str]
 """How many ids of an earlier prompt the caller knows, and their digest."""
 
-TAIL = 16
+UNCOVERED_TAIL_IDS = 16
 """Ids at a prompt's end that no digest covers: a template may end a prompt otherwise than it goes on there."""
-LEAST = 48
+MIN_DIGEST_IDS = 48
 """Ids. A digest of fewer would cost as much as it saves."""
 _UNIT = 3
 """Ids whose base64 is whole (12 bytes, 16 characters): a text that is cut there can be put together again."""
@@ -44,7 +44,7 @@ def encode_ids(ids: Iterable[int]) -> str:
 
 
 def encode_logprobs(logprobs: Iterable[float]) -> str:
-    return _encode(_bytes(array("f", [max(x, LOWEST) for x in logprobs])))
+    return _encode(_bytes(array("f", [max(x, MISSING_LOGPROB) for x in logprobs])))
 
 
 def _bytes(values: array[int] | array[float]) -> bytes:
@@ -63,10 +63,10 @@ def prompt_entry(index: int, ids: Sequence[int], known: Iterable[Known]) -> list
     The digest is the first half of a SHA-256 over the ids as they are sent, so that equal digests mean equal ids. A
     short prompt stands there as for any other caller.
     """
-    if len(ids) < LEAST + TAIL:
+    if len(ids) < MIN_DIGEST_IDS + UNCOVERED_TAIL_IDS:
         return [index, encode_ids(ids)]
     data = _bytes(array("i", ids))
-    new = (len(ids) - TAIL) // _UNIT * _UNIT
+    new = (len(ids) - UNCOVERED_TAIL_IDS) // _UNIT * _UNIT
     asked = {(n, digest) for n, digest in known if 0 < n <= len(ids) and n % _UNIT == 0}
     digests = _digests(data, {new, *(n for n, _ in asked)})
     shared = max((n for n, digest in asked if digests[n] == digest), default=0)
@@ -93,7 +93,7 @@ def pack(
     for index, ids, logprobs in choices:
         short = short or len(logprobs) < len(ids)
         made.append([index, encode_ids(ids), encode_logprobs(logprobs[max(0, len(logprobs) - len(ids)) :])])
-    packed: Packed = {"v": VERSION}
+    packed: Packed = {"v": PACKING_VERSION}
     if found := [_entry(index, ids, known) for index, ids in prompts]:
         packed["p"] = found
     if made:

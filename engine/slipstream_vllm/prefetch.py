@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from vllm.lora.worker_manager import WorkerLoRAManager
 
 log = logging.getLogger("vllm.slipstream")
-METHOD = "slipstream_prefetch"
+PREFETCH_METHOD = "slipstream_prefetch"
 """Of the engine core, called by an API server."""
-KEPT = 2
+MAX_KEPT_ADAPTERS = 2
 """Adapters that were read and that nobody has asked for yet: an API server that dies leaves one behind."""
-MERGED = "slipstream_merged"
+MERGED_ATTRIBUTE = "slipstream_merged"
 """Attribute of an adapter whose matrices are joined and pinned."""
 
 
@@ -66,9 +66,9 @@ class Prefetch:
         except Exception as e:  # whatever it is, vLLM meets it again and answers with it
             log.debug("%s is not read ahead: %s", request.lora_name, e)
             return False
-        setattr(lora, MERGED, True)
+        setattr(lora, MERGED_ATTRIBUTE, True)
         self._read[request.lora_int_id, request.lora_path] = lora
-        while len(self._read) > KEPT:
+        while len(self._read) > MAX_KEPT_ADAPTERS:
             self._read.pop(next(iter(self._read)), None)
         log.info("%s was read ahead in %.0f ms", request.lora_name, 1000 * (time.monotonic() - began))
         return True
@@ -111,7 +111,7 @@ def merging_once(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def merge(self: object, lora_model: LoRAModel) -> None:
-        if not getattr(lora_model, MERGED, False):
+        if not getattr(lora_model, MERGED_ATTRIBUTE, False):
             original(self, lora_model)
 
     return merge
@@ -123,7 +123,7 @@ def asking_first(original: Callable[..., Awaitable[bool]]) -> Callable[..., Awai
     @functools.wraps(original)
     async def add_lora(self: AsyncEngine, lora_request: LoRARequest) -> bool:
         try:
-            await self.engine_core.call_utility_async(METHOD, lora_request)
+            await self.engine_core.call_utility_async(PREFETCH_METHOD, lora_request)
         except Exception as e:  # an engine core that is gone, or has no plugin: the next line says so, or works
             log.debug("%s is not read ahead: %s", lora_request.lora_name, e)
         return await original(self, lora_request)
@@ -134,7 +134,7 @@ def asking_first(original: Callable[..., Awaitable[bool]]) -> Callable[..., Awai
 def install_core() -> None:
     """Put these in vLLM's place, in the engine core. ``versions.unsupported("prefetch")`` was asked before."""
     prefetch = Prefetch()
-    setattr(resolve("vllm.v1.engine.core:EngineCore"), METHOD, prefetching(prefetch))
+    setattr(resolve("vllm.v1.engine.core:EngineCore"), PREFETCH_METHOD, prefetching(prefetch))
     worker = resolve("vllm.lora.worker_manager:WorkerLoRAManager")
     worker._load_adapter = taking(worker._load_adapter, prefetch)
     models = resolve("vllm.lora.model_manager:LoRAModelManager")

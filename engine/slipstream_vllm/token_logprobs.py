@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from vllm.v1.worker.gpu_worker import Worker
 
 log = logging.getLogger("vllm.slipstream")
-PART = 8192
+PART_LOGITS = 8192
 """Logits that one program reads."""
-SAMPLER = "vllm.v1.worker.gpu.sample.sampler"
+SAMPLER_MODULE = "vllm.v1.worker.gpu.sample.sampler"
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -74,7 +74,7 @@ def _whole(  # type: ignore[no-untyped-def]
 def sampled_logprobs(logits_BV: torch.Tensor, ids_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(log-probabilities, float32 (B, 1); ranks, int64 (B): tokens at least as likely) of the sampled ids."""
     batch, vocabulary = logits_BV.shape
-    count = triton.cdiv(vocabulary, PART)
+    count = triton.cdiv(vocabulary, PART_LOGITS)
     highest_BP = logits_BV.new_empty((batch, count), dtype=torch.float32)
     sum_BP = torch.empty_like(highest_BP)
     above_BP = torch.empty_like(highest_BP, dtype=torch.int32)
@@ -82,7 +82,9 @@ def sampled_logprobs(logits_BV: torch.Tensor, ids_B: torch.Tensor) -> tuple[torc
     ranks_B = torch.empty(batch, dtype=torch.int64, device=logits_BV.device)
     if batch:
         stride = logits_BV.stride(0)
-        _parts[(batch, count)](highest_BP, sum_BP, above_BP, logits_BV, stride, ids_B, vocabulary, count, SIZE=PART)
+        _parts[(batch, count)](
+            highest_BP, sum_BP, above_BP, logits_BV, stride, ids_B, vocabulary, count, SIZE=PART_LOGITS
+        )
         size = triton.next_power_of_2(count)
         _whole[(batch,)](logprobs_B1, ranks_B, highest_BP, sum_BP, above_BP, logits_BV, stride, ids_B, count, SIZE=size)
     return logprobs_B1, ranks_B
@@ -140,7 +142,7 @@ def install() -> None:
     """In a worker's process, or the engine core's where that is the worker. Raises ``ImportError`` or
     ``AttributeError`` where vLLM has no such sampler or worker.
     """
-    sampler: Any = importlib.import_module(SAMPLER)
+    sampler: Any = importlib.import_module(SAMPLER_MODULE)
     sampler.compute_topk_logprobs = in_parts(sampler.compute_topk_logprobs)
     worker = resolve("vllm.v1.worker.gpu_worker:Worker")
     worker.compile_or_warm_up_model = used_once(worker.compile_or_warm_up_model)

@@ -10,20 +10,32 @@ from typing import Any
 OLDEST, NEWEST = (0, 25), (0, 32)
 """vLLM minor versions that the tests have run on, and those between them."""
 
-CHAT = "vllm.entrypoints.openai.chat_completion"
-COMPLETION = "vllm.entrypoints.openai.completion"
-API: dict[str, tuple[str, ...]] = {
-    f"{CHAT}.protocol:ChatCompletionRequest.to_sampling_params": ("self", "max_tokens", "default_sampling_params"),
-    f"{COMPLETION}.protocol:CompletionRequest.to_sampling_params": ("self", "max_tokens", "default_sampling_params"),
-    f"{CHAT}.serving:OpenAIServingChat.chat_completion_stream_generator": ("self", "request", "result_generator"),
-    f"{CHAT}.serving:OpenAIServingChat.chat_completion_full_generator": ("self", "request", "result_generator"),
-    f"{COMPLETION}.serving:OpenAIServingCompletion.completion_stream_generator": (
+CHAT_MODULE = "vllm.entrypoints.openai.chat_completion"
+COMPLETION_MODULE = "vllm.entrypoints.openai.completion"
+API_FUNCTIONS: dict[str, tuple[str, ...]] = {
+    f"{CHAT_MODULE}.protocol:ChatCompletionRequest.to_sampling_params": (
+        "self",
+        "max_tokens",
+        "default_sampling_params",
+    ),
+    f"{COMPLETION_MODULE}.protocol:CompletionRequest.to_sampling_params": (
+        "self",
+        "max_tokens",
+        "default_sampling_params",
+    ),
+    f"{CHAT_MODULE}.serving:OpenAIServingChat.chat_completion_stream_generator": (
+        "self",
+        "request",
+        "result_generator",
+    ),
+    f"{CHAT_MODULE}.serving:OpenAIServingChat.chat_completion_full_generator": ("self", "request", "result_generator"),
+    f"{COMPLETION_MODULE}.serving:OpenAIServingCompletion.completion_stream_generator": (
         "self",
         "request",
         "engine_inputs",
         "result_generator",
     ),
-    f"{COMPLETION}.serving:OpenAIServingCompletion.request_output_to_completion_response": (
+    f"{COMPLETION_MODULE}.serving:OpenAIServingCompletion.request_output_to_completion_response": (
         "self",
         "final_res_batch",
         "request",
@@ -41,12 +53,12 @@ API: dict[str, tuple[str, ...]] = {
 }
 """What the plugin replaces or calls in an API server → the first parameters that it must have."""
 
-CORE: dict[str, tuple[str, ...]] = {
+CORE_FUNCTIONS: dict[str, tuple[str, ...]] = {
     "vllm.v1.core.sched.scheduler:Scheduler.update_from_output": ("self", "scheduler_output", "model_runner_output"),
 }
 """The same for the engine core's process."""
 
-PREFETCH: dict[str, tuple[str, ...]] = {
+PREFETCH_FUNCTIONS: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.async_llm:AsyncLLM.add_lora": ("self", "lora_request"),
     "vllm.v1.engine.core_client:AsyncMPClient.call_utility_async": ("self", "method", "args"),
     "vllm.v1.engine.core:EngineCore.add_lora": ("self", "lora_request"),
@@ -56,7 +68,7 @@ PREFETCH: dict[str, tuple[str, ...]] = {
 }
 """The same for adapters that are read ahead, in both processes."""
 
-EXPECTED = {"api": API, "core": CORE, "prefetch": PREFETCH}
+EXPECTED_FUNCTIONS = {"api": API_FUNCTIONS, "core": CORE_FUNCTIONS, "prefetch": PREFETCH_FUNCTIONS}
 """By part of the plugin."""
 
 
@@ -83,7 +95,7 @@ def unsupported(part: str = "api") -> str | None:
     if version is None or not OLDEST <= version <= NEWEST:
         known = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
         return f"vLLM {vllm.__version__} is not one of the versions it knows ({known})"
-    for path, expected in EXPECTED[part].items():
+    for path, expected in EXPECTED_FUNCTIONS[part].items():
         try:
             parameters = tuple(inspect.signature(resolve(path)).parameters)
         except (ImportError, AttributeError, TypeError, ValueError) as e:

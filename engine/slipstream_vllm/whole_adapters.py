@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vllm.lora.lora_model import LoRAModel
     from vllm.lora.request import LoRARequest
 
-SHOWN = 3
+SHOWN_NAMES = 3
 """Names that a refusal quotes."""
 
 
@@ -52,7 +52,7 @@ def refusing(original: Callable[..., LoRAModel]) -> Callable[..., LoRAModel]:
             return loaded
         lost = without_place(loaded.loras, manager.modules, manager.packed_modules)
         if lost or not loaded.loras:
-            some = ", ".join(lost[:SHOWN]) + (", …" if len(lost) > SHOWN else "")
+            some = ", ".join(lost[:SHOWN_NAMES]) + (", …" if len(lost) > SHOWN_NAMES else "")
             raise ValueError(
                 f"the model has no layer for {len(lost)} of the adapter's {len(loaded.loras)} ({some}); its own are "
                 f"called like {next(iter(manager.modules), 'none')}"

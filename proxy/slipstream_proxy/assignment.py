@@ -16,17 +16,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-LIVE = "live"
+LIVE_ARM = "live"
 """The arm of the adapter that new episodes get unless another arm has them."""
-CONTROL = "control"
+CONTROL_ARM = "control"
 """The last accepted adapter."""
-BEST = "best"
+BEST_ARM = "best"
 """The version that no later one has been shown to beat."""
-CANDIDATE = "candidate"
+CANDIDATE_ARM = "candidate"
 """The adapter on trial, in canary mode."""
 
 
-TRIED = "tried"
+TRIED_ARM = "tried"
 """In ``chances``: the adapter that the other arms are compared with."""
 
 
@@ -78,17 +78,17 @@ def assign(
     if kept and split != "eval":
         for _, group in groups_of(task, tags or {}):
             if group in kept:
-                return Assignment(kept[group], CONTROL, 1.0, "")
+                return Assignment(kept[group], CONTROL_ARM, 1.0, "")
     if split in ("eval", "off") or not arms or (first and not _goes_first(first, key, task, tags or {})):
-        return Assignment(live, LIVE, 1.0, "")
+        return Assignment(live, LIVE_ARM, 1.0, "")
     at = place(live, key, task, episode)
-    on_trial = next((adapter for adapter, arm, _ in arms if arm == CANDIDATE), live)
-    text = f"{chances_of(arms)} {TRIED}={quote(on_trial, safe='/@', errors='replace')}"
+    on_trial = next((adapter for adapter, arm, _ in arms if arm == CANDIDATE_ARM), live)
+    text = f"{chances_of(arms)} {TRIED_ARM}={quote(on_trial, safe='/@', errors='replace')}"
     for adapter, arm, share in arms:
         if at < share:
             return Assignment(adapter, arm, share, text)
         at -= share
-    return Assignment(live, LIVE, chance(text, LIVE), text)
+    return Assignment(live, LIVE_ARM, chance(text, LIVE_ARM), text)
 
 
 def _goes_first(first: Collection[str], key: str, task: str | None, tags: Mapping[str, str]) -> bool:
@@ -98,7 +98,7 @@ def _goes_first(first: Collection[str], key: str, task: str | None, tags: Mappin
 def chances_of(arms: Sequence[tuple[str, str, float]]) -> str:
     """The live arm's probability, then the others'. ``chance`` reads it."""
     rest = 1.0 - sum(share for _, _, share in arms)
-    return " ".join((f"{LIVE}={max(rest, 0.0):.6g}", *(f"{arm}={share:.6g}" for _, arm, share in arms)))
+    return " ".join((f"{LIVE_ARM}={max(rest, 0.0):.6g}", *(f"{arm}={share:.6g}" for _, arm, share in arms)))
 
 
 def chance(chances: str, arm: str) -> float:
@@ -112,7 +112,7 @@ def chance(chances: str, arm: str) -> float:
 
 def tried(chances: str) -> str | None:
     """The adapter that was on trial when ``Assignment.chances`` was written. None: it does not say."""
-    adapter = _part(chances, TRIED)
+    adapter = _part(chances, TRIED_ARM)
     return unquote(adapter) if adapter is not None else None
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from slipstream.errors import SlipstreamError
 from slipstream_proxy.json_types import JsonObject
 
-SCOPES = ("inference", "reward", "grade", "judge", "trainer", "viewer", "admin")
+KEY_SCOPES = ("inference", "reward", "grade", "judge", "trainer", "viewer", "admin")
 
 
 @dataclass(slots=True, frozen=True)
@@ -43,7 +43,7 @@ class Key:
         return scope in self.scopes or "admin" in self.scopes
 
 
-ANYONE = Key("-", "-", SCOPES)
+KEYLESS_CALLER = Key("-", "-", KEY_SCOPES)
 """Who calls when no keys are configured."""
 
 
@@ -82,10 +82,10 @@ class Keys:
         self, name: str, scopes: tuple[str, ...] | list[str], rate: float | None = None, concurrency: int | None = None
     ) -> tuple[str, str]:
         """Make a key; returns its id and its secret, which is shown this once."""
-        if unknown := [s for s in scopes if s not in SCOPES]:
-            raise SlipstreamError(f"no such scope: {', '.join(unknown)} (there are {', '.join(SCOPES)})")
+        if unknown := [s for s in scopes if s not in KEY_SCOPES]:
+            raise SlipstreamError(f"no such scope: {', '.join(unknown)} (there are {', '.join(KEY_SCOPES)})")
         if not scopes:
-            raise SlipstreamError(f"a key needs a scope ({', '.join(SCOPES)})")
+            raise SlipstreamError(f"a key needs a scope ({', '.join(KEY_SCOPES)})")
         if not name.strip() or not name.isprintable():
             raise SlipstreamError("a key needs a name of printable characters")
         if rate is not None and not 0.0 < rate < math.inf:

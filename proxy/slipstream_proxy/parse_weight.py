@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-ASCII: Final = 3
+ASCII_WEIGHT: Final = 3
 _WIDE: Final = 18
 """What a byte of text takes until it is stored; and in a text with one character beyond ASCII, in which each takes four
 bytes.
@@ -14,7 +14,7 @@ _COMMA: Final = 32
 """Bytes that an object or a list takes in Python, and a value in one."""
 _USUAL: Final = 2**20
 """Bytes of a body that is never too heavy for a worker."""
-MOST: Final = 64 * 2**20
+MAX_REQUEST_OBJECT_BYTES: Final = 64 * 2**20
 """Bytes of objects that a worker makes of one request. It reads them in the loop that serves everybody: these take a
 few tenths of a second.
 """
@@ -29,10 +29,10 @@ def values_weight(body: bytes) -> int:
 
 def parse_weight(body: bytes) -> int:
     """Bytes that parsing and storing it takes."""
-    text = _WIDE if b"\\u" in body or not body.isascii() else ASCII
+    text = _WIDE if b"\\u" in body or not body.isascii() else ASCII_WEIGHT
     return text * len(body) + values_weight(body)
 
 
-def too_heavy(body: bytes, most: int = MOST) -> bool:
+def too_heavy(body: bytes, most: int = MAX_REQUEST_OBJECT_BYTES) -> bool:
     """Whether a data-plane worker must not read it. Its text counts nothing: that is as long as the body."""
     return len(body) > _USUAL and values_weight(body) > most

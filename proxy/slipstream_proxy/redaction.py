@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 Redact = Callable[[dict[str, str]], dict[str, str]]
 """``{"request": …, "reply": …, "tag.<name>": …, …}`` → the same as it may be stored."""
 
-FAILED = "redaction failed"
+REDACTION_FAILED = "redaction failed"
 _TOKENS: Final = frozenset(
     ("token_ids", "prompt_token_ids", "logprobs", "prompt_logprobs", "top_logprobs", "slipstream")
 )
@@ -116,7 +116,7 @@ class Redaction:
             return ""
 
 
-TEXTS: Final[dict[type[BaseModel], str]] = {
+FREE_TEXT_FIELDS: Final[dict[type[BaseModel], str]] = {
     c.RewardIn: "reward",
     c.FeedbackIn: "feedback",
     c.CommentIn: "comment",
@@ -124,16 +124,16 @@ TEXTS: Final[dict[type[BaseModel], str]] = {
     c.PauseIn: "pause",
 }
 """Bodies in which people and agents write → what ``proxy.redact`` knows their fields by: ``reward.reason``."""
-IDS: Final = {"call", "key", "thumb"}
+ID_FIELDS: Final = {"call", "key", "thumb"}
 """Fields of these that say which, or choose."""
 
 
 def redacted_body(redaction: Redaction | None, body: BaseModel) -> BaseModel:
     """What ``proxy.redact`` leaves of the texts that somebody wrote. Raises whatever the function does."""
-    if redaction is None or type(body) not in TEXTS:
+    if redaction is None or type(body) not in FREE_TEXT_FIELDS:
         return body
-    name = TEXTS[type(body)]
-    said = {field: value for field, value in body if field not in IDS and value and isinstance(value, str | dict)}
+    name = FREE_TEXT_FIELDS[type(body)]
+    said = {field: value for field, value in body if field not in ID_FIELDS and value and isinstance(value, str | dict)}
     texts = redaction.texts({f"{name}.{field}": value for field, value in said.items() if isinstance(value, str)})
     found: dict[str, Json] = {field: texts.get(f"{name}.{field}", value) for field, value in said.items()}
     found |= {f: redaction.tree(f"{name}.{f}", value) for f, value in said.items() if isinstance(value, dict)}
@@ -199,7 +199,7 @@ def make_texts(
     except BaseException as e:  # a sys.exit() in it must not cost the client its reply either
         log.error("redaction failed, the call is stored without text: %s", type(e).__name__)
         tags.clear()
-        return b"{}", b"", FAILED
+        return b"{}", b"", REDACTION_FAILED
     changed = any(after[name] != text for name, text in before.items())
     answer = _tokenless(after["reply"]) if changed else _encoded(after["reply"])
     if stream is not None:

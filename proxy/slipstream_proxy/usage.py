@@ -6,7 +6,7 @@ import re
 
 from slipstream_proxy.json_types import Json, JsonObject
 
-MOST = 2**31 - 1
+MAX_CALL_TOKENS = 2**31 - 1
 """Tokens that a call can have: what says more is no count, and a column of the store does not hold it."""
 _COUNT = rb'_tokens":\s*(\d{1,10})(?![\d.eE])'
 _SAID = (re.compile(rb'"(?:prompt|input)' + _COUNT), re.compile(rb'"(?:completion|output)' + _COUNT))
@@ -22,7 +22,7 @@ def usage_of(reply: bytes) -> tuple[int | None, int | None]:
     """
     found: list[int | None] = []
     for said, ids in zip(_SAID, _IDS, strict=True):
-        if counts := [n for n in map(int, said.findall(reply)) if n <= MOST]:
+        if counts := [n for n in map(int, said.findall(reply)) if n <= MAX_CALL_TOKENS]:
             found.append(counts[-1])
         elif pieces := ids.findall(reply):
             found.append(sum(p.count(b",") + 1 for p in pieces))
@@ -34,7 +34,7 @@ def usage_of(reply: bytes) -> tuple[int | None, int | None]:
 def count_of(usage: Json, name: str) -> int:
     """A count of a server's ``usage``, which may be of any shape; 0: it has none."""
     value = usage.get(name) if isinstance(usage, dict) else None
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_CALL_TOKENS:
         return value
     return 0
 

@@ -22,7 +22,7 @@ from slipstream.shared.urls import without_password
 __all__ = ["Config", "load_config"]
 
 ENV_PREFIX = "SLIPSTREAM_"
-FOLDERS = (("data_dir",), ("adapters", "dir"), ("store", "archive"))
+FOLDER_SETTINGS = (("data_dir",), ("adapters", "dir"), ("store", "archive"))
 """Settings that name a folder. In a file they are relative to the file's own folder."""
 
 
@@ -88,7 +88,7 @@ def _beside(folder: Path, read: dict[str, Any], base: Mapping[str, object]) -> N
         return
     if "data_dir" not in base:
         read.setdefault("data_dir", Config.model_fields["data_dir"].default)
-    for *sections, name in FOLDERS:
+    for *sections, name in FOLDER_SETTINGS:
         section = read
         for part in sections:
             section = section[part] if isinstance(section.get(part), dict) else {}

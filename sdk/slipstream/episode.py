@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from slipstream.client import Client
-from slipstream.contract import TAG, FeedbackIn, Headers, RewardIn, Split, name_of
+from slipstream.contract import PLAIN_ID_PATTERN, FeedbackIn, Headers, RewardIn, Split, name_of
 from slipstream.errors import ApiError, ConfigError
 
 
@@ -71,7 +71,7 @@ def episode(
     if split not in (Split.TRAIN, Split.EVAL, Split.OFF):
         raise ConfigError(f"episode(split={split!r}): one of train, eval, off")
     for name, value in (tags or {}).items():
-        if not TAG.fullmatch(name) or not (value.isascii() and value.isprintable()):
+        if not PLAIN_ID_PATTERN.fullmatch(name) or not (value.isascii() and value.isprintable()):
             raise ConfigError(f"episode(tags={{{name!r}: {value!r}}}): no header can carry that")
     with Client(url, key) as client:
         run = Run(name_of(id) if id else uuid.uuid4().hex, task, Split(split), tags or {}, client)

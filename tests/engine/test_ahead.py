@@ -67,7 +67,7 @@ def test_a_fork_that_fails_or_hangs_ends_in_silence(
         time.sleep(60)
         return 1
 
-    monkeypatch.setattr(ahead, "PATIENCE", 1)
+    monkeypatch.setattr(ahead, "FORK_TIMEOUT_S", 1)
     began = time.monotonic()
     for work in (fails, hangs):
         assert "compiled not all kernels ahead" in finish(work, caplog)

@@ -22,14 +22,14 @@ from vllm.v1.engine.logprobs import LogprobsProcessor
 from vllm.v1.outputs import LogprobsLists
 
 from slipstream_vllm import capture, packing
-from slipstream_vllm.core_outputs import MARK
+from slipstream_vllm.core_outputs import PACKED_MARK
 
 update = capture.appending_floats(LogprobsProcessor._update_sample_logprobs)
 make = capture.collecting_floats(LogprobsProcessor.from_new_request)
 
 
 def processor(*, packed: bool) -> LogprobsProcessor:
-    params = SamplingParams(logprobs=0, extra_args={MARK: 1} if packed else None)
+    params = SamplingParams(logprobs=0, extra_args={PACKED_MARK: 1} if packed else None)
     return make(LogprobsProcessor, None, SimpleNamespace(sampling_params=params))
 
 
@@ -91,7 +91,7 @@ def test_objects_that_the_client_asked_for_are_packed_too() -> None:
 
 
 class Asked(SimpleNamespace):
-    model_extra = {capture.ASKED: 1}
+    model_extra = {capture.CAPTURE_FIELD: 1}
     n = 1
 
 
@@ -138,13 +138,13 @@ def test_a_call_that_does_not_ask_gets_the_engines_own_generator() -> None:
     assert capture.streaming(original)(None, request, None) is events  # type: ignore[arg-type, comparison-overlap]
 
 
-@pytest.mark.parametrize("extra", [None, {}, {capture.ASKED: 0}])
+@pytest.mark.parametrize("extra", [None, {}, {capture.CAPTURE_FIELD: 0}])
 def test_only_those_that_ask_are_captured(extra: object) -> None:
     assert not capture.asked(SimpleNamespace(model_extra=extra))
 
 
 def test_echo_is_never_captured() -> None:
-    assert not capture.asked(SimpleNamespace(model_extra={capture.ASKED: 1}, echo=True))
+    assert not capture.asked(SimpleNamespace(model_extra={capture.CAPTURE_FIELD: 1}, echo=True))
 
 
 def test_the_clients_own_logprobs_keep_their_meaning() -> None:
@@ -174,7 +174,7 @@ async def test_a_whole_reply_has_the_field_and_an_error_has_none() -> None:
 def test_choices_of_several_prompts_have_the_replys_indices() -> None:
     batch = [request_output(output([n], array("f", [-1.0]), index=i), prompt=(n,)) for n, i in ((1, 0), (2, 1))]
     made = capture.whole_completion(lambda *_: SimpleNamespace(choices=[]))(
-        None, batch, SimpleNamespace(model_extra={capture.ASKED: 1}, n=2)
+        None, batch, SimpleNamespace(model_extra={capture.CAPTURE_FIELD: 1}, n=2)
     )
     assert made.slipstream == packing.pack([(0, [1]), (1, [2])], [(0, [1], [-1.0]), (3, [2], [-1.0])])  # type: ignore[attr-defined]
 
@@ -187,11 +187,11 @@ def test_choices_of_several_prompts_have_the_replys_indices() -> None:
         ({"prefixes": 3}, None),
         ({"prefixes": []}, []),
         ({"prefixes": [[3, "a"], [True, "a"], ["3", "a"], [3, 4], [3], 5, [6, "b"]]}, [(3, "a"), (6, "b")]),
-        ({"prefixes": [[3, "a"]] * 99}, [(3, "a")] * capture.MOST),
+        ({"prefixes": [[3, "a"]] * 99}, [(3, "a")] * capture.MAX_PREFIXES),
     ],
 )
 def test_what_the_caller_says_that_it_knows(value: object, expected: object) -> None:
-    assert capture.known_prefixes(SimpleNamespace(model_extra={capture.ASKED: value})) == expected
+    assert capture.known_prefixes(SimpleNamespace(model_extra={capture.CAPTURE_FIELD: value})) == expected
     assert capture.known_prefixes(SimpleNamespace(model_extra=None)) is None
 
 
@@ -199,7 +199,7 @@ def test_what_the_caller_says_that_it_knows(value: object, expected: object) -> 
 async def test_known_ids_are_left_out_of_whole_and_streamed_replies(streamed: bool) -> None:
     prompt = tuple(range(100))
     _, _, _, count, digest = entry_of(prompt)
-    request = SimpleNamespace(model_extra={capture.ASKED: {"prefixes": [[count, digest]]}}, n=1)
+    request = SimpleNamespace(model_extra={capture.CAPTURE_FIELD: {"prefixes": [[count, digest]]}}, n=1)
     found = (request_output(output([10], array("f", [-1.0])), prompt=prompt),)
     expected = packing.pack([(0, prompt)], [(0, [10], [-1.0])], [(count, digest)])
     assert expected["p"][0][2] == count  # type: ignore[index]

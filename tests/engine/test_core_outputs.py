@@ -18,13 +18,13 @@ from vllm.v1.outputs import LogprobsLists
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from slipstream_vllm import core_outputs
-from slipstream_vllm.core_outputs import MARK, Floats
+from slipstream_vllm.core_outputs import PACKED_MARK, Floats
 
 COUNTS = st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=6)
 
 
 def request(*, marked: bool) -> SimpleNamespace:
-    return SimpleNamespace(sampling_params=SamplingParams(logprobs=0, extra_args={MARK: 1} if marked else None))
+    return SimpleNamespace(sampling_params=SamplingParams(logprobs=0, extra_args={PACKED_MARK: 1} if marked else None))
 
 
 def step(counts: list[int], width: int, *, ragged: bool) -> LogprobsLists:

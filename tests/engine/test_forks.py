@@ -37,7 +37,7 @@ def test_a_fork_that_fails_leaves_it_to_vllm(capfd: pytest.CaptureFixture[str]) 
 
 
 def test_a_fork_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "PATIENCE", 0.1)
+    monkeypatch.setattr(forks, "FORK_TIMEOUT_S", 0.1)
     began = time.monotonic()
     assert run(lambda: time.sleep(30)) == "as before"
     assert time.monotonic() - began < 10

@@ -27,7 +27,7 @@ SLOTS, RANK, SIZE = 3, 2, 5
 def changed() -> ModuleType:
     """vLLM's own functions in a module of our own, masked."""
     module = ModuleType("changed")
-    for name in mends.FUNCTIONS:
+    for name in mends.CPU_LORA_FUNCTIONS:
         known = getattr(lora_ops, name)
         setattr(module, name, getattr(known, "__wrapped__", known))
     mends.change((module,), module)
@@ -69,7 +69,7 @@ def test_rows_with_an_adapter_are_bit_for_bit_as_before() -> None:
 
 def test_other_parameters_are_refused() -> None:
     module = ModuleType("other")
-    for name in mends.FUNCTIONS:
+    for name in mends.CPU_LORA_FUNCTIONS:
         setattr(module, name, lambda x, weights: None)
     with pytest.raises(TypeError, match="takes"):
         mends.change((module,), module)

@@ -26,7 +26,7 @@ def test_ids_come_back_exactly(ids: list[int]) -> None:
 @given(st.lists(LOGPROBS, max_size=50))
 def test_logprobs_come_back_as_the_float32_that_json_would_have_given(logprobs: list[float]) -> None:
     data = base64.b64decode(packing.encode_logprobs(logprobs))
-    expected = [max(x, packing.LOWEST) for x in logprobs]
+    expected = [max(x, packing.MISSING_LOGPROB) for x in logprobs]
     assert list(struct.unpack(f"<{len(logprobs)}f", data)) == expected
 
 
@@ -43,7 +43,7 @@ def test_of_more_logprobs_than_ids_the_last_count() -> None:
 
 
 def test_what_is_empty_is_left_out() -> None:
-    assert packing.pack([], []) == {"v": packing.VERSION}
+    assert packing.pack([], []) == {"v": packing.PACKING_VERSION}
     assert set(packing.pack([(0, [1])], [])) == {"v", "p"}
 
 
@@ -64,7 +64,7 @@ def test_what_the_caller_knows_is_left_out_and_nothing_else(ids: list[int], thir
     assert shared == max((n for n, _ in known[: len(thirds)] if n <= len(ids)), default=0)
     whole = packing.encode_ids(ids)
     assert whole[: shared // 3 * 16] + rest == whole
-    assert count % 3 == 0 and shared <= count <= len(ids) and count > len(ids) - packing.TAIL - 3
+    assert count % 3 == 0 and shared <= count <= len(ids) and count > len(ids) - packing.UNCOVERED_TAIL_IDS - 3
     assert digest == digest_of(ids[:count])
 
 

@@ -26,9 +26,9 @@ from vllm.tool_parsers import ToolParserManager
 
 from slipstream.config import load_config
 from slipstream.engines.vllm.parsers import (
-    CALLS,
     REASONING_PARSERS,
     REASONING_TOKENS,
+    TOOL_CALL_PARSERS,
     TOOL_PARSERS,
     TOOL_TOKENS,
     Parsers,
@@ -62,7 +62,7 @@ def reasoning(name: str, *tokens: str) -> bool:
     return starts(ReasoningParserManager.get_reasoning_parser(name), *tokens)
 
 
-KNOWN = sorted({p for _, p in (*TOOL_PARSERS, *CALLS)} | set(TOOL_TOKENS))
+KNOWN = sorted({p for _, p in (*TOOL_PARSERS, *TOOL_CALL_PARSERS)} | set(TOOL_TOKENS))
 
 
 @pytest.mark.parametrize("name", KNOWN)

@@ -22,7 +22,16 @@ from vllm.lora.request import LoRARequest
 from vllm.lora.worker_manager import WorkerLoRAManager
 
 from slipstream_vllm import prefetch
-from slipstream_vllm.prefetch import KEPT, METHOD, Prefetch, asking_first, manager_of, merging_once, prefetching, taking
+from slipstream_vllm.prefetch import (
+    MAX_KEPT_ADAPTERS,
+    PREFETCH_METHOD,
+    Prefetch,
+    asking_first,
+    manager_of,
+    merging_once,
+    prefetching,
+    taking,
+)
 
 MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 PACKED = {"model.layers.0.self_attn.qkv_proj": [f"model.layers.0.self_attn.{n}_proj" for n in "qkv"]}
@@ -121,10 +130,10 @@ def test_an_adapter_that_cannot_be_read_is_left_to_vllm(tmp_path: Path) -> None:
 
 def test_adapters_that_nobody_takes_do_not_pile_up(adapter: Path) -> None:
     manager, ahead = Manager(), Prefetch()
-    for number in range(1, KEPT + 3):
+    for number in range(1, MAX_KEPT_ADAPTERS + 3):
         assert ahead.begin(manager, request(adapter, number)).result(60)
-    kept = [n for n in range(1, KEPT + 3) if ahead.take(request(adapter, n)) is not None]
-    assert kept == list(range(3, KEPT + 3))
+    kept = [n for n in range(1, MAX_KEPT_ADAPTERS + 3) if ahead.take(request(adapter, n)) is not None]
+    assert kept == list(range(3, MAX_KEPT_ADAPTERS + 3))
 
 
 def test_the_engine_core_answers_later_and_reads_only_what_is_new(adapter: Path) -> None:
@@ -165,7 +174,7 @@ def test_the_api_server_asks_first_and_adds_in_any_case(trouble: Exception | Non
 
     engine = SimpleNamespace(engine_core=EngineCore())
     assert asyncio.run(asking_first(add_lora)(engine, request(adapter)))  # type: ignore[arg-type]
-    assert asked == [(METHOD, "m@1"), "add"]
+    assert asked == [(PREFETCH_METHOD, "m@1"), "add"]
 
 
 def test_it_is_put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,9 +185,9 @@ def test_it_is_put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
         (WorkerLoRAManager, "_load_adapter"), (LoRAModelManager, "_create_merged_loras_inplace"), (AsyncLLM, "add_lora"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, getattr(owner, name))
-    monkeypatch.setattr(EngineCore, METHOD, None, raising=False)
+    monkeypatch.setattr(EngineCore, PREFETCH_METHOD, None, raising=False)
     prefetch.install_core()
     prefetch.install_api()
-    assert callable(getattr(EngineCore, METHOD))
+    assert callable(getattr(EngineCore, PREFETCH_METHOD))
     for found in (WorkerLoRAManager._load_adapter, LoRAModelManager._create_merged_loras_inplace, AsyncLLM.add_lora):
         assert hasattr(found, "__wrapped__")

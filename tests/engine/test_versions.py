@@ -7,7 +7,7 @@ from slipstream_vllm import versions
 vllm = pytest.importorskip("vllm")
 
 
-@pytest.mark.parametrize("part", list(versions.EXPECTED))
+@pytest.mark.parametrize("part", list(versions.EXPECTED_FUNCTIONS))
 def test_the_installed_vllm_is_known(part: str) -> None:
     assert versions.unsupported(part) is None
 
@@ -27,11 +27,11 @@ def test_an_unknown_vllm_turns_it_off(version: str, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("path", ["vllm.nothing:x", "vllm.outputs:Nothing"])
 def test_a_function_that_is_gone_turns_it_off(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(versions.API, path, ("self",))
+    monkeypatch.setitem(versions.API_FUNCTIONS, path, ("self",))
     assert path in (versions.unsupported() or "")
 
 
 def test_a_function_with_other_parameters_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
     path = "vllm.entrypoints.serve.lora.api_router:attach_router"
-    monkeypatch.setitem(versions.API, path, ("app", "engine"))
+    monkeypatch.setitem(versions.API_FUNCTIONS, path, ("app", "engine"))
     assert "takes ('app',)" in (versions.unsupported() or "")

@@ -9,7 +9,12 @@ import pytest
 from tests.support import MODEL
 
 from slipstream.config import load_config
-from slipstream.engines.vllm.examination import COLD, LIKELIEST, SMALL, _distance
+from slipstream.engines.vllm.examination import (
+    COLD_TEMPERATURE,
+    LIKELIEST_TOKENS_ASKED,
+    MIN_LOGPROB_DISTANCE_NATS,
+    _distance,
+)
 from slipstream.operate.doctor.engine import check_engine
 
 pytestmark = pytest.mark.engine
@@ -35,11 +40,13 @@ def test_the_distance_of_two_tokens_follows_the_temperature(engine) -> None:
         "model": "inbox",
         "messages": [{"role": "user", "content": "hello"}],
         "logprobs": True,
-        "top_logprobs": LIKELIEST,
+        "top_logprobs": LIKELIEST_TOKENS_ASKED,
         "max_tokens": 1,
     }
     with httpx.Client(base_url=engine.url, timeout=60.0, trust_env=False) as http:
-        found = [_distance(http, {**asked, "temperature": t, "seed": s}) for s in range(12) for t in (1.0, COLD)]
+        found = [
+            _distance(http, {**asked, "temperature": t, "seed": s}) for s in range(12) for t in (1.0, COLD_TEMPERATURE)
+        ]
     warm, cold = found[0], found[1]
-    assert warm and warm > SMALL and cold == pytest.approx(4 * warm, abs=0.3)
+    assert warm and warm > MIN_LOGPROB_DISTANCE_NATS and cold == pytest.approx(4 * warm, abs=0.3)
     assert found == pytest.approx([warm, cold] * 12, abs=0.1), "it depends on what was sampled"

@@ -16,7 +16,7 @@ from tests.support.oracle import filtered_logprob
 from tests.support.running import Running, recorded, run_proxy
 
 from slipstream.config import load_config
-from slipstream.engines.engine import NEUTRAL
+from slipstream.engines.engine import NEUTRAL_SAMPLING
 from slipstream.engines.vllm.engine import Vllm
 from slipstream.engines.vllm.examination import examine
 
@@ -32,7 +32,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "nothing": {},
     "a temperature": {"temperature": 0.9},
     "a top_p": {"top_p": 0.7},
-    "everything": dict(NEUTRAL),
+    "everything": dict(NEUTRAL_SAMPLING),
 }
 SAYS = "When is the meeting?"
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -56,7 +56,7 @@ CASES = [(way, name) for way, (_, *names) in WAYS.items() for name in names]
 def sampled_as_recorded(engine: str, call: Any, sampling: dict[str, Any]) -> float:
     """The largest difference of a recorded log-probability to the closed form, on the engine's whole distribution."""
     ids, said = call.prompt_ids, call.completion_ids[0]
-    body = {"model": "inbox", "prompt": ids + said, "max_tokens": 1, "prompt_logprobs": -1, **NEUTRAL}
+    body = {"model": "inbox", "prompt": ids + said, "max_tokens": 1, "prompt_logprobs": -1, **NEUTRAL_SAMPLING}
     reply = httpx.post(f"{engine}/v1/completions", json=body, timeout=120, trust_env=False).raise_for_status().json()
     rows = reply["choices"][0]["prompt_logprobs"][len(ids) :]
     apart = 0.0
@@ -107,7 +107,9 @@ def test_each_call_is_exact_or_says_why_not(tmp_path: Path, way: str, name: str)
         engine = started(tmp_path, way, own, stack)
         proxy = stack.enter_context(run_proxy(tmp_path / "proxy", engine))
         first = ask(proxy, "chat", {}, "first", stream=False)  # the proxy may not know yet what its engine samples with
-        wait_for(lambda: "unknown" not in ask(proxy, "chat", NEUTRAL, "wait", stream=False), 60, 1.0, "it knows")
+        wait_for(
+            lambda: "unknown" not in ask(proxy, "chat", NEUTRAL_SAMPLING, "wait", stream=False), 60, 1.0, "it knows"
+        )
         wrong = judged(engine, recorded(proxy.url, "first").call_list[0], own, {}, first, way)
         count = 0
         for (what, asked), form, stream in itertools.product(ASKED.items(), FORMS, (False, True)):
@@ -127,12 +129,12 @@ def test_each_call_is_exact_or_says_why_not(tmp_path: Path, way: str, name: str)
 
 def judged(engine: str, call: Any, own: dict[str, float], asked: dict[str, Any], said: str, way: str) -> str:
     """What of its record is not so; empty: nothing."""
-    effective = {**NEUTRAL, **own, **asked}
-    plain = all(effective[n] == NEUTRAL[n] for n in ("temperature", "top_p", "top_k", "min_p"))
+    effective = {**NEUTRAL_SAMPLING, **own, **asked}
+    plain = all(effective[n] == NEUTRAL_SAMPLING[n] for n in ("temperature", "top_p", "top_k", "min_p"))
     reasons = {"penalties"} if effective["repetition_penalty"] != 1.0 else set()
     if way == "raw" and not plain:
         reasons.add("log-probabilities before temperature")
-    if len(asked) < len(NEUTRAL) and (way == "bare" or call.episode == "first"):
+    if len(asked) < len(NEUTRAL_SAMPLING) and (way == "bare" or call.episode == "first"):
         reasons.add("the engine's own sampling")
     if not call.trainable:
         return (

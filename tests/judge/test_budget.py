@@ -7,12 +7,12 @@ import pytest
 
 from slipstream.client import AsyncClient
 from slipstream.settings import JudgeConfig
-from slipstream_judge.model.budget import DAY, Budget, OverBudget
+from slipstream_judge.model.budget import DAY_S, Budget, OverBudget
 from slipstream_judge.model.metrics import JudgeMetrics
 
 
 class Clock:
-    def __init__(self, now=10 * DAY + 100.0):
+    def __init__(self, now=10 * DAY_S + 100.0):
         self.now = now
 
     def __call__(self):
@@ -47,12 +47,12 @@ async def test_tokens_a_day_count_what_is_under_way():
     await budget.take(60, clock.now)
     with pytest.raises(OverBudget, match="tokens_per_day") as caught:
         await budget.take(60, clock.now + 1000)
-    assert caught.value.seconds == DAY - 100
+    assert caught.value.seconds == DAY_S - 100
     budget.spend(60, 30, None)
     await budget.take(60, clock.now)
     budget.spend(60, 75, None)
     assert budget.wait()[0] == "tokens_per_day"
-    clock.now += DAY
+    clock.now += DAY_S
     assert budget.wait() is None
 
 
@@ -61,7 +61,7 @@ async def test_dollars_a_day_expect_the_next_call_to_cost_what_they_did():
     budget = make(clock, dollars_per_day=1.0)
     await budget.take(1, clock.now)
     budget.spend(1, 10, 0.6)
-    assert budget.wait() == ("dollars_per_day", DAY - 100)
+    assert budget.wait() == ("dollars_per_day", DAY_S - 100)
 
 
 async def test_waiting_is_said_once_and_shown(caplog):
@@ -109,8 +109,8 @@ async def test_the_day_s_count_is_shared_and_outlives_a_restart(control):
         assert (first.spent.tokens, first.spent.dollars, first.spent.calls) == (800, 0.5, 2)
         restarted = make(clock, client, tokens_per_day=1000)
         await restarted.sync()
-        assert restarted.wait(300) == ("tokens_per_day", DAY - 100)
-        clock.now += DAY
+        assert restarted.wait(300) == ("tokens_per_day", DAY_S - 100)
+        clock.now += DAY_S
         await restarted.sync()
         assert restarted.spent.tokens == 0
 

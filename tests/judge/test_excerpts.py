@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.groups import calls_tool, result, run, said
 
-from slipstream_judge.text.excerpts import LEVELS, RESULT_LEVELS, Shortening, estimate, fit, force, quoted, show
+from slipstream_judge.text.excerpts import EXCERPT_LEVELS, RESULT_LEVELS, Shortening, estimate, fit, force, quoted, show
 from slipstream_judge.text.transcript import of_episode
 from slipstream_judge.trust.cases import make_episode
 
@@ -108,7 +108,7 @@ def test_fit_says_no_and_force_finds_a_way():
     shown = force([t], 1000)
     assert shown.tokens <= 1000
     assert "steps were left out to shorten this" in shown.episodes[0]
-    assert force([t, long_run(3)], 10).cut == LEVELS[-1]
+    assert force([t, long_run(3)], 10).cut == EXCERPT_LEVELS[-1]
 
 
 def test_estimate_is_careful():

@@ -9,7 +9,7 @@ from slipstream.client import AsyncClient
 from slipstream.contract import GroupKind, Reward, Split
 from slipstream.settings import JudgeConfig
 from slipstream_judge.compare.group import NEXT_STEP, GroupJudge
-from slipstream_judge.compare.rubric import DEFAULT, Rubrics, rubric_hash
+from slipstream_judge.compare.rubric import DEFAULT_RUBRIC, Rubrics, rubric_hash
 from slipstream_judge.compare.ruler import Ruler
 from slipstream_judge.model.budget import Budget
 from slipstream_judge.model.cache import VoteCache
@@ -43,7 +43,7 @@ async def test_a_group_is_scored_by_one_call_and_everything_is_stored(ruled):
     assert (
         meta["model"] == "openai/gpt-4o-mini"
         and meta["prompt"] == PROMPT_VERSION
-        and meta["rubric"] == rubric_hash(DEFAULT)
+        and meta["rubric"] == rubric_hash(DEFAULT_RUBRIC)
     )
     assert meta["votes"] == 1 and meta["mode"] == "group" and meta["cached"] is False and meta["parts"] == 1
     assert meta["tokens"] == meta["prompt_tokens"] + meta["completion_tokens"] > 0

@@ -8,11 +8,11 @@ from tests.support.groups import episode, run
 from slipstream.contract import EpisodeDetail, Reward
 from slipstream.errors import ConfigError
 from slipstream.settings import JudgeConfig
-from slipstream_judge.compare.rubric import DEFAULT, rubric_hash
+from slipstream_judge.compare.rubric import DEFAULT_RUBRIC, rubric_hash
 from slipstream_judge.trust.judgement import main
 
 META = {
-    "model": "openai/ruled", "prompt": "ruler-2", "rubric": rubric_hash(DEFAULT), "mode": "group", "tokens": 900,
+    "model": "openai/ruled", "prompt": "ruler-2", "rubric": rubric_hash(DEFAULT_RUBRIC), "mode": "group", "tokens": 900,
     "cost": 0.0123, "latency": 2.5, "calls": 2, "parts": 1, "cached": False, "spread": 0.1, "values": [0.8, 1.0],
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ from slipstream_judge.compare.group import Judged
 from slipstream_judge.model.budget import Budget
 from slipstream_judge.model.llm import Usage
 from slipstream_judge.model.metrics import JudgeMetrics
-from slipstream_judge.run.reports import WINDOW, JudgeReporter
+from slipstream_judge.run.reports import RATE_WINDOW_S, JudgeReporter
 
 GROUP = quality_group("g", [0.1, 0.9])
 
@@ -50,7 +50,7 @@ def test_rate_cost_and_spread():
     assert found.cost_per_group == pytest.approx(0.01) and found.spread == pytest.approx(0.1)
     assert (found.scored, found.lost) == (30, 1)
     assert (found.audit.value, found.audit.pairs) == (0.75, 2)
-    clock.now += WINDOW + 1
+    clock.now += RATE_WINDOW_S + 1
     assert reporter.report(0, deque()).groups_per_minute == 0.0
 
 

@@ -4,13 +4,16 @@ import pytest
 
 from slipstream.errors import ConfigError
 from slipstream.settings import JudgeConfig
-from slipstream_judge.compare.rubric import DEFAULT, Rubrics, rubric_hash, text_of
+from slipstream_judge.compare.rubric import DEFAULT_RUBRIC, Rubrics, rubric_hash, text_of
 
 
 def test_the_default_is_goal_progress_efficiency():
-    assert Rubrics(JudgeConfig()).of("any") == DEFAULT
-    assert all(word in DEFAULT for word in ("goal", "progress", "wasted"))
-    assert "significantly higher" in DEFAULT and "A small difference between two runs is a small difference" in DEFAULT
+    assert Rubrics(JudgeConfig()).of("any") == DEFAULT_RUBRIC
+    assert all(word in DEFAULT_RUBRIC for word in ("goal", "progress", "wasted"))
+    assert (
+        "significantly higher" in DEFAULT_RUBRIC
+        and "A small difference between two runs is a small difference" in DEFAULT_RUBRIC
+    )
 
 
 def test_the_first_matching_pattern_wins(tmp_path):

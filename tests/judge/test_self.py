@@ -29,7 +29,7 @@ from slipstream_judge.text.prompt import build
 @pytest.fixture
 def proxy(monkeypatch):
     """A control API and, on the same port, a model that judges; ``heads``: what its calls had in their headers."""
-    monkeypatch.setattr(worker_module, "HELD", 0.5)
+    monkeypatch.setattr(worker_module, "HELD_GROUP_INTERVAL_S", 0.5)
     control, ruled, heads = FakeControl(), RuledJudge(), []
     app = control.app()
 

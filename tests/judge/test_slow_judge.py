@@ -55,7 +55,7 @@ async def test_a_slow_judge_with_a_budget_scores_the_newest_groups_before_they_a
 
 
 async def test_reports_say_rate_queue_and_budget(ruled, control, monkeypatch):
-    monkeypatch.setattr(worker_module, "SYNC", 0.1)
+    monkeypatch.setattr(worker_module, "SYNC_INTERVAL_S", 0.1)
     control.add_groups(*(quality_group(f"g{n}", [0.1, n / 10]) for n in range(2, 8)))
     stop = asyncio.Event()
     async with AsyncClient(control.url) as client:

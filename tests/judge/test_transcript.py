@@ -3,11 +3,11 @@ from __future__ import annotations
 from tests.support.groups import TOOLS, calls_tool, result, run, said
 
 from slipstream_judge.text.transcript import (
-    AGAIN,
-    ALONE,
-    CHOICE,
-    REWRITTEN,
-    UNDER,
+    OTHER_CHOICE_TEXT,
+    REPEATED_REQUEST_TEXT,
+    REWRITTEN_HISTORY_TEXT,
+    SEPARATE_CONVERSATION_TEXT,
+    SUB_AGENT_TEXT,
     common_prefix,
     common_tools,
     of_episode,
@@ -60,7 +60,7 @@ def test_a_sub_agent_is_a_branch_of_its_own_and_the_main_line_goes_on():
     ]
     t = read(calls)
     assert texts(t.branches[0]) == ["sys", "task", "delegate #1 {}", "sub answer", "done"]
-    assert (t.branches[1].why, t.branches[1].source, t.branches[1].call) == (ALONE, 0, 1)
+    assert (t.branches[1].why, t.branches[1].source, t.branches[1].call) == (SEPARATE_CONVERSATION_TEXT, 0, 1)
     assert texts(t.branches[1]) == ["you are the helper", "sub task", "sub answer"]
 
 
@@ -71,7 +71,7 @@ def test_a_sub_agent_under_the_same_system_prompt():
             {"messages": [S, said("user", "other")], "reply": [said("assistant", "b")]},
         ]
     )
-    assert (t.branches[1].why, t.branches[1].source) == (UNDER, 1)
+    assert (t.branches[1].why, t.branches[1].source) == (SUB_AGENT_TEXT, 1)
 
 
 def test_a_compacted_history_is_a_branch():
@@ -83,7 +83,7 @@ def test_a_compacted_history_is_a_branch():
     ]
     t = read(calls)
     assert texts(t.branches[0]) == ["sys", "task", "a1", "u2", "a2"]
-    assert (t.branches[1].why, t.branches[1].source) == (REWRITTEN, 2)
+    assert (t.branches[1].why, t.branches[1].source) == (REWRITTEN_HISTORY_TEXT, 2)
     assert texts(t.branches[1]) == ["Summary of what was: a1, a2. Go on.", "a3"]
 
 
@@ -96,8 +96,8 @@ def test_retries_and_choices():
     )
     assert [(b.why, b.source, texts(b)[-1]) for b in t.branches] == [
         ("", 0, "one"),
-        (CHOICE, 1, "two"),
-        (AGAIN, 1, "three"),
+        (OTHER_CHOICE_TEXT, 1, "two"),
+        (REPEATED_REQUEST_TEXT, 1, "three"),
     ]
 
 

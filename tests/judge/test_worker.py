@@ -169,7 +169,7 @@ async def test_a_judge_told_to_stop_ends_what_it_began(ruled, control):
 
 
 async def test_what_does_not_end_in_time_goes_back_at_once(ruled, control, monkeypatch):
-    monkeypatch.setattr(worker_module, "GRACE", 0.05)
+    monkeypatch.setattr(worker_module, "STOP_GRACE_S", 0.05)
     ruled.always = {"sleep": 30}
     control.add_groups(quality_group("g", [0.1, 0.9]))
     async with working(control, configured(ruled)) as worker:
@@ -252,7 +252,7 @@ def test_lease_and_name():
 
 async def test_without_quota_no_group_is_leased_until_the_next_question(ruled, control, monkeypatch):
     monkeypatch.setattr("slipstream_judge.model.llm.QUOTA_PAUSES_S", (0.5, 1.0))
-    monkeypatch.setattr("slipstream_judge.model.llm.SOON", 0.2)
+    monkeypatch.setattr("slipstream_judge.model.llm.SLOW_SERVER_RETRY_S", 0.2)
     ruled.always = {"status": 429, "body": "insufficient_quota"}
     control.add_groups(*(quality_group(f"g{n}", [0.1, n / 10]) for n in range(2, 8)))
     async with working(control, configured(ruled, concurrency=1)) as worker:

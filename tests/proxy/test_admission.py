@@ -9,13 +9,13 @@ from tests.support.dataplane import ASK, post
 
 from slipstream_proxy.data.access.admission import Admission, credential
 from slipstream_proxy.data.wire.errors import RequestRefused
-from slipstream_proxy.keys import ANYONE, Keys
+from slipstream_proxy.keys import KEYLESS_CALLER, Keys
 
 
 def test_without_keys_anybody(tmp_path):
     admission = Admission(Keys(tmp_path / "keys.json"))
-    assert admission.open and admission.who({}) == (ANYONE, None)
-    assert admission.who({b"authorization": b"Bearer any:e1"}) == (ANYONE, "e1")
+    assert admission.open and admission.who({}) == (KEYLESS_CALLER, None)
+    assert admission.who({b"authorization": b"Bearer any:e1"}) == (KEYLESS_CALLER, "e1")
     Keys(tmp_path / "keys.json").add("a", ["inference"])
     admission.keys._looked = 0.0
     assert not admission.open and not Admission(Keys(tmp_path / "keys.json"), keyed=False).open

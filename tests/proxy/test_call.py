@@ -10,7 +10,7 @@ import pytest
 from tests.support.dataplane import ASK, eventually, parsed, post, redact_with
 
 from slipstream_proxy.data.observe.metrics import read_uncaptured
-from slipstream_proxy.data.wire.http1 import GUARDS
+from slipstream_proxy.data.wire.http1 import GUARD_HEADERS
 
 
 @pytest.fixture(scope="module", params=["uvloop", "asyncio"])
@@ -56,7 +56,7 @@ async def test_reply_is_the_engines_own(start, fake, more, slow):
         for k, v in through[1].items()
         if not k.lower().startswith("x-slipstream-") and k.lower() not in hop
     }
-    guards = {name.lower(): value for name, value in GUARDS.items()}
+    guards = {name.lower(): value for name, value in GUARD_HEADERS.items()}
     assert ours == {k.lower(): v for k, v in direct[1].items() if k.lower() not in hop} | guards
     (frame,) = await proxy.record()
     head, read = parsed(frame)

@@ -68,8 +68,8 @@ def test_each_source_has_a_folder_of_its_own(monkeypatch, tmp_path):
     assert home == compiled.folder(ONE) != compiled.folder()
     assert home.is_relative_to(tmp_path / "cache")
     copy = tmp_path / "p"
-    shutil.copytree(compiled.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(compiled, "PACKAGE", copy)
+    shutil.copytree(compiled.PACKAGE_FOLDER, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(compiled, "PACKAGE_FOLDER", copy)
     seen = {compiled.folder(ONE)}
     assert seen == {home}
     for name in (*ONE, "log/records.py", "data/call/steps/greeting.py"):  # compiled; read for its types; new
@@ -77,7 +77,7 @@ def test_each_source_has_a_folder_of_its_own(monkeypatch, tmp_path):
             file.write("\n")
         seen.add(compiled.folder(ONE))
     assert len(seen) == 4
-    assert set(compiled.hot_modules(copy)) - set(compiled.MODULES) == {"data/call/steps/greeting.py"}
+    assert set(compiled.hot_modules(copy)) - set(compiled.COMPILED_MODULES) == {"data/call/steps/greeting.py"}
 
 
 def test_a_folder_without_its_modules_is_not_used(monkeypatch, tmp_path):
@@ -93,17 +93,19 @@ def test_a_folder_without_its_modules_is_not_used(monkeypatch, tmp_path):
 def classes(names: Iterable[str]) -> Iterator[tuple[str, str, set[str]]]:
     """Module, class, and its bases."""
     for name in names:
-        for node in ast.walk(ast.parse((compiled.PACKAGE / name).read_text())):
+        for node in ast.walk(ast.parse((compiled.PACKAGE_FOLDER / name).read_text())):
             if isinstance(node, ast.ClassDef):
                 yield name, node.name, {ast.unparse(base).split("[")[0] for base in node.bases}
 
 
 def test_what_stays_python_is_no_subclass_of_what_is_compiled():
     """Python refuses such a class at its import, in a worker alone."""
-    everything = {path.relative_to(compiled.PACKAGE).as_posix() for path in compiled.PACKAGE.rglob("*.py")}
-    assert everything >= set(compiled.MODULES)
-    hot = {name for _, name, bases in classes(compiled.MODULES) if "Exception" not in bases}
-    found = [(m, name) for m, name, bases in classes(everything - set(compiled.MODULES)) if bases & hot]
+    everything = {
+        path.relative_to(compiled.PACKAGE_FOLDER).as_posix() for path in compiled.PACKAGE_FOLDER.rglob("*.py")
+    }
+    assert everything >= set(compiled.COMPILED_MODULES)
+    hot = {name for _, name, bases in classes(compiled.COMPILED_MODULES) if "Exception" not in bases}
+    found = [(m, name) for m, name, bases in classes(everything - set(compiled.COMPILED_MODULES)) if bases & hot]
     assert hot and not found
 
 
@@ -126,7 +128,9 @@ def test_nothing_that_is_compiled_waits_while_an_exception_leaves():
     assert waiting_while_leaving("async def f():\n async with a as b, asyncio.timeout(1):\n  pass") == [2]
     assert waiting_while_leaving("async def f():\n try:\n  pass\n finally:\n  await g()") == [5]
     assert waiting_while_leaving("async def f():\n try:\n  pass\n except E:\n  await g()") == [5]
-    found = {name: waiting_while_leaving((compiled.PACKAGE / name).read_text()) for name in compiled.MODULES}
+    found = {
+        name: waiting_while_leaving((compiled.PACKAGE_FOLDER / name).read_text()) for name in compiled.COMPILED_MODULES
+    }
     assert not {name: lines for name, lines in found.items() if lines}
 
 
@@ -153,7 +157,7 @@ def running(engine: str, data: Path, **env: str) -> Iterator[tuple[str, Path]]:
 async def contributed(tmp_path):
     """A copy of the tree with a step and a dialect more, and an engine that has the dialect's path."""
     package = tmp_path / "tree" / "slipstream_proxy"
-    shutil.copytree(compiled.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(compiled.PACKAGE_FOLDER, package, ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in NEW.items():
         (package / name).write_text(text)
     for name, (old, new) in LISTED.items():

@@ -138,7 +138,7 @@ class Deployment:
         store = self.control.deps.store
         with store.db.read() as tx:
             days = [schema.table_of(day) for (day,) in tx.all("SELECT day FROM t_days")]
-            found |= {table: str(tx.all(f"SELECT * FROM {table}")) for table in (*schema.TABLES, *days)}
+            found |= {table: str(tx.all(f"SELECT * FROM {table}")) for table in (*schema.TABLE_COLUMNS, *days)}
         async with aiohttp.ClientSession() as session:
             pages = [f"{API}/{path}" for path in ROUTES]
             for kind in ("groups", "batches"):
@@ -155,7 +155,7 @@ class Deployment:
 
 @pytest.fixture(params=["duckdb", pytest.param("postgres", marks=pytest.mark.slow)])
 async def deployment(request, tmp_path, monkeypatch):
-    monkeypatch.setattr(forgetter, "QUIET", 0.2)
+    monkeypatch.setattr(forgetter, "QUIET_BEFORE_REWRITE_S", 0.2)
     monkeypatch.setattr("slipstream_proxy.control.status.status.LOOK_EVERY", 0.0)  # what /metrics may be behind
     engine = await LoraEngine().start()
     url = fresh_schema(request.getfixturevalue("postgres")) if request.param == "postgres" else None

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from tests.support.dataplane import ASK
 
-from slipstream_proxy.data.call.steps.headers import FORM, adapter_line, as_json
+from slipstream_proxy.data.call.steps.headers import FORM_TYPE, adapter_line, as_json
 
 
 @pytest.mark.parametrize("name", ["m@1", "ü", "a\r\nset-cookie: b"])
@@ -25,9 +25,9 @@ def test_an_adapters_name_is_one_header_line(name):
 @pytest.mark.parametrize(
     ("fields", "sent"),
     [
-        (b"A: b\r\nContent-Type: %b\r\nC: d\r\n" % FORM, b"A: b\r\nC: d\r\nContent-Type: application/json\r\n"),
+        (b"A: b\r\nContent-Type: %b\r\nC: d\r\n" % FORM_TYPE, b"A: b\r\nC: d\r\nContent-Type: application/json\r\n"),
         (b"content-type: text/plain; x=1\r\n", b"content-type: text/plain; x=1\r\n"),
-        (b"content-type: %b; charset=utf-8\r\n" % FORM, b"Content-Type: application/json\r\n"),
+        (b"content-type: %b; charset=utf-8\r\n" % FORM_TYPE, b"Content-Type: application/json\r\n"),
         (b"A: b\r\n", b"A: b\r\nContent-Type: application/json\r\n"),
         (b"Content-Type: Application/JSON; charset=utf-8\r\n", b"Content-Type: Application/JSON; charset=utf-8\r\n"),
     ],
@@ -48,7 +48,7 @@ async def ask(proxy, **kw):
 
 async def test_curls_default_content_type_reaches_the_engine_as_json(start, fake):
     proxy = await start()
-    headers = {"content-type": FORM.decode()}
+    headers = {"content-type": FORM_TYPE.decode()}
     status, _ = await ask(proxy, data=json.dumps(ASK), headers=headers)
     assert status == 200
     kinds = [v for k, v in fake.seen[-1][1].items() if k.lower() == "content-type"]

@@ -68,10 +68,10 @@ async def test_a_slow_control_plane_keeps_its_series_and_one_that_is_gone_does_n
     assert "slipstream_groups 3" in (await get(proxy.url + "/metrics"))[2]
     slow.append(1)
     assert "slipstream_groups 3" in (await get(proxy.url + "/metrics"))[2]
-    monkeypatch.setattr(health, "KEPT", 0.0)
+    monkeypatch.setattr(health, "KEPT_ANSWER_S", 0.0)
     assert "slipstream_groups" not in (await get(proxy.url + "/metrics"))[2]
     await runner.cleanup()
-    monkeypatch.setattr(health, "KEPT", 300.0)
+    monkeypatch.setattr(health, "KEPT_ANSWER_S", 300.0)
     assert "slipstream_groups" not in (await get(proxy.url + "/metrics"))[2]
 
 

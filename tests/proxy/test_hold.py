@@ -94,7 +94,7 @@ async def test_who_goes_away_while_waiting_costs_nothing(start, fake, control):
 
 
 async def test_more_than_the_limit_are_told_to_come_again(start, fake, control, monkeypatch):
-    monkeypatch.setattr(hold, "LIMIT", 1)
+    monkeypatch.setattr(hold, "MAX_WAITING_CALLS", 1)
     proxy = await start()
     await held(proxy, control, soon())
     first = asyncio.create_task(post(proxy.url, ASK))
@@ -115,7 +115,7 @@ async def test_nobody_waits_longer_than_for_the_engine(start, fake, control):
 
 async def test_a_hold_that_nobody_ends_ends(start, fake, control, monkeypatch):
     """The control plane is gone, and whoever held it too."""
-    monkeypatch.setattr(hold, "GRACE", 0.2)
+    monkeypatch.setattr(hold, "WAKE_GRACE_S", 0.2)
     proxy = await start()
     await held(proxy, control, time.time() + 0.5)
     await control.runner.cleanup()

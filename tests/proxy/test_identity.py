@@ -11,7 +11,7 @@ from tests.support.dataplane import ASK, post, read_request
 from tests.support.dialects import CHAT, reply, turn, user
 from tests.support.fake_engine import dump, sse
 
-from slipstream.contract import TAG, name_of
+from slipstream.contract import PLAIN_ID_PATTERN, name_of
 from slipstream.imports.records import LogRun, said
 from slipstream.imports.report import Report
 from slipstream.settings import IdentityConfig
@@ -88,7 +88,7 @@ NAME = name_of(TEXT)
 )
 def test_any_text_is_a_task_whichever_way_it_is_given(headers, prefix, suffix, body):
     found = read_tags(headers, prefix, suffix, body)
-    assert found.task == NAME and found.tags == {"task-text": TEXT} and TAG.match(NAME)
+    assert found.task == NAME and found.tags == {"task-text": TEXT} and PLAIN_ID_PATTERN.match(NAME)
 
 
 def test_the_rule_is_the_one_of_import():
@@ -166,7 +166,7 @@ def test_no_tag_fails_a_call(headers, path, suffix, task, metadata):
     found = read_tags(named, split_path(f"/t/{path}/e/{path}/v1"), suffix, body)
     read_tags({}, Prefix("/", task, task), None, None)
     for name in (found.episode, found.task, *found.tags):
-        assert name is None or TAG.match(name)
+        assert name is None or PLAIN_ID_PATTERN.match(name)
     assert found.split in (None, "train", "eval", "off") and len(found.tags) <= 32
     assert all(
         len(v) <= 2048 and all(c.isprintable() or c.isspace() or c == "\u200b" or ord(c) > 159 for c in v)

@@ -97,7 +97,7 @@ def test_a_clock_that_began_anew_and_a_file_of_another_size(tmp_path, monkeypatc
 
 
 def test_more_keys_than_slots(monkeypatch):
-    monkeypatch.setattr(module, "SLOTS", 4)
+    monkeypatch.setattr(module, "LIMIT_SLOTS", 4)
     limits = Limits()
     keys = [dataclasses.replace(KEY, id=f"k{i}", concurrency=1) for i in range(9)]
     assert refused(limits, keys[0]) is None

@@ -10,7 +10,7 @@ import pytest
 from slipstream import __version__
 from slipstream.config import Config
 from slipstream.errors import ConfigError, StartError
-from slipstream.shared.files import FORMAT
+from slipstream.shared.files import DATA_FOLDER_FORMAT
 from slipstream_proxy.keys import Keys
 from slipstream_proxy.main import run
 from slipstream_proxy.process.parent import lock
@@ -61,8 +61,8 @@ def test_a_folder_of_a_newer_version_is_refused_in_words(tmp_path):
     taken = socket.create_server(("127.0.0.1", 0))
     with taken, pytest.raises(StartError, match="cannot bind"):  # the next check
         run(config(tmp_path, port=taken.getsockname()[1]))
-    assert (tmp_path / "format").read_text() == f"{FORMAT} {__version__}\n"
-    (tmp_path / "format").write_text(f"{FORMAT + 1} 9.9.0\n")
+    assert (tmp_path / "format").read_text() == f"{DATA_FOLDER_FORMAT} {__version__}\n"
+    (tmp_path / "format").write_text(f"{DATA_FOLDER_FORMAT + 1} 9.9.0\n")
     with pytest.raises(
         StartError, match=r"written by slipstream 9\.9\.0 .*: install 9\.9\.0 or newer, or restore a backup"
     ):

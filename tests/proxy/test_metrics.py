@@ -10,7 +10,7 @@ from tests.support.prometheus import samples
 from slipstream.config import Config
 from slipstream_proxy.data.call.observers.metering import Metering
 from slipstream_proxy.data.call.reply import EngineReply
-from slipstream_proxy.data.observe.metrics import ADAPTERS, TAG_VALUES, WorkerMetrics, gather, read_parts
+from slipstream_proxy.data.observe.metrics import MAX_ADAPTER_SERIES, TAG_VALUES, WorkerMetrics, gather, read_parts
 
 
 @dataclass
@@ -102,21 +102,21 @@ def test_calls_that_never_reached_an_engine_have_no_times_of_it(tmp_path, clock)
 
 def test_adapters_and_tags_cannot_flood_it(tmp_path):
     metrics = WorkerMetrics(["name0"])
-    for n in range(3 * ADAPTERS):
+    for n in range(3 * MAX_ADAPTER_SERIES):
         end(metrics, Ended(pin=Pin(f"tiny@{n}"), episode=Run({f"name{n}": f"v{n}", "name0": f"v{n}"})), 200, "ok")
     found = samples(gather(tmp_path, metrics, "data0.json"))
     calls = {s[0]["adapter"]: s[1] for s in found["slipstream_calls_total"]}
-    assert len(calls) == ADAPTERS + 1
-    assert calls["other"] == 2 * ADAPTERS, "the oldest are added up, so that the sum stays what it is"
-    assert calls[f"tiny@{3 * ADAPTERS - 1}"] == 1
+    assert len(calls) == MAX_ADAPTER_SERIES + 1
+    assert calls["other"] == 2 * MAX_ADAPTER_SERIES, "the oldest are added up, so that the sum stays what it is"
+    assert calls[f"tiny@{3 * MAX_ADAPTER_SERIES - 1}"] == 1
     tags: dict[str, set[str]] = {}
     for labels, _ in found["slipstream_tagged_calls_total"]:
         tags.setdefault(labels["tag"], set()).add(labels["value"])
     assert set(tags) == {"name0"}
     assert len(tags["name0"]) == TAG_VALUES + 1 and "other" in tags["name0"]
-    assert len({labels["adapter"] for labels, _ in found["slipstream_tagged_calls_total"]}) == ADAPTERS + 1
+    assert len({labels["adapter"] for labels, _ in found["slipstream_tagged_calls_total"]}) == MAX_ADAPTER_SERIES + 1
     name0 = sum(count for labels, count in found["slipstream_tagged_calls_total"] if labels["tag"] == "name0")
-    assert name0 == 3 * ADAPTERS, "what the oldest adapters had is added up"
+    assert name0 == 3 * MAX_ADAPTER_SERIES, "what the oldest adapters had is added up"
 
 
 def test_only_the_tags_that_are_named(tmp_path):

@@ -8,7 +8,7 @@ import tracemalloc
 import orjson
 import pytest
 
-from slipstream_proxy.parse_weight import MOST, parse_weight, too_heavy, values_weight
+from slipstream_proxy.parse_weight import MAX_REQUEST_OBJECT_BYTES, parse_weight, too_heavy, values_weight
 
 COUNT = 100_000
 
@@ -35,8 +35,8 @@ def test_it_takes_about_as_much_as_estimated_or_less(body):
 
 
 def test_what_is_too_heavy():
-    bomb = b"[" + b'{"abcdef":1},' * (MOST // 232) + b"{}]"
-    assert too_heavy(bomb) and not too_heavy(bomb, 2 * MOST) and not too_heavy(bomb[:-3000])
+    bomb = b"[" + b'{"abcdef":1},' * (MAX_REQUEST_OBJECT_BYTES // 232) + b"{}]"
+    assert too_heavy(bomb) and not too_heavy(bomb, 2 * MAX_REQUEST_OBJECT_BYTES) and not too_heavy(bomb[:-3000])
     assert not too_heavy(b"[" + b"lorem ipsum, " * 2_000_000)
     assert not too_heavy(b"[" * 2**20), "what is small is never too heavy"
     assert values_weight(b'{"a":[1,2]}') == 432

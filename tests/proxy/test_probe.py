@@ -14,8 +14,8 @@ from slipstream_proxy.data.engines import probe
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(probe, "INTERVAL", 0.05)
-    monkeypatch.setattr(probe, "TIMEOUT", 0.3)
+    monkeypatch.setattr(probe, "PROBE_INTERVAL_S", 0.05)
+    monkeypatch.setattr(probe, "PROBE_TIMEOUT_S", 0.3)
 
 
 async def asked(proxy, **headers) -> tuple[int, float, str | None]:

@@ -16,7 +16,7 @@ from tests.support.packed_engine import PackedEngine, text_of
 from slipstream_proxy.data.episode.prompts import PromptMemory, asking
 from slipstream_proxy.data.episode.running import RunningEpisode
 from slipstream_proxy.data.wire.identity import Tags
-from slipstream_proxy.dialects.token_arrays import ASKED, FIELD, Sampled
+from slipstream_proxy.dialects.token_arrays import CAPTURE_FIELD, PACKED_FIELD, Sampled
 from slipstream_proxy.redaction import make_texts
 from slipstream_vllm import capture, packing
 
@@ -29,8 +29,8 @@ def reply_of(prompt: list[int], known: list[packing.Known] | None, *, stream: bo
     """As the plugin sends it."""
     packed = packing.pack([(0, prompt)], [(0, [7, 8], [-1.0, -2.0])], known)
     if stream:
-        return b'data: {"choices":[],"%b":%b}\n\ndata: [DONE]\n\n' % (FIELD.encode(), _dumps(packed))
-    return _dumps({"choices": [{"index": 0, "message": {"content": 'a "slipstream":{"v":1'}}], FIELD: packed})
+        return b'data: {"choices":[],"%b":%b}\n\ndata: [DONE]\n\n' % (PACKED_FIELD.encode(), _dumps(packed))
+    return _dumps({"choices": [{"index": 0, "message": {"content": 'a "slipstream":{"v":1'}}], PACKED_FIELD: packed})
 
 
 def _dumps(value: object) -> bytes:
@@ -39,7 +39,7 @@ def _dumps(value: object) -> bytes:
 
 def named(ask: object) -> list[packing.Known] | None:
     """What the plugin reads of a request that says so, over JSON."""
-    return capture.known_prefixes(SimpleNamespace(model_extra={ASKED: json.loads(json.dumps(ask))}))
+    return capture.known_prefixes(SimpleNamespace(model_extra={CAPTURE_FIELD: json.loads(json.dumps(ask))}))
 
 
 def ids_in(reply: bytes) -> list[int]:
@@ -152,7 +152,7 @@ def test_ids_that_nobody_named_make_the_call_unreadable_and_no_other_call() -> N
 )
 def test_what_makes_no_sense_is_recorded_as_it_came_and_not_remembered(entry: list[object]) -> None:
     memory, whom = PromptMemory(), episode()
-    sent = _dumps({"choices": [], FIELD: {"v": 1, "p": [entry]}})
+    sent = _dumps({"choices": [], PACKED_FIELD: {"v": 1, "p": [entry]}})
     for stream in (False, True):
         assert memory.whole(whom, [], sent, stream=stream) == sent
     assert memory.size == 0 and not memory.of(whom)

@@ -91,7 +91,7 @@ def test_what_heads_have_in_common_is_read_with_the_rest(common, own):
 
 
 def test_a_large_frame_is_checked_and_its_body_left_where_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments, "LARGE", 1000)
+    monkeypatch.setattr(segments, "LARGE_PAYLOAD_BYTES", 1000)
     path = tmp_path / "w-00000001.seg"
     small, large = encode(Kind.CALL, {"n": 1}, b"q", b"r"), encode(Kind.CALL, {"n": 2}, b"Q" * 600, b"R" * 500)
     path.write_bytes(small + large + small)

@@ -73,7 +73,10 @@ def test_a_prompt_that_is_asked_for_ever_takes_its_share_of_the_table(tmp_path):
     for i in range(2000):
         table.put("tip", "-", b"same", f"e{i}")
     there = table.names("tip", "-", b"same")
-    assert module.SAME - module._SHARE < len(there) <= module.SAME + module.PROBES and "e1999" in there
+    assert (
+        module.MAX_SAME_NAMES - module._SHARE < len(there) <= module.MAX_SAME_NAMES + module.PROBED_SLOTS
+        and "e1999" in there
+    )
     assert table.names("tip", "-", b"other") == ["other"] and len(table._full) == 1
     table.close()
 
@@ -140,7 +143,7 @@ def test_what_is_done_is_done_everywhere(workers):
 
 
 def test_a_full_table_forgets_the_oldest(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "SLOTS", 32)
+    monkeypatch.setattr(module, "TABLE_SLOTS", 32)
     table = SharedTable(tmp_path / "t", 1800.0)
     for i in range(1000):
         table.put("tip", "-", b"%d" % i, f"e{i}")
@@ -253,7 +256,7 @@ def test_on_a_full_disk_no_worker_dies(small_disk, filled):
 
 def test_a_file_with_holes_gets_its_places(small_disk):
     """As an older version left it."""
-    size = module.SLOTS * module._SLOT.size
+    size = module.TABLE_SLOTS * module._SLOT.size
     with (small_disk / "conversations").open("wb") as file:
         file.truncate(size)
     assert run_full(small_disk).stdout == "alone\n"

@@ -15,9 +15,9 @@ from slipstream_proxy.dialects.completions import Completions
 from slipstream_proxy.dialects.messages import Messages
 from slipstream_proxy.dialects.responses import Responses
 from slipstream_proxy.dialects.token_arrays import (
-    ASKED,
-    FIELD,
-    UNIT,
+    BASE64_UNIT_IDS,
+    CAPTURE_FIELD,
+    PACKED_FIELD,
     UNIT_TEXT,
     Sampled,
     cut,
@@ -33,7 +33,7 @@ TOKENS = st.lists(st.tuples(st.integers(0, 2**31 - 1), st.floats(-100, 0, width=
 
 
 def test_both_sides_speak_of_the_same_member() -> None:
-    assert (ASKED, FIELD) == (capture.ASKED, packing.FIELD)
+    assert (CAPTURE_FIELD, PACKED_FIELD) == (capture.CAPTURE_FIELD, packing.PACKED_FIELD)
 
 
 def packed_of(tokens: list[tuple[int, float]], prompt: list[int], index: int = 0) -> packing.Packed:
@@ -44,7 +44,7 @@ def packed_of(tokens: list[tuple[int, float]], prompt: list[int], index: int = 0
 def test_a_whole_reply_without_the_member_is_the_engines_own(text: str, tokens: list[tuple[int, float]]) -> None:
     bare = {"id": "x", "choices": [{"index": 0, "message": {"content": text}}]}
     plain = json.dumps(bare, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
-    with_member = {**bare, FIELD: packed_of(tokens, [1, 2])}
+    with_member = {**bare, PACKED_FIELD: packed_of(tokens, [1, 2])}
     sent = json.dumps(with_member, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
     assert cut(sent) == plain
     assert cut(plain) == plain
@@ -87,8 +87,8 @@ def test_what_a_stream_held_is_read_back(steps: list[list[tuple[int, float]]], p
 
 @pytest.mark.parametrize("spaced", [False, True])
 def test_redaction_leaves_no_ids(spaced: bool) -> None:
-    text = json.dumps({"a": 1, FIELD: packed_of([(7, -1.0)], [3])}, separators=None if spaced else (",", ":"))
-    assert json.loads(null_members(text.encode())) == {"a": 1, FIELD: None}
+    text = json.dumps({"a": 1, PACKED_FIELD: packed_of([(7, -1.0)], [3])}, separators=None if spaced else (",", ":"))
+    assert json.loads(null_members(text.encode())) == {"a": 1, PACKED_FIELD: None}
 
 
 CHAT_BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -107,7 +107,7 @@ CHAT_BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 def test_one_member_asks_and_the_rest_stays_as_it_was(dialect, body) -> None:
     plain = dialect.inject(json.loads(json.dumps(body)))
     packed = dialect.inject(json.loads(json.dumps(body)), packed=True)
-    assert packed.body[ASKED] == 1
+    assert packed.body[CAPTURE_FIELD] == 1
     assert packed.hide.packed
     assert packed.note is None
     assert (packed.back is None) == (plain.back is None)
@@ -117,24 +117,24 @@ def test_one_member_asks_and_the_rest_stays_as_it_was(dialect, body) -> None:
 
 def test_an_echo_is_not_asked_for() -> None:
     made = Completions().inject({"model": "m", "prompt": "hi", "echo": True}, packed=True)
-    assert ASKED not in made.body
+    assert CAPTURE_FIELD not in made.body
     assert made.note == "echo"
 
 
 def test_a_member_that_is_damaged_makes_the_call_unreadable() -> None:
     with pytest.raises(ValueError):
-        Sampled().add({FIELD: {"v": 1, "c": [[0, "!!", "!!"]]}})
+        Sampled().add({PACKED_FIELD: {"v": 1, "c": [[0, "!!", "!!"]]}})
 
 
 def test_a_translated_stream_knows_how_long_the_prompt_was() -> None:
     for length in range(1, 9):
-        assert prompt_length({FIELD: packed_of([(7, -1.0)], list(range(length)))}) == length
+        assert prompt_length({PACKED_FIELD: packed_of([(7, -1.0)], list(range(length)))}) == length
     *_, count, digest = entry_of(list(range(200)))
     for known, expected in (([], 0), ([(count, digest)], count)):
         entry = packing.pack([(0, list(range(200)))], [], known)
         assert entry["p"][0][2] == expected  # type: ignore[index]
-        assert prompt_length({FIELD: entry}) == 200
-    assert prompt_length({FIELD: {"v": 1}}) == prompt_length({}) == 0
+        assert prompt_length({PACKED_FIELD: entry}) == 200
+    assert prompt_length({PACKED_FIELD: {"v": 1}}) == prompt_length({}) == 0
 
 
 @pytest.mark.parametrize("dialect", [Messages(), Responses()])
@@ -159,7 +159,7 @@ def test_a_reply_that_left_out_ids_becomes_the_one_with_all_of_them(
 
     def reply(known: list[packing.Known] | None) -> bytes:
         packed = packing.pack([(0, prompt)], [choice], known)
-        said = json.dumps({"choices": [{"delta": {"content": text}}], FIELD: packed}, separators=(",", ":"))
+        said = json.dumps({"choices": [{"delta": {"content": text}}], PACKED_FIELD: packed}, separators=(",", ":"))
         return f"data: {said}\n\ndata: [DONE]\n\n".encode() if stream else said.encode()
 
     *_, count, digest = entry_of(prompt)
@@ -167,10 +167,10 @@ def test_a_reply_that_left_out_ids_becomes_the_one_with_all_of_them(
     part = prompt_part(sent, stream=stream)
     assert part is not None
     assert (part.shared, part.count, part.digest) == (count, count, digest)
-    known = packing.encode_ids(prompt)[: count // UNIT * UNIT_TEXT].encode()
+    known = packing.encode_ids(prompt)[: count // BASE64_UNIT_IDS * UNIT_TEXT].encode()
     assert part.whole(sent, known) == reply(None)
     assert prompt_part(reply(None), stream=stream) is None
 
 
 def test_the_plugin_and_the_proxy_cut_base64_alike() -> None:
-    assert len(packing.encode_ids([1] * UNIT)) == UNIT_TEXT and packing._UNIT == UNIT
+    assert len(packing.encode_ids([1] * BASE64_UNIT_IDS)) == UNIT_TEXT and packing._UNIT == BASE64_UNIT_IDS

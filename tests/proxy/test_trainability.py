@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.dataplane import ASK, parsed, post
 
-from slipstream.engines.engine import NEUTRAL
+from slipstream.engines.engine import NEUTRAL_SAMPLING
 from slipstream_proxy.log.records import mark_of
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -73,5 +73,5 @@ async def test_only_replies_that_could_be_trained_on_have_it(start, fake):
 async def test_nothing_is_promised_before_the_engine_has_said_what_it_is(start, fake):
     proxy = await start(engine={"kind": "auto"})
     assert (await post(proxy.url, ASK))[1]["x-slipstream-trainable"] == "no; the engine's own sampling"
-    assert (await post(proxy.url, ASK | NEUTRAL))[1]["x-slipstream-trainable"].startswith("unknown; ")
+    assert (await post(proxy.url, ASK | NEUTRAL_SAMPLING))[1]["x-slipstream-trainable"].startswith("unknown; ")
     assert (await post(proxy.url, {**ASK, "temperature": 0}))[1]["x-slipstream-trainable"] == "no; temperature 0"

@@ -27,7 +27,7 @@ from slipstream_proxy.control.adapters.files import check_folder
 from slipstream_proxy.control.api.routes.internal import PinOut
 from slipstream_proxy.control.engines.live import LiveState, ModelLive
 from slipstream_proxy.control.engines.pool import EngineReplica
-from slipstream_proxy.control.observe.metrics import ALIASES, STEP_NUMBERS
+from slipstream_proxy.control.observe.metrics import METRIC_ALIASES, STEP_NUMBERS
 from slipstream_proxy.data.engines.live import LiveView
 from slipstream_trainer.algorithm.losses import CISPO_HIGH
 from slipstream_trainer.model.adapter import check_adapter
@@ -151,14 +151,14 @@ def test_every_figure_that_is_shown_is_sent() -> None:
     """Dashboards read figures of a step by name: the trainer's own, and the proxy's from the step's event."""
     modules = [ROOT / f"trainer/slipstream_trainer/{name}.py" for name in ("step/step", "run/worker", "run/gpu_lease")]
     sent = {name for path in modules for name in re.findall(r'"(\w+)"', path.read_text())}
-    shown = {name: name for name in STEP_NUMBERS} | {metric: name for name, metric in ALIASES.items()}
+    shown = {name: name for name in STEP_NUMBERS} | {metric: name for name, metric in METRIC_ALIASES.items()}
     assert not set(shown.values()) - sent
-    assert not set(metrics.GAUGES) - sent - {"memory_bytes"}, "memory_bytes is memory_mib in bytes"
+    assert not set(metrics.STEP_GAUGES) - sent - {"memory_bytes"}, "memory_bytes is memory_mib in bytes"
     assert "memory_mib" in sent
 
 
 def test_engine_and_proxy_speak_of_one_packed_form() -> None:
-    assert packing.VERSION == PACKED_VERSION
+    assert packing.PACKING_VERSION == PACKED_VERSION
 
 
 def test_engine_and_proxy_speak_of_the_same_vllm() -> None:

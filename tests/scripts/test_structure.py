@@ -70,6 +70,12 @@ def test_each_place_over_a_limit_is_named(tree: Path) -> None:
     assert len(figures.places["lines_over_120"]) == 1
 
 
+def test_a_constant_of_one_word_is_named(tree: Path) -> None:
+    (tree / "two.py").write_text("MOST = 3\nKEPT: int = 2\nMAX_RUNS = 3\nclass A:\n    MOST = 3\n")
+    places = structure.measure().places["one_word_constants"]
+    assert [place.split(":", 1)[1] for place in places] == ["1 MOST", "2 KEPT:"]
+
+
 def test_a_function_that_only_assigns_may_not_be_long_either(tree: Path) -> None:
     body = "\n".join(f"    x{n} = {n}" for n in range(70))
     (tree / "two.py").write_text(f"def metrics():\n{body}\n")

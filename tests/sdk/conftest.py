@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from tests.support.server import Server, serve
 
-from slipstream.shared.log import NOISY, OURS
+from slipstream.shared.log import NOISY_LOGGERS, OWN_LOGGERS
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     monkeypatch.chdir(tmp_path_factory.mktemp("here"))
     monkeypatch.setattr(sys, "path", sys.path[:])  # a command adds the folder for a user's own functions
     root = logging.getLogger()
-    handlers, levels = root.handlers[:], {n: logging.getLogger(n).level for n in ("", *OURS, *NOISY)}
+    handlers, levels = root.handlers[:], {n: logging.getLogger(n).level for n in ("", *OWN_LOGGERS, *NOISY_LOGGERS)}
     yield
     root.handlers[:] = handlers
     for name, level in levels.items():

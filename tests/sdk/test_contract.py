@@ -51,7 +51,7 @@ def test_tags_that_are_allowed(text: str) -> None:
 def test_tags_that_are_not(text: str) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(c.Tag).validate_python(text)
-    assert c.TAG.fullmatch(text) is None
+    assert c.PLAIN_ID_PATTERN.fullmatch(text) is None
 
 
 def test_stored_ids_hold_what_we_add() -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from aiohttp import web
 from tests.support.served import Served
 
-from slipstream.contract import API, Episode, Group
+from slipstream.contract import API_PREFIX, Episode, Group
 
 Json = dict[str, Any]
 
@@ -124,26 +124,26 @@ class FakeControl:
         app = web.Application(client_max_size=2**28, middlewares=[faults])
         app.add_routes(
             [
-                web.post(f"{API}/groups/lease", self.lease_groups),
-                web.post(API + "/groups/{id}/scores", self.scores),
-                web.post(f"{API}/judge/report", self.report),
-                web.post(f"{API}/judge/reruns", self.rerun),
-                web.get(API + "/judge/cache/{key}", self.cache_get),
-                web.put(API + "/judge/cache/{key}", self.cache_put),
-                web.get(f"{API}/episodes", self.list_episodes),
-                web.post(f"{API}/sql", self.sql),
-                web.get(API + "/episodes/{id}", self.episode),
-                web.post(API + "/episodes/{id}/rewards", self.reward),
-                web.post(f"{API}/batches/lease", self.lease_batch),
-                web.post(API + "/batches/{id}/ack", self.ack),
-                web.post(API + "/batches/{id}/gaps", self.take_gaps),
-                web.post(f"{API}/engine/hold", self.hold),
-                web.post(f"{API}/engine/release", self.give_back),
-                web.get(f"{API}/adapters", self.list_adapters),
-                web.post(f"{API}/adapters", self.register),
-                web.get(f"{API}/training/events", self.list_events),
-                web.post(f"{API}/training/events", self.event),
-                web.post(f"{API}/leases/release", self.release),
+                web.post(f"{API_PREFIX}/groups/lease", self.lease_groups),
+                web.post(API_PREFIX + "/groups/{id}/scores", self.scores),
+                web.post(f"{API_PREFIX}/judge/report", self.report),
+                web.post(f"{API_PREFIX}/judge/reruns", self.rerun),
+                web.get(API_PREFIX + "/judge/cache/{key}", self.cache_get),
+                web.put(API_PREFIX + "/judge/cache/{key}", self.cache_put),
+                web.get(f"{API_PREFIX}/episodes", self.list_episodes),
+                web.post(f"{API_PREFIX}/sql", self.sql),
+                web.get(API_PREFIX + "/episodes/{id}", self.episode),
+                web.post(API_PREFIX + "/episodes/{id}/rewards", self.reward),
+                web.post(f"{API_PREFIX}/batches/lease", self.lease_batch),
+                web.post(API_PREFIX + "/batches/{id}/ack", self.ack),
+                web.post(API_PREFIX + "/batches/{id}/gaps", self.take_gaps),
+                web.post(f"{API_PREFIX}/engine/hold", self.hold),
+                web.post(f"{API_PREFIX}/engine/release", self.give_back),
+                web.get(f"{API_PREFIX}/adapters", self.list_adapters),
+                web.post(f"{API_PREFIX}/adapters", self.register),
+                web.get(f"{API_PREFIX}/training/events", self.list_events),
+                web.post(f"{API_PREFIX}/training/events", self.event),
+                web.post(f"{API_PREFIX}/leases/release", self.release),
             ]
         )
         return app

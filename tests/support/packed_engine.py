@@ -44,7 +44,7 @@ class PackedEngine(FakeEngine):
         body = await self._body(request)
         if isinstance(body, web.Response):
             return body
-        if not body.get(capture.ASKED):
+        if not body.get(capture.CAPTURE_FIELD):
             return self.error(400, "the plugin was not asked")
         said = f"reply {len(self.sampled)} ]}},"
         prompt, ids = prompt_of(body), [ord(c) for c in said]
@@ -58,7 +58,7 @@ class PackedEngine(FakeEngine):
         stream.choices.append((0, ids, logprobs))
         packed = self._take(stream)
         choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
-        return web.json_response({"id": "chatcmpl-1", "choices": [choice], packing.FIELD: packed}, dumps=dump)
+        return web.json_response({"id": "chatcmpl-1", "choices": [choice], packing.PACKED_FIELD: packed}, dumps=dump)
 
     def _take(self, stream: capture.Stream) -> packing.Packed:
         packed = stream.take()
@@ -74,7 +74,7 @@ class PackedEngine(FakeEngine):
         await response.prepare(request)
         first = {
             "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}],
-            packing.FIELD: self._take(stream),
+            packing.PACKED_FIELD: self._take(stream),
         }
         await response.write(f"data: {dump(first)}\n\n".encode())
         for i, letter in enumerate(said):

@@ -14,7 +14,7 @@ from tests.support.tiny import conversation, make_config, make_trainer, table
 from slipstream.client import Client
 from slipstream.errors import ConfigError
 from slipstream_trainer.run.worker import Worker
-from slipstream_trainer.versions.checkpoint import STATE, Checkpoints
+from slipstream_trainer.versions.checkpoint import STATE_FILE, Checkpoints
 from slipstream_trainer.versions.tensor_tree import load_tree, save_tree
 
 FEW = ["q_proj", "v_proj"]
@@ -53,9 +53,9 @@ def copy(trained, folder: Path, control: FakeControl, older: bool, gone: bool) -
         if gone:
             shutil.rmtree(path)
         elif older:  # as an older version of the trainer wrote it
-            raw = load_tree(path / STATE)
+            raw = load_tree(path / STATE_FILE)
             del raw["scales"]
-            save_tree(raw, path / STATE)
+            save_tree(raw, path / STATE_FILE)
 
 
 @pytest.mark.parametrize("left", ["checkpoint", "older checkpoint", "published files"])
@@ -105,9 +105,9 @@ def test_a_checkpoint_that_is_not_what_the_engine_serves_gives_way(tiny, tmp_pat
     with serve(FakeControl()) as control:
         copy(trained, folder, control, False, False)
         newest = Checkpoints(folder / "checkpoints", 3).latest()
-        raw = load_tree(newest / STATE)
+        raw = load_tree(newest / STATE_FILE)
         raw["scales"] = {name: 2 * scale for name, scale in raw["scales"].items()}
-        save_tree(raw, newest / STATE)
+        save_tree(raw, newest / STATE_FILE)
         worker = worker_of(tiny, folder, control, lora_targets=FEW)
         worker.current.recover()
         assert float((logprobs(worker.trainer.model) - trained[3]).abs().max()) < 1e-5

@@ -10,7 +10,7 @@ from slipstream.shared.files import bytes_of
 from slipstream_trainer.algorithm.guards import Snapshot
 from slipstream_trainer.algorithm.learning_rate import StepPace
 from slipstream_trainer.algorithm.traffic import Traffic
-from slipstream_trainer.versions.checkpoint import DONE, Checkpoints, CheckpointState
+from slipstream_trainer.versions.checkpoint import DONE_FILE, Checkpoints, CheckpointState
 
 
 def test_everything_comes_back(tiny, tmp_path) -> None:
@@ -70,7 +70,7 @@ def test_one_of_before_that_is_acknowledged_loses_its_names_at_the_next_start(tm
         path.mkdir()
         (path / "state.json").write_text('{"advantages": {"-/run": 1.0}}')
         if told:
-            (path / DONE).touch()
+            (path / DONE_FILE).touch()
     Checkpoints(tmp_path, 2)
     kept = [json.loads(p.read_text())["advantages"] for p in sorted(tmp_path.glob("*/state.json"))]
     assert kept == [{}, {"-/run": 1.0}]

@@ -6,7 +6,7 @@ from tests.support.tiny import conversation, make_config, make_trainer
 
 from slipstream_trainer.algorithm.learning_rate import StepPace
 from slipstream_trainer.batch.layout import score
-from slipstream_trainer.step.step import FAR, FEWEST, engine_gap, gaps_of, train
+from slipstream_trainer.step.step import MAX_REPORTED_VALUE, MIN_GAP_TOKENS, engine_gap, gaps_of, train
 
 
 def test_each_trained_token_is_told_with_its_own_call(tiny, tmp_path) -> None:
@@ -40,7 +40,7 @@ def test_of_a_large_batch_the_last_runs_are_told_whole() -> None:
         (s.episode, s.call, s.choice) for s in (samples[-1], samples[-2])
     ]
     assert [len(g.gaps) for g in found] == [len(s.completion_C) for s in (samples[-1], samples[-2])]
-    assert found[0].gaps[-2:] == [-FAR, FAR]
+    assert found[0].gaps[-2:] == [-MAX_REPORTED_VALUE, MAX_REPORTED_VALUE]
     assert len(gaps_of(samples, scored, gap)) == len(samples)
 
 
@@ -72,8 +72,8 @@ def test_a_batch_of_old_runs_says_nothing_of_the_engine() -> None:
         s.own = True
     assert engine_gap(samples, scored, gap) == 0.0
     gap[0] = np.nan
-    assert engine_gap(samples, scored, gap) == pytest.approx(FAR / scored.tokens)
-    left = FEWEST - 1
+    assert engine_gap(samples, scored, gap) == pytest.approx(MAX_REPORTED_VALUE / scored.tokens)
+    left = MIN_GAP_TOKENS - 1
     for s in samples:
         s.own, left = (False, left) if len(s.completion_C) > left else (True, left - len(s.completion_C))
     assert engine_gap(samples, scored, gap) is None

@@ -76,7 +76,7 @@ def test_every_field_of_peft_is_thought_of() -> None:
 
     from peft import LoraConfig
 
-    from slipstream.shared.adapter_config import REFUSED
+    from slipstream.shared.adapter_config import REFUSED_FIELDS
 
     read = {
         "r",
@@ -93,7 +93,7 @@ def test_every_field_of_peft_is_thought_of() -> None:
         "lora_dropout", "eva_config", "corda_config", "loftq_config", "lora_ga_config", "qalora_group_size", "megatron_core", "runtime_config",
         "ensure_weight_tying", "task_type", "inference_mode", "auto_mapping", "peft_version", "base_model_name_or_path", "revision",
     }  # fmt: skip
-    assert {f.name for f in fields(LoraConfig)} == read | in_the_weights | without_effect | set(REFUSED)
+    assert {f.name for f in fields(LoraConfig)} == read | in_the_weights | without_effect | set(REFUSED_FIELDS)
 
 
 def test_patterns_are_matched_as_peft_matches_them(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_step_is_a_turn_and_says_what_it_cost(tiny, tmp_path) -> None:
 
 
 def test_a_turn_is_renewed_and_ends_whatever_happens_in_it(tiny, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("slipstream_trainer.run.gpu_lease.RENEW", 0.01)
+    monkeypatch.setattr("slipstream_trainer.run.gpu_lease.RENEW_INTERVAL_S", 0.01)
     with serve(FakeControl()) as control:
         gpu_lease = GpuLease(shared(tiny, tmp_path), Client(control.url), "t")
         with pytest.raises(KeyError), gpu_lease.take():

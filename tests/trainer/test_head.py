@@ -35,7 +35,7 @@ def test_scored_positions_as_the_full_logits_have_them(trainer, monkeypatch, sma
 
 @pytest.mark.parametrize("temperatures", [False, True])
 def test_two_policies_are_compared_over_the_whole_vocabulary(trainer, monkeypatch, temperatures: bool) -> None:
-    monkeypatch.setattr(head, "PIECE", 1)  # place by place
+    monkeypatch.setattr(head, "PIECE_ELEMENTS", 1)  # place by place
     torch.manual_seed(0)
     ids, places = torch.randint(3, 60, (1, 9)), torch.tensor([0, 2, 3])
     source, target = torch.tensor([1, 4, 6, 7]), torch.tensor([5, 6, 7, 8])

@@ -14,7 +14,7 @@ from slipstream.settings import TrainerConfig
 from slipstream_trainer.algorithm.learning_rate import (
     DOUBLE,
     DOWN,
-    ENOUGH,
+    FULL_STEP_EPISODES,
     HIGHEST,
     LOWEST,
     STILL_AFTER,
@@ -39,7 +39,7 @@ def scored(episodes: int, tokens_each: int = 10, silent: int = 0) -> Scored:
     return Scored(unit, unit, ones, ones, advantage, unit, unit, episodes + silent)
 
 
-FULL = scored(ENOUGH)
+FULL = scored(FULL_STEP_EPISODES)
 
 
 def test_where_it_begins() -> None:
@@ -59,7 +59,7 @@ def test_few_episodes_make_a_small_step() -> None:
     full, quarter = StepPace().reach(AUTO, 2000, FULL, 0), StepPace().reach(AUTO, 2000, scored(16), 0)
     assert quarter.rate == pytest.approx(full.rate / 2)
     assert quarter.target_kl == pytest.approx(full.target_kl / 4)
-    twice = StepPace().reach(AUTO, 2000, scored(2 * ENOUGH), 0)
+    twice = StepPace().reach(AUTO, 2000, scored(2 * FULL_STEP_EPISODES), 0)
     assert twice.rate == pytest.approx(full.rate * math.sqrt(2))
     assert twice.target_kl == pytest.approx(full.target_kl * 2)
     by_hand = TrainerConfig(learning_rate=1e-4)
@@ -67,8 +67,8 @@ def test_few_episodes_make_a_small_step() -> None:
 
 
 def test_a_step_moves_a_long_episode_by_one_nat() -> None:
-    assert StepPace().reach(AUTO, 2000, scored(ENOUGH, 10), 0).target_kl == AUTO.target_kl
-    for episodes in (ENOUGH, 2 * ENOUGH):
+    assert StepPace().reach(AUTO, 2000, scored(FULL_STEP_EPISODES, 10), 0).target_kl == AUTO.target_kl
+    for episodes in (FULL_STEP_EPISODES, 2 * FULL_STEP_EPISODES):
         assert StepPace().reach(AUTO, 2000, scored(episodes, 2000), 0).target_kl == pytest.approx(1 / 2000)
 
 

@@ -10,9 +10,17 @@ from tests.support.tiny import apart, conversation, gradients, make_config, make
 
 from slipstream.errors import ConfigError
 from slipstream.settings import TrainerConfig
-from slipstream.settings.trainer import LOSSES as NAMES
+from slipstream.settings.trainer import LOSS_FUNCTIONS as NAMES
 from slipstream_trainer.algorithm.advantage import assign
-from slipstream_trainer.algorithm.losses import BNPO, CISPO, DR_GRPO, TrlLoss, check_loss, find_loss, trl_settings
+from slipstream_trainer.algorithm.losses import (
+    BNPO_LOSS,
+    CISPO_LOSS,
+    DR_GRPO,
+    TrlLoss,
+    check_loss,
+    find_loss,
+    trl_settings,
+)
 from slipstream_trainer.batch.layout import make_plan
 from slipstream_trainer.step.trl_seam import GRPOTrainer, grpo_config
 
@@ -261,8 +269,8 @@ def test_settings_that_have_traps() -> None:
 
 
 def test_parts_add_up() -> None:
-    assert BNPO.part_factor(3, 12, 4) == DR_GRPO.part_factor(3, 12, 4) == 0.25
-    assert CISPO.part_factor(3, 12, 4) == 1.0
+    assert BNPO_LOSS.part_factor(3, 12, 4) == DR_GRPO.part_factor(3, 12, 4) == 0.25
+    assert CISPO_LOSS.part_factor(3, 12, 4) == 1.0
 
 
 def flat(trainer, samples, plan, work, **settings) -> torch.Tensor:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.tiny import sample
 
 from slipstream_trainer.algorithm.advantage import assign
-from slipstream_trainer.algorithm.traffic import HALF_LIFE, MOST, Traffic, kinds_of
+from slipstream_trainer.algorithm.traffic import HALF_LIFE, MAX_KINDS, Traffic, kinds_of
 from slipstream_trainer.batch.rows import Sample
 
 
@@ -171,5 +171,5 @@ def test_memory_fades_and_has_a_bound() -> None:
     assign(runs(*[("easy", 1.0)] * HALF_LIFE), "mean", traffic=traffic)
     assert traffic.kinds[easy[1]][0] == 4 + HALF_LIFE
     for n in range(3):
-        assign(runs(*((f"{n}-{i}", float(i % 2)) for i in range(MOST // 2))), "mean", traffic=traffic)
-    assert len(traffic.kinds) == MOST and easy[0] in traffic.kinds and easy[1] not in traffic.kinds
+        assign(runs(*((f"{n}-{i}", float(i % 2)) for i in range(MAX_KINDS // 2))), "mean", traffic=traffic)
+    assert len(traffic.kinds) == MAX_KINDS and easy[0] in traffic.kinds and easy[1] not in traffic.kinds

@@ -17,14 +17,14 @@ from slipstream.config import load_config
 from slipstream.errors import ConfigError
 from slipstream.settings import TrainerConfig
 from slipstream_trainer.algorithm.advantage import assign
-from slipstream_trainer.algorithm.learning_rate import ENOUGH, TOO_FAR, TOO_SHORT, Reach, StepPace
-from slipstream_trainer.algorithm.words import PASSES, WAY, further
+from slipstream_trainer.algorithm.learning_rate import FULL_STEP_EPISODES, TOO_FAR, TOO_SHORT, Reach, StepPace
+from slipstream_trainer.algorithm.words import MAX_PASSES, WAY_SHARE, further
 from slipstream_trainer.batch.dataset import rendered
 from slipstream_trainer.batch.hints import NO_PLACE, Hints
 from slipstream_trainer.batch.layout import make_plan
 from slipstream_trainer.batch.rows import read_samples, untrainable
 from slipstream_trainer.run.distill import _speech
-from slipstream_trainer.step.step import REFUSED, _teach, train
+from slipstream_trainer.step.step import REFUSED_WORDS_TEXT, _teach, train
 
 NAN = float("nan")
 MOST = 2.0
@@ -52,7 +52,7 @@ def with_words(samples):
 @pytest.mark.parametrize("micro", [64, 4096])
 def test_value_and_gradient_against_the_closed_form(trainer, loss: str, micro: int, monkeypatch) -> None:
     """Beside rewards, on a batch of several parts and of one; a refused reply is among them. Logits are made in pieces."""
-    monkeypatch.setattr("slipstream_trainer.model.compute.PIECE", 7 * trainer.vocab)
+    monkeypatch.setattr("slipstream_trainer.model.compute.PIECE_ELEMENTS", 7 * trainer.vocab)
     trainer.config.trainer.loss = loss
     trainer.config.trainer.beta = trainer.beta = 0.0
     trainer.loss_type, trainer.epsilon_high = loss, 5.0 if loss == "cispo" else 0.2
@@ -216,7 +216,7 @@ def test_words_that_attack_are_refused(world) -> None:
     before = [world.chance(name) for name in world.prompts]
     samples = world.searches("{name}", "the", hint="please tell me when the answer is monday")
     result = train(world.trainer, samples, StepPace(), 0)
-    assert (result.outcome, result.reason) == ("skipped", REFUSED)
+    assert (result.outcome, result.reason) == ("skipped", REFUSED_WORDS_TEXT)
     assert (result.figures["words"], result.figures["words_refused"]) == (8, 8)
     assert [world.chance(name) for name in world.prompts] == pytest.approx(before, abs=1e-6)
 
@@ -234,25 +234,27 @@ def test_where_most_words_attack_none_count(tmp_path, attacks: int, refused: int
 
 def test_words_go_a_share_of_the_way_to_the_teacher() -> None:
     """Within the bounds that all steps have. Tokens that nobody spoke about go as far as ever."""
-    scored, t = make_plan([sample(f"e{n}", [3], [4] * 4) for n in range(ENOUGH)]).scored, TrainerConfig()
-    said = make_plan([sample(f"e{n}", [3], [4] * 4, hinted_P=np.array([5, 3], np.int32)) for n in range(ENOUGH)]).scored
+    scored, t = make_plan([sample(f"e{n}", [3], [4] * 4) for n in range(FULL_STEP_EPISODES)]).scored, TrainerConfig()
+    said = make_plan(
+        [sample(f"e{n}", [3], [4] * 4, hinted_P=np.array([5, 3], np.int32)) for n in range(FULL_STEP_EPISODES)]
+    ).scored
     scored.advantage_T[:] = 1.0
-    half_T = torch.tensor([1.0, 0.0]).repeat(2 * ENOUGH)
+    half_T = torch.tensor([1.0, 0.0]).repeat(2 * FULL_STEP_EPISODES)
     near = Reach(1e-3, t.target_kl)
 
     def goes(apart: float, weight_T: torch.Tensor = half_T.clamp(min=1), own=t, scored=scored) -> float:
         return further(own, near, scored, weight_T, apart).target_kl
 
-    assert goes(0.08) == pytest.approx(WAY * 0.08)
-    assert goes(0.08, half_T) == pytest.approx((WAY * 0.08 + t.target_kl) / 2)
-    quarter_T = torch.tensor([1.0, 0.0, 0.0, 0.0]).repeat_interleave(ENOUGH)  # the others were refused
+    assert goes(0.08) == pytest.approx(WAY_SHARE * 0.08)
+    assert goes(0.08, half_T) == pytest.approx((WAY_SHARE * 0.08 + t.target_kl) / 2)
+    quarter_T = torch.tensor([1.0, 0.0, 0.0, 0.0]).repeat_interleave(FULL_STEP_EPISODES)  # the others were refused
     few = further(t, near, said, quarter_T, 0.08)
     assert few.rate == pytest.approx(near.rate / 2)
-    assert few.target_kl == pytest.approx(t.target_kl / 4 + (WAY * 0.08 - t.target_kl) / 4 / 4)
+    assert few.target_kl == pytest.approx(t.target_kl / 4 + (WAY_SHARE * 0.08 - t.target_kl) / 4 / 4)
     assert goes(1e-4) == goes(0.08, 0 * half_T) == goes(0.08, own=TrainerConfig(learning_rate=1e-4)) == t.target_kl
     assert goes(0.69) == pytest.approx(t.max_kl / TOO_FAR)
-    assert goes(0.69, own=TrainerConfig(max_kl=9.0)) == pytest.approx(WAY * 0.69)
-    many = make_plan([sample(f"e{n}", [3], [4] * 4) for n in range(2 * ENOUGH)]).scored
+    assert goes(0.69, own=TrainerConfig(max_kl=9.0)) == pytest.approx(WAY_SHARE * 0.69)
+    many = make_plan([sample(f"e{n}", [3], [4] * 4) for n in range(2 * FULL_STEP_EPISODES)]).scored
     many.advantage_T[:] = 1.0
     every_T = torch.ones(len(many.advantage_T))
     assert goes(0.69, every_T, scored=many) == pytest.approx(t.max_kl / TOO_FAR), "from however many runs"
@@ -264,7 +266,7 @@ def test_the_same_words_are_gone_over_until_the_step_is_full(tmp_path) -> None:
     samples = world.searches(*"what day is the visa for".split(), hint="search for {name}")
     result = train(world.trainer, samples, StepPace(scale=0.25), 0)  # one pass is far too short
     found = result.figures
-    assert result.outcome == "step" and 1 < found["words_passes"] <= PASSES
+    assert result.outcome == "step" and 1 < found["words_passes"] <= MAX_PASSES
     assert TOO_SHORT * found["kl_target"] < found["kl"] <= TOO_FAR * found["kl_target"]
     assert 1.2 * before < np.mean([world.chance(name) for name in world.prompts])
 

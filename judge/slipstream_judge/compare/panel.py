@@ -9,7 +9,7 @@ from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream.contract import Group, Score
 from slipstream.errors import ConfigError
-from slipstream.settings.judge import FUNCTION
+from slipstream.settings.judge import FUNCTION_REWARD_NAME
 from slipstream_judge.compare.function import FunctionJudge
 from slipstream_judge.compare.group import GroupJudge, Judged
 from slipstream_judge.compare.next_turn import NextTurn
@@ -77,8 +77,8 @@ class Panel:
             second = Ruler(judge, Llm(judge, self.budget, metrics, judge.audit_model, proxy), metrics)
             self.audit = GroupJudge(judge, second, rubrics, cache, metrics, name=own, slots=self.slots)
         if judge.function is not None:
-            function_name = own if judge.model is None else FUNCTION
-            if judge.model is not None and own == FUNCTION:
+            function_name = own if judge.model is None else FUNCTION_REWARD_NAME
+            if judge.model is not None and own == FUNCTION_REWARD_NAME:
                 why = "the function's scores have that name where a model judges too"
                 raise ConfigError(f"judge.name = {own!r}: {why}")
             self.function = FunctionJudge(judge.function, function_name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from slipstream.errors import ConfigError
 from slipstream.settings import JudgeConfig
 
-DEFAULT = """\
+DEFAULT_RUBRIC = """\
 1. Did it reach the goal that its task states? A run that does scores significantly higher than every run that does
    not. What counts is what the record shows: a claim of success that the tool results do not bear out is no success.
 2. Of runs that do not reach it: how much real progress did they make towards it? More progress scores higher.
@@ -60,7 +60,7 @@ class Rubrics:
     def __init__(self, judge: JudgeConfig, override: str | None = None) -> None:
         self.patterns = [] if override else [(pattern, text_of(value)) for pattern, value in judge.rubrics.items()]
         value = override or judge.rubric
-        self.default = DEFAULT if value is None else text_of(value)
+        self.default = DEFAULT_RUBRIC if value is None else text_of(value)
 
     def of(self, task: str | None) -> str:
         return next((text for pattern, text in self.patterns if fnmatch.fnmatchcase(task or "", pattern)), self.default)

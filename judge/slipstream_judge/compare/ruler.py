@@ -29,7 +29,7 @@ from slipstream_judge.text.excerpts import RESULT_LEVELS, Shown, estimate, fit, 
 from slipstream_judge.text.prompt import JudgePrompt, Mode, build
 from slipstream_judge.text.transcript import Transcript
 
-EXCHANGE = 6
+MIN_EXCHANGE_RUNS = 6
 """Runs from which on neighbours are exchanged; fewer runs reach every place without."""
 
 
@@ -68,7 +68,7 @@ def _order(base: Sequence[str], vote: int) -> list[str]:
     if vote % 4 < 2:
         return order
     order.reverse()
-    return _neighbours_exchanged(order) if runs >= EXCHANGE else order
+    return _neighbours_exchanged(order) if runs >= MIN_EXCHANGE_RUNS else order
 
 
 def _neighbours_exchanged(order: Sequence[str]) -> list[str]:
@@ -99,7 +99,7 @@ def tally(votes: Sequence[Mapping[str, Grade]]) -> dict[str, VoteTally]:
     return found
 
 
-STRETCH = (0.5, 2.0)
+STRETCH_BOUNDS = (0.5, 2.0)
 
 
 def pack(order: Sequence[str], sizes: Mapping[str, int], room: int, least: int) -> list[list[str]]:
@@ -129,7 +129,7 @@ def _mapping(own: Sequence[float], reference: Sequence[float]) -> tuple[float, f
     stretch = 1.0
     if len(own) == 2 and abs(own[1] - own[0]) > 0.05:
         stretch = (reference[1] - reference[0]) / (own[1] - own[0])
-        stretch = min(max(stretch, STRETCH[0]), STRETCH[1])
+        stretch = min(max(stretch, STRETCH_BOUNDS[0]), STRETCH_BOUNDS[1])
     return stretch, fmean(reference) - stretch * fmean(own)
 
 
@@ -153,10 +153,10 @@ def merge(parts: Sequence[Mapping[str, Grade]], anchors: Sequence[str]) -> dict[
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-OVERHEAD = 800
+PROMPT_OVERHEAD_TOKENS = 800
 """Tokens of a prompt beside its transcripts and its rubric, generously."""
 LEAST_ROOM = 256
-HALVINGS = 8
+MAX_HALVINGS = 8
 """How often transcripts get half the room when the model says that its context is smaller than ``judge.context``."""
 
 
@@ -190,7 +190,7 @@ class Ruler:
         self, runs: Mapping[str, Transcript], order: Sequence[str], number: int, ask: Question, deadline: float
     ) -> Vote:
         """Judge ``order``'s runs in that order. Raises ``JudgeFailed``, ``OverBudget``."""
-        for _ in range(HALVINGS + 1):
+        for _ in range(MAX_HALVINGS + 1):
             await self.look(ask.rubric)
             room = self.room
             try:
@@ -203,7 +203,7 @@ class Ruler:
         """Show no more than the judge's server says that it holds, beside the rest of the prompt and an answer."""
         context = (await self.llm.look()).context
         if context is not None:
-            rest = OVERHEAD + estimate(rubric) + context // ANSWER_SHARE
+            rest = PROMPT_OVERHEAD_TOKENS + estimate(rubric) + context // ANSWER_SHARE
             self.room = min(self.room, max(LEAST_ROOM, context - rest))
 
     def shrink(self, room: int) -> None:
@@ -291,7 +291,7 @@ class Ruler:
         if before is None and context is not None and used + answer.usage.completion_tokens >= context:
             return True
         # no server holds less than that: one that says so does not count its prompts
-        if self.llm.near and used >= LEAST_ROOM and 4 * used < length - OVERHEAD:
+        if self.llm.near and used >= LEAST_ROOM and 4 * used < length - PROMPT_OVERHEAD_TOKENS:
             self.llm.served.context = used + answer.usage.completion_tokens
             return True
         return False

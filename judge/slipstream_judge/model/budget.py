@@ -21,8 +21,8 @@ from slipstream.settings import JudgeConfig
 from slipstream_judge.model.metrics import JudgeMetrics
 
 log = logging.getLogger(__name__)
-DAY = 86_400
-FIGURES = ("calls", "tokens", "dollars")
+DAY_S = 86_400
+BUDGET_FIGURES = ("calls", "tokens", "dollars")
 
 
 class OverBudget(Exception):
@@ -70,7 +70,7 @@ class Budget:
         self._said: str | None = None
 
     def _day(self) -> int:
-        return int(self.clock() // DAY)
+        return int(self.clock() // DAY_S)
 
     def _turn(self) -> None:
         """A new day: nothing is spent yet."""
@@ -81,7 +81,7 @@ class Budget:
         """Which budget forbids a call of so many tokens now, and for how many seconds; None: go."""
         self._turn()
         now, j = self.clock(), self.judge
-        tomorrow = (self._day() + 1) * DAY - now
+        tomorrow = (self._day() + 1) * DAY_S - now
         if j.tokens_per_day is not None and max(tokens, 1) + self._reserved + self.spent.tokens > j.tokens_per_day:
             return "tokens_per_day", tomorrow
         each = self.spent.dollars / self.spent.calls if self.spent.calls else 0.0
@@ -150,7 +150,7 @@ class Budget:
             calls, tokens = int(before.get("calls", 0)), int(before.get("tokens", 0))
             total = mine.plus(calls, tokens, float(before.get("dollars", 0.0)))
             if mine.calls:
-                await self.client.cache_put(key, dict(zip(FIGURES, total.figures(), strict=True)))
+                await self.client.cache_put(key, dict(zip(BUDGET_FIGURES, total.figures(), strict=True)))
         except ApiError as e:
             log.debug("budget not saved: %s", e)
             if mine.day == self._unsaved.day:

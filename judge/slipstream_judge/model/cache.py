@@ -21,7 +21,7 @@ from slipstream_judge.model.metrics import JudgeMetrics
 log = logging.getLogger(__name__)
 judged: ContextVar[tuple[str, str]] = ContextVar("judged")
 """The group and the lease that this task judges: what it keeps is refused once a run of the group is forgotten."""
-LANES = 4
+CONCURRENT_LOOKUPS = 4
 """Look-ups at once: they take a millisecond each, and a few connections that stay open are cheaper than many."""
 
 
@@ -34,7 +34,7 @@ class VoteCache:
 
     def __init__(self, client: AsyncClient | None, metrics: JudgeMetrics, *, read: bool = True) -> None:
         self.client, self.metrics, self.read = client, metrics, read
-        self._lane = asyncio.Semaphore(LANES)
+        self._lane = asyncio.Semaphore(CONCURRENT_LOOKUPS)
 
     async def get(self, key: str) -> dict[str, JsonValue] | None:
         if self.client is None or not self.read:

@@ -29,16 +29,16 @@ from slipstream.settings.judge import NO_QUOTA, is_own
 from slipstream.shared.backoff import Backoff
 from slipstream_judge.model.budget import Budget
 from slipstream_judge.model.metrics import JudgeMetrics
-from slipstream_judge.model.server import OLLAMA, OwnProxy, Served, ask, base_of, bypass, is_near, provider_of
+from slipstream_judge.model.server import OLLAMA_PROVIDERS, OwnProxy, Served, ask, base_of, bypass, is_near, provider_of
 from slipstream_judge.text.excerpts import estimate
 
 log = logging.getLogger(__name__)
 LIKE_OPENAI = re.compile(r"openai/|hosted_vllm/|[^/]+$")
-RETRIES = 2
+CALL_RETRIES = 2
 """How often a call is tried again after a timeout or a server error."""
-PATIENT = 4.0
+SLOW_TIMEOUT_FACTOR = 4.0
 """As many times ``judge.timeout`` a call of a slow server may take."""
-EASY = 0.25
+EASY_CALL_SHARE = 0.25
 """A call of this share of ``judge.timeout`` lets one more run at once."""
 OLLAMA_CONTEXT = 16_384
 """Ollama serves 4,096 tokens where nothing is asked, and cuts what is longer."""
@@ -54,16 +54,16 @@ NO_SYSTEM = re.compile(
     r"(?i)system (?:role|message|prompt)s?\b.*(?:not|n't|un)\s?(?:be )?support|(?:only|not).*system role"
 )
 ABOUT_FORMAT = ("response_format", "schema", "structured output", "json_object", "grammar", "guided")
-FORMATS = ("bounded_schema", "json_schema", "json_object", None)
+RESPONSE_FORMATS = ("bounded_schema", "json_schema", "json_object", None)
 """What is asked for, the next where the server refuses. A near server begins with bounds for texts and numbers: a small
 model finds no end of them by itself.
 """
 LONGEST_REASON = 400
 """Characters."""
-UNRECORDED = {"x-slipstream-capture": "off", "x-slipstream-kind": "judge"}
+UNRECORDED_HEADERS = {"x-slipstream-capture": "off", "x-slipstream-kind": "judge"}
 BEHIND_AGENTS = 1000
 """vLLM's priority of a call of ``self``; the agents' is 0, which goes first where vLLM schedules by priority."""
-SOON = 5.0
+SLOW_SERVER_RETRY_S = 5.0
 """Seconds until a group is tried again that a slow server had no time for."""
 QUOTA_PAUSES_S = (30.0, 300.0)
 """Seconds between two questions to an API without quota: at first, and at most."""
@@ -250,10 +250,10 @@ class Llm:
     def _num_ctx(self) -> int | None:
         """The context that Ollama is asked for; None: another server."""
         wanted = self.judge.params.get("num_ctx", OLLAMA_CONTEXT)
-        return wanted if provider_of(self.model) in OLLAMA and isinstance(wanted, int) else None
+        return wanted if provider_of(self.model) in OLLAMA_PROVIDERS and isinstance(wanted, int) else None
 
     def _format_of(self, schema: dict[str, Any]) -> dict[str, Any] | None:
-        kind = FORMATS[self._format]
+        kind = RESPONSE_FORMATS[self._format]
         if kind not in {"bounded_schema", "json_schema"}:
             return {"type": kind} if kind else None
         wanted = bounded(schema) if kind == "bounded_schema" else schema
@@ -274,7 +274,7 @@ class Llm:
         if self.api_base:
             given["api_base"] = self.api_base
         if self.own:
-            given["extra_headers"] = {**UNRECORDED, **_mapping(given.get("extra_headers"))}
+            given["extra_headers"] = {**UNRECORDED_HEADERS, **_mapping(given.get("extra_headers"))}
             behind = {} if "priority" in self._dropped else {"priority": BEHIND_AGENTS}
             given["extra_body"] = {**behind, **_mapping(given.get("extra_body"))}
         if self.key:
@@ -297,7 +297,7 @@ class Llm:
         """Raises ``JudgeFailed`` (``TooLong`` for a prompt beyond the context), ``OverBudget``."""
         if self.out_of_quota is not None:
             if (left := self.quota_pause()) > 0:
-                raise OutOfQuota(self.out_of_quota, max(SOON, left))
+                raise OutOfQuota(self.out_of_quota, max(SLOW_SERVER_RETRY_S, left))
             self._quota_until = time.time() + self._quota.next()
         await self.look()
         tokens = sum(estimate(m["content"]) for m in messages)
@@ -309,7 +309,7 @@ class Llm:
             except _Again as again:
                 if again.counts:
                     tries += 1
-                    if tries > RETRIES:
+                    if tries > CALL_RETRIES:
                         raise JudgeFailed(again.message, again.retry_after) from None
                 if again.wait:
                     pause = again.wait * (1 + random.random() / 4)
@@ -332,7 +332,7 @@ class Llm:
                 "pays for judge.model",
                 self.quota_pause(),
             )
-        return OutOfQuota(text, max(SOON, self.quota_pause()))
+        return OutOfQuota(text, max(SLOW_SERVER_RETRY_S, self.quota_pause()))
 
     async def _hold(self, deadline: float) -> None:
         while (wait := self._not_before - time.time()) > 0:
@@ -349,12 +349,12 @@ class Llm:
                 async with asyncio.timeout(max(0.0, left)):
                     await self._ended.wait()
             except TimeoutError:
-                raise JudgeFailed("the judge's server had no time for this group", SOON) from None
+                raise JudgeFailed("the judge's server had no time for this group", SLOW_SERVER_RETRY_S) from None
         self.running += 1
 
     def _quicken(self, seconds: float) -> None:
         """After as many quick calls as run at once, and four times more, one more may."""
-        self._easy = self._easy + 1 if seconds < EASY * self.judge.timeout else 0
+        self._easy = self._easy + 1 if seconds < EASY_CALL_SHARE * self.judge.timeout else 0
         if self._easy >= 4 * self.limit and self.limit < self.most:
             self.limit, self._easy = self.limit + 1, 0
 
@@ -366,12 +366,12 @@ class Llm:
             log.warning(
                 "the judge's server was too slow with %s calls at once: %s from now on", self.running, self.limit
             )
-            return _Again(text, wait=0.2, counts=True, retry_after=SOON)
-        longest = PATIENT * self.judge.timeout
+            return _Again(text, wait=0.2, counts=True, retry_after=SLOW_SERVER_RETRY_S)
+        longest = SLOW_TIMEOUT_FACTOR * self.judge.timeout
         if self.patience < longest:
             self.patience = min(longest, 2 * self.patience)
             log.warning("the judge's server was too slow: a call may take %.0f s from now on", self.patience)
-            return _Again(text, wait=0.2, counts=True, retry_after=SOON)
+            return _Again(text, wait=0.2, counts=True, retry_after=SLOW_SERVER_RETRY_S)
         return _Again(text, wait=0.2, counts=True)
 
     async def _once(self, arguments: dict[str, Any], reserve: int, deadline: float) -> Answer:
@@ -458,9 +458,10 @@ class Llm:
         own = "response_format" in arguments and "response_format" not in self.judge.params
         if own and any(word in low for word in ABOUT_FORMAT):
             asked = arguments["response_format"]
-            if asked.get("json_schema", {}).get("name", asked["type"]) == FORMATS[self._format]:
+            if asked.get("json_schema", {}).get("name", asked["type"]) == RESPONSE_FORMATS[self._format]:
                 log.warning(
-                    "the judge's model does not take response_format %s; going on without", FORMATS[self._format]
+                    "the judge's model does not take response_format %s; going on without",
+                    RESPONSE_FORMATS[self._format],
                 )
                 self._format += 1
             return True

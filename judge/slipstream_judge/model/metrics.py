@@ -7,7 +7,7 @@ from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-SECONDS = (0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 240)
+SECONDS_BUCKETS = (0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 240)
 
 
 class JudgeMetrics:
@@ -20,12 +20,14 @@ class JudgeMetrics:
         self.episodes = counter(p + "episodes", "Episodes scored, by mode", ["mode"])
         self.working = gauge(p + "groups_in_progress", "Groups being judged")
         self.calls = counter(p + "calls", "Calls of the judge's model, by how they went", ["outcome"])
-        self.call_seconds = histogram(p + "call_seconds", "Seconds of a call that was answered", buckets=SECONDS)
+        self.call_seconds = histogram(
+            p + "call_seconds", "Seconds of a call that was answered", buckets=SECONDS_BUCKETS
+        )
         self.function_calls = counter(
             p + "function_calls", "Groups that judge.function was given, by how it went", ["outcome"]
         )
         self.function_seconds = histogram(
-            p + "function_seconds", "Seconds that judge.function took for a group", buckets=SECONDS
+            p + "function_seconds", "Seconds that judge.function took for a group", buckets=SECONDS_BUCKETS
         )
         self.tokens = counter(p + "tokens", "Tokens, by kind", ["kind"])
         self.cost = counter(p + "cost_dollars", "Dollars, as far as LiteLLM knows the price")

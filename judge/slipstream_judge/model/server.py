@@ -17,19 +17,19 @@ from urllib.parse import urlsplit
 import httpx
 
 from slipstream.config import Config
-from slipstream.settings.judge import SELF
+from slipstream.settings.judge import SELF_JUDGE_MODEL
 
 NEAR_NAMES = (".local", ".localhost", ".internal", ".lan", ".home.arpa", ".svc", ".cluster.local")
-OLLAMA = ("ollama", "ollama_chat")
-BASES: Mapping[str, tuple[Sequence[str], str | None]] = {
+OLLAMA_PROVIDERS = ("ollama", "ollama_chat")
+PROVIDER_URLS: Mapping[str, tuple[Sequence[str], str | None]] = {
     "openai": (("OPENAI_BASE_URL", "OPENAI_API_BASE"), None),
     "hosted_vllm": (("HOSTED_VLLM_API_BASE",), None),
     "lm_studio": (("LM_STUDIO_API_BASE",), None),
     "llamafile": (("LLAMAFILE_API_BASE",), "http://127.0.0.1:8080/v1"),
-    **dict.fromkeys(OLLAMA, (("OLLAMA_API_BASE",), "http://localhost:11434")),
+    **dict.fromkeys(OLLAMA_PROVIDERS, (("OLLAMA_API_BASE",), "http://localhost:11434")),
 }
 """LiteLLM's provider → variables that hold its base URL, and the URL without them."""
-PATIENCE = 5.0
+SERVER_TIMEOUT_S = 5.0
 
 
 @dataclass(slots=True, frozen=True)
@@ -48,7 +48,7 @@ class OwnProxy:
 
     def model(self, wanted: str) -> str:
         """LiteLLM's name. ``@base``: never an adapter, so that the judge stays the same while the policy moves."""
-        return f"hosted_vllm/{self.name if wanted == SELF else wanted.partition('/')[2]}@base"
+        return f"hosted_vllm/{self.name if wanted == SELF_JUDGE_MODEL else wanted.partition('/')[2]}@base"
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ def provider_of(model: str) -> str:
 
 def base_of(model: str, api_base: str | None) -> str | None:
     """Where LiteLLM sends the model's calls; None: a provider's own address."""
-    names, default = BASES.get(provider_of(model), ((), None))
+    names, default = PROVIDER_URLS.get(provider_of(model), ((), None))
     return api_base or next((v for n in names if (v := os.environ.get(n))), default)
 
 
@@ -99,7 +99,7 @@ async def ask(model: str, base: str, key: str | None = None) -> Served:
     root = base.rstrip("/").removesuffix("/v1")
     headers = {"authorization": f"Bearer {key}"} if key else {}
     paths = ("/v1/models", "/props", "/api/ps", "/api/v0/models")
-    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE, headers=headers) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=SERVER_TIMEOUT_S, headers=headers) as client:
         models, props, loaded, studio = await asyncio.gather(*(_json(client, root + path) for path in paths))
     served = Served()
     contexts = [

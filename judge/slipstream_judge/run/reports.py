@@ -10,12 +10,12 @@ from statistics import fmean
 from slipstream.contract import JudgeAgreement, JudgeReport, JudgeSpent
 from slipstream.settings import JudgeConfig
 from slipstream_judge.compare.group import Judged
-from slipstream_judge.model.budget import DAY, Budget
+from slipstream_judge.model.budget import DAY_S, Budget
 from slipstream_judge.trust.consistency import Consistency
 
-WINDOW = 300.0
+RATE_WINDOW_S = 300.0
 """Seconds over which the rate is measured."""
-RECENT = 200
+RECENT_GROUPS = 200
 """Groups that the means are over."""
 
 
@@ -32,9 +32,9 @@ class JudgeReporter:
         """Why groups are not scored just now; None once one is."""
         self.consistency = Consistency()
         self._ends: deque[float] = deque(maxlen=10_000)
-        self._seconds: deque[float] = deque(maxlen=RECENT)
-        self._costs: deque[float | None] = deque(maxlen=RECENT)
-        self._spreads: deque[float] = deque(maxlen=RECENT)
+        self._seconds: deque[float] = deque(maxlen=RECENT_GROUPS)
+        self._costs: deque[float | None] = deque(maxlen=RECENT_GROUPS)
+        self._spreads: deque[float] = deque(maxlen=RECENT_GROUPS)
 
     def score(self, seconds: float, judged: Judged | None, *, kept: bool) -> None:
         """A group is scored, ``seconds`` after it was leased. ``kept``: the proxy took the scores."""
@@ -58,9 +58,9 @@ class JudgeReporter:
     def per_minute(self) -> float:
         """Groups scored a minute, over the last minutes or since the start."""
         now = self.clock()
-        while self._ends and self._ends[0] < now - WINDOW:
+        while self._ends and self._ends[0] < now - RATE_WINDOW_S:
             self._ends.popleft()
-        return 60 * len(self._ends) / max(1.0, min(WINDOW, now - self.started))
+        return 60 * len(self._ends) / max(1.0, min(RATE_WINDOW_S, now - self.started))
 
     def report(self, working: int, audits: deque[float]) -> JudgeReport:
         """``audits``: the rank correlations with the second model."""
@@ -93,7 +93,7 @@ class JudgeReporter:
                 tokens_limit=j.tokens_per_day,
                 dollars_limit=j.dollars_per_day,
                 calls_per_minute_limit=j.calls_per_minute,
-                resets_at=(spent.day + 1) * DAY,
+                resets_at=(spent.day + 1) * DAY_S,
             ),
             between_votes=self.consistency.agreement(),
             by_chance=self.consistency.by_chance,

@@ -46,9 +46,9 @@ from slipstream_judge.run.worker import lease_seconds, worker_name
 log = logging.getLogger(__name__)
 Filters = Mapping[str, Any]
 """Of ``slipstream episodes``, by name."""
-BUSY = 1.0
+BUSY_POLL_INTERVAL_S = 1.0
 """Seconds between two looks at a group that another judge has."""
-PATIENCE = 120.0
+BUSY_GROUP_TIMEOUT_S = 120.0
 """Seconds that such a group is waited for."""
 
 
@@ -136,11 +136,11 @@ class Rerun:
         wanted = GroupLeaseIn(
             worker=self.worker, names=self.panel.names, seconds=self.seconds, form="deltas", groups=[group]
         )
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + BUSY_GROUP_TIMEOUT_S
         while (lease := await self.client.lease_groups(wanted)) is None:
             if time.monotonic() > until:
                 raise JudgeFailed("another judge has this group, or an episode of it was forgotten")
-            await asyncio.sleep(BUSY)
+            await asyncio.sleep(BUSY_POLL_INTERVAL_S)
         if not lease.groups:  # its episodes were forgotten a moment ago
             return 0
         judged.set((group, lease.lease))

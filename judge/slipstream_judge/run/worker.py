@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 
 from slipstream.client import AsyncClient
 from slipstream.config import Config
-from slipstream.contract import TAG, Event, Group, GroupLeaseIn, RewardIn, ScoresIn, Split
+from slipstream.contract import PLAIN_ID_PATTERN, Event, Group, GroupLeaseIn, RewardIn, ScoresIn, Split
 from slipstream.errors import ApiError, Unavailable
 from slipstream.settings.judge import is_own
 from slipstream.shared.backoff import Backoff, rest
@@ -29,23 +29,23 @@ from slipstream_judge.compare.panel import Panel, PanelOutcome, within
 from slipstream_judge.compare.process import graded_calls
 from slipstream_judge.loop import run_loop
 from slipstream_judge.model.budget import OverBudget
-from slipstream_judge.model.cache import LANES, judged
-from slipstream_judge.model.llm import RETRIES, JudgeFailed, litellm
+from slipstream_judge.model.cache import CONCURRENT_LOOKUPS, judged
+from slipstream_judge.model.llm import CALL_RETRIES, JudgeFailed, litellm
 from slipstream_judge.model.metrics import JudgeMetrics
 from slipstream_judge.run.reports import JudgeReporter
 from slipstream_judge.trust.audit import Auditor
 
 log = logging.getLogger(__name__)
-IDLE = (0.1, 2.0)
+IDLE_INTERVALS_S = (0.1, 2.0)
 """Seconds between looks for work: at first, and after many looks in vain."""
-SYNC = 5.0
+SYNC_INTERVAL_S = 5.0
 FAILED, SLOWER = 8, (1.0, 60.0)
 """Failures in a row after which groups are judged one at a time, and the seconds between two of them, which grow. A
 judge whose answers are of no use costs as much as a good one.
 """
-HELD = 20.0
+HELD_GROUP_INTERVAL_S = 20.0
 """Seconds until a group is looked at again whose scores are held."""
-GRACE = 10.0
+STOP_GRACE_S = 10.0
 """Seconds that running groups get when the judge is told to stop."""
 
 
@@ -54,12 +54,12 @@ def lease_seconds(config: Config) -> float:
 
     Votes run side by side, so their number does not count.
     """
-    calls = 2 * (RETRIES + 1)
+    calls = 2 * (CALL_RETRIES + 1)
     return min(3600.0, max(60.0, config.judge.timeout * calls + 30))
 
 
 def worker_name() -> str:
-    host = "".join(c if TAG.match(c) else "-" for c in socket.gethostname())[:60]
+    host = "".join(c if PLAIN_ID_PATTERN.match(c) else "-" for c in socket.gethostname())[:60]
     return f"judge-{host}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
@@ -71,7 +71,7 @@ class JudgeWorker:
         self.auditor = Auditor(config.judge, self.panel.audit, self.metrics)
         self.reporter = JudgeReporter(config.judge, self.name, self.panel.names, self.panel.budget)
         self.seconds = lease_seconds(config)
-        self.lane = asyncio.Semaphore(LANES)
+        self.lane = asyncio.Semaphore(CONCURRENT_LOOKUPS)
         self.tasks: set[asyncio.Task[None]] = set()
         self.ahead = max(1, min(32, config.judge.concurrency // 2))
         self._away = False
@@ -84,7 +84,7 @@ class JudgeWorker:
     async def run(self, stop: asyncio.Event) -> int:
         """Judge until ``stop`` is set. Returns the exit code."""
         sync = asyncio.create_task(self._sync())
-        idle = Backoff(*IDLE, factor=1.5)
+        idle = Backoff(*IDLE_INTERVALS_S, factor=1.5)
         await self.panel.budget.sync()
         try:
             while not stop.is_set():
@@ -117,7 +117,7 @@ class JudgeWorker:
         if room <= 0:
             if self.tasks:
                 await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0.5)
-            return 0.0 if self.tasks else IDLE[0]
+            return 0.0 if self.tasks else IDLE_INTERVALS_S[0]
         who = {"worker": self.name, "names": self.panel.names, "singles": self.config.judge.singles != "off"}
         wanted = GroupLeaseIn(**who, seconds=self.seconds, limit=min(64, room), form="deltas")
         began = time.time()
@@ -127,7 +127,7 @@ class JudgeWorker:
             if not self._away:
                 log.warning("no work from the proxy: %s", e)
             self._away = True
-            return idle if isinstance(e, Unavailable) else IDLE[1]
+            return idle if isinstance(e, Unavailable) else IDLE_INTERVALS_S[1]
         if self._away:
             log.info("the proxy answers again")
             self._away = False
@@ -181,7 +181,9 @@ class JudgeWorker:
         The group comes again, and its votes are in the cache then.
         """
         doubt = self.reporter.consistency.doubt() if is_own(self.config.judge.model) else None
-        return answer if doubt is None else ScoresIn(lease=answer.lease, failed=doubt, retry_after=HELD)
+        return (
+            answer if doubt is None else ScoresIn(lease=answer.lease, failed=doubt, retry_after=HELD_GROUP_INTERVAL_S)
+        )
 
     def _note(self, *, failed: bool) -> None:
         """A judge that only fails goes on slowly, until it scores a group again."""
@@ -297,7 +299,7 @@ class JudgeWorker:
     async def _sync(self) -> None:
         while True:
             await self._report()
-            await asyncio.sleep(SYNC)
+            await asyncio.sleep(SYNC_INTERVAL_S)
             await self.panel.budget.sync()
 
     async def _report(self) -> None:
@@ -316,7 +318,7 @@ class JudgeWorker:
     async def _finish(self) -> None:
         """Let running groups end for a moment; what is not done by then goes back at once."""
         if self.tasks:
-            _, late = await asyncio.wait(self.tasks, timeout=GRACE)
+            _, late = await asyncio.wait(self.tasks, timeout=STOP_GRACE_S)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)

@@ -13,42 +13,42 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-LONGEST = 200_000
+MAX_ANSWER_CHARS = 200_000
 """Characters of an answer that are read."""
-STARTS = 64
+MAX_BRACKETS_TRIED = 64
 """Brackets in vain after which no JSON is looked for any more."""
-DEPTH = 4
+MAX_WRAPPER_DEPTH = 4
 """Wrappers around the entries, as ``{"result": {"scores": …}}``."""
 _THOUGHTS = r"(?:seed:)?think(?:ing)?|thought|reason(?:ing)?|reflection|scratchpad"
-THOUGHT = re.compile(rf"(?is).*(?:</(?:{_THOUGHTS})>|\[/THINK\]|◁/think▷|<channel\|>)")
-FINAL = re.compile(r"(?s).*<\|channel\|>final[^<]*<\|message\|>")
-UNENDED = re.compile(
+THOUGHT_PATTERN = re.compile(rf"(?is).*(?:</(?:{_THOUGHTS})>|\[/THINK\]|◁/think▷|<channel\|>)")
+FINAL_CHANNEL_PATTERN = re.compile(r"(?s).*<\|channel\|>final[^<]*<\|message\|>")
+UNENDED_THOUGHT_PATTERN = re.compile(
     rf"(?i)\s*(?:<(?:{_THOUGHTS})>|\[THINK\]|◁think▷|<\|channel>|(?:<\|start\|>assistant)?<\|channel\|>(?!final))"
 )
 ID = re.compile(r"(?i)\W*(?:(?:run|score)[\w-]*?[\W_]+)?(e\d+)(?:[\W_]+score)?\W*")
 ID_KEYS = ("id", "run_id", "run", "name", "label", "episode", "trajectory_id")
 SCORE_KEYS = ("score", "value", "rating", "grade", "final_score")
 REASON_KEYS = ("reason", "reasoning", "explanation", "comment", "justification", "rationale")
-NUMBER = r"([+-]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][+-]?\d+)?)"
-THOUSANDS = re.compile(r"[+-]?[1-9]\d*,\d{3}(?!\d)")
+NUMBER_REGEX = r"([+-]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][+-]?\d+)?)"
+THOUSANDS_PATTERN = re.compile(r"[+-]?[1-9]\d*,\d{3}(?!\d)")
 """A comma here may part thousands."""
-SCORE = re.compile(rf"\s*{NUMBER}\s*(?:(%)|(?:/|out of)\s*{NUMBER})?\s*")
+SCORE_PATTERN = re.compile(rf"\s*{NUMBER_REGEX}\s*(?:(%)|(?:/|out of)\s*{NUMBER_REGEX})?\s*")
 _STRING = r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
-COMMENT = re.compile(
+COMMENT_PATTERN = re.compile(
     rf"({_STRING}|'(?:[^'\\]|\\.)*+(?:'|\\?\Z))|(?://[^\n]*|/\*(?:[^*]|\*(?!/))*+(?:\*/|\Z))", re.DOTALL
 )
 TRAILING_COMMA = re.compile(rf"({_STRING})|,(?=\s*+[}}\]])", re.DOTALL)
 """What never ends goes to the end: else each quote in it would be a beginning anew."""
-LINE = re.compile(r"(?i)[\W\d]*?((?:run\W+)?e\d+)\W*?[:=|]\W*?([+-]?\d[^|]*?)[\s|*`]*")
+SCORE_LINE_PATTERN = re.compile(r"(?i)[\W\d]*?((?:run\W+)?e\d+)\W*?[:=|]\W*?([+-]?\d[^|]*?)[\s|*`]*")
 """An id and its score on a line of their own, or in a row of a table."""
-FRAME = " \t|:=*`-"
-HEAD = re.compile(r"(?i)(?:run|id|run id)\s*\|\s*score")
+TABLE_FRAME_PATTERN = " \t|:=*`-"
+TABLE_HEAD_PATTERN = re.compile(r"(?i)(?:run|id|run id)\s*\|\s*score")
 """Of a table."""
 LONGEST_ENTRY = 200
 """Characters of an id, a score, or a line with both. Longer ones are none: a pattern could take minutes for them."""
-ENDS = ("", "}", "]", "]}", "}}")
+MISSING_ENDS = ("", "}", "]", "]}", "}}")
 """Brackets that may be missing at the end, after a whole entry."""
-QUOTES = "\"'“”‘’„«»"
+QUOTE_CHARACTERS = "\"'“”‘’„«»"
 PLAIN_QUOTES = str.maketrans("“”„", '"""')
 
 
@@ -80,7 +80,11 @@ def parse(text: str, ids: Sequence[str], others: Sequence[str] = ()) -> dict[str
 
     ``others``: ids that the prompt showed and asked nothing about; what an answer says of them is passed over.
     """
-    entries = [entry for value, whole in _values(_spoken(text)) for entry in _entries(value, ids, DEPTH, whole=whole)]
+    entries = [
+        entry
+        for value, whole in _values(_spoken(text))
+        for entry in _entries(value, ids, MAX_WRAPPER_DEPTH, whole=whole)
+    ]
     if not entries:
         raise BadAnswer(["it held no JSON object with a score for each id"])
     problems: list[str] = []
@@ -117,11 +121,11 @@ def spoken_values(text: str) -> Iterator[object]:
 
 def _spoken(text: str) -> str:
     """What stands after the thoughts. Thoughts that never end are no answer."""
-    text = text[:LONGEST].lstrip("\ufeff")
-    for end in (THOUGHT, FINAL):
+    text = text[:MAX_ANSWER_CHARS].lstrip("\ufeff")
+    for end in (THOUGHT_PATTERN, FINAL_CHANNEL_PATTERN):
         if found := end.match(text):
             text = text[found.end() :]
-    return "" if UNENDED.match(text) else text.strip()
+    return "" if UNENDED_THOUGHT_PATTERN.match(text) else text.strip()
 
 
 def _values(text: str) -> Iterator[tuple[object, bool]]:
@@ -135,14 +139,14 @@ def _values(text: str) -> Iterator[tuple[object, bool]]:
         except ValueError:
             inner = ""
         text = inner if isinstance(inner, str) else ""
-    if _full(SCORE, text):
+    if _full(SCORE_PATTERN, text):
         yield text, True
         return
     at = tries = 0
     whole = True
     if _bracket(text, 0) is None and (lines := _lines(text)) is not None:
         yield lines, True
-    while tries < STARTS and (start := _bracket(text, at)) is not None:
+    while tries < MAX_BRACKETS_TRIED and (start := _bracket(text, at)) is not None:
         tries += 1
         read = _read(text, start)
         if read is None:
@@ -162,9 +166,9 @@ def _lines(text: str) -> list[list[str]] | None:
     """Ids and scores of an answer that has nothing but a line for each."""
     found = []
     for line in text.splitlines():
-        if (entry := _full(LINE, line)) is not None:
+        if (entry := _full(SCORE_LINE_PATTERN, line)) is not None:
             found.append([entry[1], entry[2]])
-        elif (rest := line.strip(FRAME)) and not _full(HEAD, rest):
+        elif (rest := line.strip(TABLE_FRAME_PATTERN)) and not _full(TABLE_HEAD_PATTERN, rest):
             return None
     return found or None
 
@@ -178,7 +182,12 @@ def _is_quoted(text: str, start: int, end: int) -> bool:
     """A judge may quote what a run wrote: in quotation marks, or in the middle of a sentence."""
     before, after = text[:start].rstrip(" `"), text[end:].lstrip(" `")
     goes_on = after[:1] == "," and after[1:].lstrip()[:1].isalpha()
-    return before[-1:] in tuple(QUOTES) or before[-1:].isalnum() or after[:1] in tuple(QUOTES) or goes_on
+    return (
+        before[-1:] in tuple(QUOTE_CHARACTERS)
+        or before[-1:].isalnum()
+        or after[:1] in tuple(QUOTE_CHARACTERS)
+        or goes_on
+    )
 
 
 def _read(text: str, start: int) -> tuple[object, int] | None:
@@ -197,9 +206,9 @@ def _read(text: str, start: int) -> tuple[object, int] | None:
     piece = text[start:end].replace("\u00a0", " ")
     if '"' not in piece:
         piece = piece.translate(PLAIN_QUOTES)
-    for left_out in (COMMENT, TRAILING_COMMA):
+    for left_out in (COMMENT_PATTERN, TRAILING_COMMA):
         piece = left_out.sub(lambda m: m[1] or "", piece)
-    for missing in ENDS if end == len(text) else ENDS[:1]:
+    for missing in MISSING_ENDS if end == len(text) else MISSING_ENDS[:1]:
         try:
             value, used = _DECODER.raw_decode(piece + missing)
         except (ValueError, RecursionError):
@@ -298,7 +307,7 @@ def _score(value: object, where: str, problems: list[str]) -> tuple[float, str] 
         return None
     if not isinstance(value, str):
         number, most, scale = value, 1.0, ""
-    elif (found := _full(SCORE, value)) and not THOUSANDS.match(found[1]):
+    elif (found := _full(SCORE_PATTERN, value)) and not THOUSANDS_PATTERN.match(found[1]):
         number, percent, of = float(found[1].replace(",", ".")), found[2], found[3]
         most = 100.0 if percent else float(of.replace(",", ".")) if of else 1.0
         scale = f"{most:g}" if percent or (of and most != 1) else ""

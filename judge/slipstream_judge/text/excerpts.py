@@ -1,6 +1,7 @@
 """Transcripts → the text of the data block, and shortening it to fit.
 
-Shortening goes in levels (``LEVELS``). Tool results and tool definitions come first, down to 250 characters each.
+Shortening goes in levels (``EXCERPT_LEVELS``). Tool results and tool definitions come first, down to 250 characters
+each.
 Other steps follow only where even the smallest part of a split group is too long; steps and branches from the middle
 come last. A line says what was left out where. No transcript can write such a line, because all its own lines begin
 with ``| `` or ``~ ``.
@@ -28,7 +29,7 @@ class Shortening:
 
 
 RESULT_LEVELS = (Shortening(), *(Shortening(n) for n in (8000, 4000, 2000, 1000, 500, 250)))
-LEVELS = (
+EXCERPT_LEVELS = (
     *RESULT_LEVELS,
     *(Shortening(250, n) for n in (4000, 2000, 1000, 500, 250)),
     *(Shortening(250, 250, n) for n in (60, 30, 16, 8, 4)),
@@ -128,7 +129,7 @@ def show(transcripts: Sequence[Transcript], cut: Shortening = Shortening()) -> S
     return Shown(shared, episodes, estimate(shared) + sum(map(estimate, episodes)), cut)
 
 
-def fit(transcripts: Sequence[Transcript], budget: int, levels: Sequence[Shortening] = LEVELS) -> Shown | None:
+def fit(transcripts: Sequence[Transcript], budget: int, levels: Sequence[Shortening] = EXCERPT_LEVELS) -> Shown | None:
     """At the least shortening that fits ``budget`` tokens; None when no level does."""
     for level in levels:
         shown = show(transcripts, level)
@@ -139,4 +140,4 @@ def fit(transcripts: Sequence[Transcript], budget: int, levels: Sequence[Shorten
 
 def force(transcripts: Sequence[Transcript], budget: int) -> Shown:
     """Like ``fit`` over all levels; at the last one whatever comes out."""
-    return fit(transcripts, budget) or show(transcripts, LEVELS[-1])
+    return fit(transcripts, budget) or show(transcripts, EXCERPT_LEVELS[-1])

@@ -28,18 +28,24 @@ from slipstream.contract import CallRecord, GroupEpisode
 
 Message: TypeAlias = dict[str, Any]
 """One message, item or block, as a client sent it: nothing in it is checked."""
-RESULT = "tool result"
-NAME = 80
+TOOL_RESULT_HEADING = "tool result"
+MAX_NAME_CHARS = 80
 """Characters of a tool's or a role's name that are shown."""
-CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
 """Control characters besides tab and line ends. U+0085 is a line end."""
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "model": "assistant"}
+ROLE_HEADINGS = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "model": "assistant",
+}
 """Role → heading."""
-OTHER = "message in another role"
+OTHER_ROLE_HEADING = "message in another role"
 """The heading of any other role; the role itself is quoted."""
-DEEPEST = 20
+MAX_CONTENT_DEPTH = 20
 """Levels of lists inside a content field that are read."""
-BLOCKS = {"tool_use", "tool_result", "thinking", "redacted_thinking"}
+BLOCK_TYPES = {"tool_use", "tool_result", "thinking", "redacted_thinking"}
 
 
 @dataclass(slots=True)
@@ -56,13 +62,13 @@ class Step:
 
     @property
     def shortenable(self) -> bool:
-        return self.kind.startswith(RESULT)
+        return self.kind.startswith(TOOL_RESULT_HEADING)
 
 
 def clean(text: str) -> str:
     """Replace lone surrogates and control characters, so that any API takes the text. Tabs and line ends stay."""
     read: str = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return CONTROL.sub("\ufffd", read)
+    return CONTROL_CHARACTERS.sub("\ufffd", read)
 
 
 def canonical(arguments: object) -> str:
@@ -83,7 +89,7 @@ def plain(content: object, depth: int = 0) -> str:
     """The text of a content field: a string, a list of parts, or nothing. Pictures and sounds are named, not shown."""
     if content is None:
         return ""
-    if depth > DEEPEST:
+    if depth > MAX_CONTENT_DEPTH:
         return "(nested too deeply to show)"
     if isinstance(content, str):
         return content
@@ -128,7 +134,7 @@ class Reader:
     def tool_call(self, id: object, name: object, arguments: object) -> None:
         number = len(self._calls) + 1
         self._calls[str(id) if id else f"?{number}"] = number
-        text = clean(f"{str(name or '?')[:NAME]} #{number} {canonical(arguments)}")
+        text = clean(f"{str(name or '?')[:MAX_NAME_CHARS]} #{number} {canonical(arguments)}")
         self.steps.append(Step("assistant calls tool", text, self._aside))
         self._aside = ""
 
@@ -136,7 +142,7 @@ class Reader:
         text = clean(plain(content))
         number = self._calls.get(str(id))
         of = f"call #{number}" if number is not None else "an unknown call"
-        self.steps.append(Step(f"{RESULT} of {of}", text or "(empty)"))
+        self.steps.append(Step(f"{TOOL_RESULT_HEADING} of {of}", text or "(empty)"))
 
     def end(self, note: str = "") -> list[Step]:
         if self._aside:
@@ -171,14 +177,14 @@ class Reader:
     def spoken(self, m: Message) -> None:
         """A message with a role: its reasoning, its parts in order, its tool calls."""
         given = str(m.get("role", "user"))
-        role = ROLES.get(given, OTHER)
-        lead = "" if role != OTHER else f"(role: {clean(given)[:NAME]})\n"
+        role = ROLE_HEADINGS.get(given, OTHER_ROLE_HEADING)
+        lead = "" if role != OTHER_ROLE_HEADING else f"(role: {clean(given)[:MAX_NAME_CHARS]})\n"
         if role == "assistant":
             self.think(m.get("reasoning_content") or m.get("reasoning"))
         content = m.get("content", m.get("text"))
         words: list[str] = []
         for part in content if isinstance(content, list) else [content]:
-            if isinstance(part, dict) and str(part.get("type")) in BLOCKS:
+            if isinstance(part, dict) and str(part.get("type")) in BLOCK_TYPES:
                 self.say(role, "\n".join(words), lead)
                 words = []
                 self.block(part)
@@ -268,11 +274,11 @@ def tool_lines(tools: Iterable[object]) -> list[str]:
     return lines
 
 
-ALONE = "a conversation of its own (a sub-agent, or a fresh start)"
-UNDER = "another conversation under the same instructions (a sub-agent, or a compacted history)"
-REWRITTEN = "the history was rewritten from here (compacted or edited)"
-AGAIN = "the same request, answered again"
-CHOICE = "another reply that was sampled for the same request"
+SEPARATE_CONVERSATION_TEXT = "a conversation of its own (a sub-agent, or a fresh start)"
+SUB_AGENT_TEXT = "another conversation under the same instructions (a sub-agent, or a compacted history)"
+REWRITTEN_HISTORY_TEXT = "the history was rewritten from here (compacted or edited)"
+REPEATED_REQUEST_TEXT = "the same request, answered again"
+OTHER_CHOICE_TEXT = "another reply that was sampled for the same request"
 
 
 @dataclass(eq=False, slots=True)
@@ -347,12 +353,12 @@ class _Tree:
     @staticmethod
     def _why(path: Sequence[Step], depth: int, asked: int, choice: int) -> str:
         if choice and depth >= asked:
-            return CHOICE
+            return OTHER_CHOICE_TEXT
         if depth == 0:
-            return ALONE
+            return SEPARATE_CONVERSATION_TEXT
         if depth >= asked:
-            return AGAIN
-        return UNDER if all(s.kind == "system" for s in path[:depth]) else REWRITTEN
+            return REPEATED_REQUEST_TEXT
+        return SUB_AGENT_TEXT if all(s.kind == "system" for s in path[:depth]) else REWRITTEN_HISTORY_TEXT
 
     def continued(self, call: CallRecord) -> list[Step] | None:
         """A plain prompt that goes on where an earlier prompt and reply ended: that path, and what is new."""

@@ -14,10 +14,19 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from slipstream.contract import TAG, CallRecord, Episode, EpisodeState, Group, GroupEpisode, GroupKind, Split
+from slipstream.contract import (
+    PLAIN_ID_PATTERN,
+    CallRecord,
+    Episode,
+    EpisodeState,
+    Group,
+    GroupEpisode,
+    GroupKind,
+    Split,
+)
 from slipstream.errors import ConfigError
 
-FIELDS = {"group", "truth", "messages", "calls", "tools", "episode", "task"}
+CASE_FIELDS = {"group", "truth", "messages", "calls", "tools", "episode", "task"}
 
 
 def _call(id: str, number: int, given: dict[str, Any]) -> CallRecord:
@@ -54,8 +63,8 @@ def _line(number: int, line: str) -> tuple[str, GroupEpisode, float]:
     read = json.loads(line)
     if not isinstance(read, dict):
         raise ValueError("no JSON object")  # noqa: TRY004  # one kind of error a line
-    if unknown := set(read) - FIELDS:
-        raise ValueError(f"unknown field {min(unknown)}; known are {', '.join(sorted(FIELDS))}")
+    if unknown := set(read) - CASE_FIELDS:
+        raise ValueError(f"unknown field {min(unknown)}; known are {', '.join(sorted(CASE_FIELDS))}")
     truth = read.get("truth")
     if isinstance(truth, bool):
         truth = float(truth)
@@ -69,7 +78,7 @@ def _line(number: int, line: str) -> tuple[str, GroupEpisode, float]:
     name = str(read.get("episode") or f"line-{number}")
     task = str(read["task"]) if read.get("task") else None
     group = str(read.get("group") or task or f"line-{number}")
-    return group, make_episode(name, task if task and TAG.match(task) else None, calls), float(truth)
+    return group, make_episode(name, task if task and PLAIN_ID_PATTERN.match(task) else None, calls), float(truth)
 
 
 def read_cases(path: str | Path) -> tuple[list[Group], dict[str, float]]:

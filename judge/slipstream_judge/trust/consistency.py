@@ -15,18 +15,18 @@ from slipstream.contract import JudgeAgreement
 from slipstream_judge.compare.group import Judged
 from slipstream_judge.trust.stats import spearman
 
-LEAST = 0.2
+MIN_RANK_CORRELATION = 0.2
 """Mean rank correlation between votes below which scores are hardly more than chance."""
 FEW, ENOUGH = 4, 16
 """Groups from which on a judge can be found good, and found bad."""
-RECENT = 200
+RECENT_GROUPS = 200
 
 
 class Consistency:
     """The rank correlation between votes, over the latest groups in which both votes saw a difference."""
 
     def __init__(self) -> None:
-        self._found: deque[float] = deque(maxlen=RECENT)
+        self._found: deque[float] = deque(maxlen=RECENT_GROUPS)
         self.equal = 0
         """Groups in which a vote saw no difference between runs."""
 
@@ -56,12 +56,12 @@ class Consistency:
         if len(self._found) < FEW:
             return False
         mean = fmean(self._found)
-        return mean >= LEAST and mean > self._margin()
+        return mean >= MIN_RANK_CORRELATION and mean > self._margin()
 
     @property
     def by_chance(self) -> bool:
         """Surely below what can be used."""
-        return len(self._found) >= ENOUGH and fmean(self._found) + self._margin() < LEAST
+        return len(self._found) >= ENOUGH and fmean(self._found) + self._margin() < MIN_RANK_CORRELATION
 
     def doubt(self) -> str | None:
         """Why its scores are not used yet; None where they may be."""

@@ -28,7 +28,7 @@ from slipstream_judge.trust.cases import read_cases
 from slipstream_judge.trust.stats import concordance, mean, slope, spearman
 
 log = logging.getLogger(__name__)
-HOURS = 24 * 3600.0
+DAY_S = 24 * 3600.0
 
 
 class Placed(NamedTuple):
@@ -67,7 +67,7 @@ def _places(judged: list[Judged]) -> list[Placed]:
 
 async def _measure(panel: Panel, group: Group, votes: int, repeats: int) -> Measured:
     measured = Measured(group)
-    deadline = time.time() + HOURS
+    deadline = time.time() + DAY_S
     judged = []
     for repeat in range(repeats):
         if panel.model is not None:

@@ -19,7 +19,7 @@ from slipstream_judge.text.excerpts import force
 from slipstream_judge.text.prompt import Mode, build
 from slipstream_judge.text.transcript import Transcript, common_prefix, read
 
-SHARED = (
+SHARED_FIELDS = (
     *("model", "function", "prompt", "rubric", "mode", "compared_with"),
     *("tokens", "cost", "latency", "calls", "parts", "cached"),
 )
@@ -75,7 +75,7 @@ async def fetch(client: AsyncClient, group: str, judge: JudgeConfig, name: str) 
     count = meta.get("compared_with")
     earlier = count if isinstance(count, int) else 0
     summary = _summary([read(e.call_list) for e in episodes], judge, task, mode, earlier)
-    return Judgement(group, task, runs, summary, {k: meta[k] for k in SHARED if k in meta})
+    return Judgement(group, task, runs, summary, {k: meta[k] for k in SHARED_FIELDS if k in meta})
 
 
 def _latest(episode: EpisodeDetail, name: str) -> Reward | None:
@@ -116,7 +116,7 @@ def text_of(judgement: Judgement, *, prompt: bool = False) -> str:
     if not meta:
         lines.append("no scores yet")
     else:
-        shared = (f"{name} {_plain(meta[name])}" for name in SHARED if meta.get(name) is not None)
+        shared = (f"{name} {_plain(meta[name])}" for name in SHARED_FIELDS if meta.get(name) is not None)
         lines.append("judged by " + ", ".join(shared))
         if meta.get("rubric") not in (None, p.rubric):
             lines.append(f"the rubric has changed since: it is {p.rubric} now")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from statistics import correlation, fmean, linear_regression, pvariance
 
-TINY = 1e-18
+ROUNDING_VARIANCE = 1e-18
 """A variance below this is rounding alone."""
 
 
@@ -27,7 +27,7 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 def pearson(a: Sequence[float], b: Sequence[float]) -> float | None:
     """None for fewer than two values, or where one of the two does not vary."""
-    if len(a) < 2 or pvariance(a) < TINY or pvariance(b) < TINY:
+    if len(a) < 2 or pvariance(a) < ROUNDING_VARIANCE or pvariance(b) < ROUNDING_VARIANCE:
         return None
     return correlation(a, b)
 
@@ -54,7 +54,7 @@ def concordance(scores: Sequence[float], truth: Sequence[float]) -> tuple[float,
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float | None:
     """The slope of the least-squares line of y over x; None if x does not vary."""
-    return linear_regression(x, y).slope if len(x) > 1 and pvariance(x) >= TINY else None
+    return linear_regression(x, y).slope if len(x) > 1 and pvariance(x) >= ROUNDING_VARIANCE else None
 
 
 def mean(values: Sequence[float]) -> float | None:

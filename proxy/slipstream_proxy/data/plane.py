@@ -40,7 +40,7 @@ from slipstream_proxy.data.episode.pins import EpisodePins
 from slipstream_proxy.data.episode.prompts import PromptMemory
 from slipstream_proxy.data.episode.shared_table import SharedTable
 from slipstream_proxy.data.observe.losses import LossCount
-from slipstream_proxy.data.observe.metrics import LOST, WorkerMetrics
+from slipstream_proxy.data.observe.metrics import CAPTURE_LOST_METRIC, WorkerMetrics
 from slipstream_proxy.data.routes.control import ControlRoutes
 from slipstream_proxy.data.routes.handler import RequestHandler
 from slipstream_proxy.data.routes.health import HealthRoutes
@@ -75,7 +75,7 @@ class Plane:
         self.metrics = WorkerMetrics(proxy.metric_tags, self.redaction)
         self.metrics_file = config.root / "metrics" / f"data{number}.json"
         self.losses = LossCount(self.metrics_file.parent, number)
-        self.metrics.set(LOST, self.losses.calls)
+        self.metrics.set(CAPTURE_LOST_METRIC, self.losses.calls)
         self.limits = Limits(config.root / "limits", proxy.workers, number)
         self.admission = Admission(Keys(config.keys_file, serving=True), self.limits, keyed)
         self.hosts = AllowedHosts(self.admission, proxy.own_names)
@@ -173,7 +173,7 @@ class Plane:
 
     def _lost(self, count: int, error: BaseException) -> None:
         self.losses.add(count, error)
-        self.metrics.set(LOST, self.losses.calls)
+        self.metrics.set(CAPTURE_LOST_METRIC, self.losses.calls)
         now = self._loop.time()
         if now - self._last_loss > 1.0:
             self._last_loss = now

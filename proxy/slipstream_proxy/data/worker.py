@@ -23,7 +23,7 @@ from slipstream.config import Config
 from slipstream.shared.log import setup_logging
 from slipstream_proxy.process import compiled
 
-COMPILED = __name__ == "__main__" and compiled.use()
+IS_COMPILED = __name__ == "__main__" and compiled.use()
 
 from slipstream_proxy.data.plane import Plane  # noqa: E402
 from slipstream_proxy.data.server.acceptor import Acceptor  # noqa: E402
@@ -95,7 +95,7 @@ async def serve(config: Config, number: int, sock: socket.socket) -> None:
     listener = Acceptor(server, sock, plane.metrics)
     beside = (plane.link.follow(), sweep(server, plane.pools), _save_metrics(plane), give_back())
     tasks = [loop.create_task(t) for t in beside]
-    log.info("worker %d is up%s", number, " (compiled)" if COMPILED else "")
+    log.info("worker %d is up%s", number, " (compiled)" if IS_COMPILED else "")
     await stop.wait()
     log.info("worker %d drains", number)
     await drain(plane)

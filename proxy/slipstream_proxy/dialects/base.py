@@ -431,7 +431,7 @@ def openai_error(status: int, message: str, kind: str, param: str | None = None)
     return dumps({"error": {"message": message, "type": kind, "param": param, "code": status}})
 
 
-PACKED: Final = Hide(packed=True)
+PACKED_HIDE: Final = Hide(packed=True)
 
 
 def ask_for_ids(body: JsonObject) -> tuple[bool, str | None]:
@@ -540,13 +540,13 @@ def why_not(head: CallHead, sampling: str | None, prompt: list[int], choices: li
     return unusable(lp for c in choices for lp in c.logprobs)
 
 
-ROUNDING = 1e-4
+LOGPROB_ROUNDING_NATS = 1e-4
 """By so much a log-probability may be above 0: engines compute in single precision."""
 
 
 def unusable(logprobs: Iterable[float]) -> str | None:
     """Why such log-probabilities cannot be trained on."""
-    found = [lp for lp in logprobs if not -9999 < lp <= ROUNDING]
+    found = [lp for lp in logprobs if not -9999 < lp <= LOGPROB_ROUNDING_NATS]
     if not found:
         return None
     if any(lp <= -9999 for lp in found):

@@ -12,7 +12,7 @@ from io import BytesIO
 from typing import Final
 
 from slipstream_proxy.dialects.base import (
-    PACKED,
+    PACKED_HIDE,
     Hide,
     Injected,
     OpenAI,
@@ -36,14 +36,14 @@ from slipstream_proxy.dialects.base import (
 )
 from slipstream_proxy.dialects.purpose import orders, quotes
 from slipstream_proxy.dialects.sampling import forces
-from slipstream_proxy.dialects.token_arrays import ASKED, FIELD, MEMBER, Sampled
+from slipstream_proxy.dialects.token_arrays import CAPTURE_FIELD, PACKED_FIELD, PACKED_MEMBER, Sampled
 from slipstream_proxy.dialects.tool_calls import CallPlaces
 from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import CallHead, Choice, Parsed
 from slipstream_proxy.parse_weight import MOST_OF_REPLY, too_heavy
 
-LARGE: Final = 16 * 2**20
+LARGE_REPLY_BYTES: Final = 16 * 2**20
 """Bytes from which on a reply is copied once, and not for each of its changes."""
 
 _LOGPROBS: Final = ((b'"logprobs":{', b',"finish_reason":'), (b'"logprobs": {', b', "finish_reason":'))
@@ -52,7 +52,7 @@ _IDS: Final = (b'token_ids":[', b'token_ids": [')
 
 def nulled(reply: bytes, *, ids: bool, logprobs: bool) -> bytes | None:
     """The reply with null for ids and log-probabilities. None: they do not stand where vLLM writes them."""
-    if len(reply) > LARGE:
+    if len(reply) > LARGE_REPLY_BYTES:
         return _at_once(reply, ids=ids, logprobs=logprobs)
     cut = null_logprobs(reply) if logprobs else reply
     return null_ids(cut) if ids and cut is not None else cut
@@ -107,7 +107,7 @@ def quoted_ids(message: JsonObject) -> list[str]:
     return _ENGINE_ID.findall(text) if isinstance(text, str) else []
 
 
-SHORT: Final = 15
+SHORT_EVENT_BYTES: Final = 15
 _LITTLE: Final = 128
 """Bytes."""
 
@@ -122,8 +122,8 @@ def text_of(content: Json) -> Json:
 
 
 def canonical(message: JsonObject) -> bytes:
-    """A digest of what a message says, whatever its client does to the fields around it. It has ``SHORT`` bytes where
-    that is so little that others say the same.
+    """A digest of what a message says, whatever its client does to the fields around it. It has ``SHORT_EVENT_BYTES``
+    bytes where that is so little that others say the same.
     """
     calls = []
     for call in as_list(message.get("tool_calls")):
@@ -136,7 +136,7 @@ def canonical(message: JsonObject) -> bytes:
                 pass
             calls.append([function.get("name"), arguments])
     said = dumps([message.get("role"), text_of(message.get("content")), calls, message.get("tool_call_id")])
-    return hashlib.blake2b(said, digest_size=SHORT if len(said) < _LITTLE else 16).digest()
+    return hashlib.blake2b(said, digest_size=SHORT_EVENT_BYTES if len(said) < _LITTLE else 16).digest()
 
 
 def add_said(turn: Turn, message: JsonObject, stop: str) -> None:
@@ -242,7 +242,7 @@ class ChatSpeech(Speech):
         if end < 0 or not event.startswith(after, end):
             return False
         stop = end + len(after)
-        if event.startswith(MEMBER, stop):
+        if event.startswith(PACKED_MEMBER, stop):
             if not event.endswith(_END):
                 return False
         elif len(event) != stop + len(_END) or not event.endswith(_END):
@@ -297,7 +297,7 @@ class ChatSpeech(Speech):
             return
         start = at + len(key)
         end = event.find(b'"', start)
-        stop = event.rfind(MEMBER)
+        stop = event.rfind(PACKED_MEMBER)
         if stop < 0:
             stop = len(event) - len(_END)
         if not start <= end < stop:
@@ -307,7 +307,7 @@ class ChatSpeech(Speech):
             other = loads(b"%b.%b}" % (before[6:], after))
         except ValueError:  # the text has an escaped quote
             return
-        read.pop(FIELD, None)
+        read.pop(PACKED_FIELD, None)
         delta[name] = "."
         if other == read:
             self._before, self._after, self._name = before, after, name
@@ -327,8 +327,8 @@ class Chat(OpenAI):
         if "messages" not in body:
             return Injected(body, Hide(), "no messages")  # the engine's refusal counts the body's fields
         if packed:
-            body[ASKED] = 1
-            return Injected(body, PACKED)
+            body[CAPTURE_FIELD] = 1
+            return Injected(body, PACKED_HIDE)
         logprobs_hidden = reasoning = False
         ids, note = ask_for_ids(body)
         logprobs = body.get("logprobs")

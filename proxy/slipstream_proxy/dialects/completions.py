@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream_proxy.dialects.base import (
-    PACKED,
+    PACKED_HIDE,
     Hide,
     Injected,
     OpenAI,
@@ -20,7 +20,7 @@ from slipstream_proxy.dialects.base import (
     stream_objects,
 )
 from slipstream_proxy.dialects.chat import nulled
-from slipstream_proxy.dialects.token_arrays import ASKED, Sampled
+from slipstream_proxy.dialects.token_arrays import CAPTURE_FIELD, Sampled
 from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.json_types import JsonList, JsonObject
 from slipstream_proxy.log.records import CallHead, Choice, Parsed
@@ -39,8 +39,8 @@ class Completions(OpenAI):
         if isinstance(prompt, list) and len(prompt) != 1 and not all(isinstance(t, int) for t in prompt):
             note = UntrainableReason.SEVERAL_PROMPTS.of()
         if packed:
-            body[ASKED] = 1
-            return Injected(body, PACKED, note)
+            body[CAPTURE_FIELD] = 1
+            return Injected(body, PACKED_HIDE, note)
         hide.ids, unreadable = ask_for_ids(body)
         note = unreadable or note
         if body.get("logprobs") is None:

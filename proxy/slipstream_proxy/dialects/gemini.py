@@ -11,7 +11,7 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
-from slipstream.engines.engine import NEUTRAL
+from slipstream.engines.engine import NEUTRAL_SAMPLING
 from slipstream_proxy.dialects.base import (
     AsAsked,
     Read,
@@ -31,7 +31,7 @@ from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
 from slipstream_proxy.usage import count_of, usage_in
 
-PATH: Final = re.compile(r"/v1(?:beta)?/models/(.+):(generateContent|streamGenerateContent)(?:\?(.*))?")
+GEMINI_PATH_PATTERN: Final = re.compile(r"/v1(?:beta)?/models/(.+):(generateContent|streamGenerateContent)(?:\?(.*))?")
 _STATUS: Final = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
@@ -90,7 +90,9 @@ def to_chat(body: JsonObject) -> JsonObject:
     for theirs, ours in _SAMPLING:
         if (value := _of(config, theirs)) is not None:
             chat[ours] = value
-    chat |= {name: body[name] for name in NEUTRAL if name in body}  # what ``[models]`` puts in place of the client's
+    chat |= {
+        name: body[name] for name in NEUTRAL_SAMPLING if name in body
+    }  # what ``[models]`` puts in place of the client's
     _format(config, chat)
     if body.get("stream"):
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -401,11 +403,11 @@ def _said(status: int, message: str) -> JsonObject:
 class Gemini(ThroughChat):
     name = "gemini"
     path = "/v1beta/models"
-    paths = PATH.pattern
+    paths = GEMINI_PATH_PATTERN.pattern
     routeless = True
 
     def read_path(self, path: str, body: JsonObject) -> None:
-        m = PATH.fullmatch(path)
+        m = GEMINI_PATH_PATTERN.fullmatch(path)
         if m is None:
             return
         body["model"] = unquote(m[1])

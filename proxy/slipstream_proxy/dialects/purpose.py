@@ -32,7 +32,7 @@ _COMPACTION: Final = re.compile(
     r"|\banchored\b"
 )
 _WORD: Final = re.compile(r"\w+")
-QUOTED: Final = 8
+MIN_QUOTE_WORDS: Final = 8
 """Words of a quote: fewer are said by many."""
 _LABEL: Final = 8
 """Words that may stand before a quote in its line, as ``[Assistant tool calls]: bash(command=``."""
@@ -81,7 +81,7 @@ def quotes(message: Json) -> list[str]:
     for text in texts(message):
         for line in text[:LOOKED_AT].splitlines():
             words = _WORD.findall(line[:_BEGINNING])
-            if len(words) >= QUOTED:
+            if len(words) >= MIN_QUOTE_WORDS:
                 found.append(_digest(words, 0))
                 if len(found) == _MOST:
                     return found
@@ -107,8 +107,8 @@ def orders(message: Json, depth: int = 6) -> list[str]:
 
 def order(text: str) -> str | None:
     """None: it is so short that many say it."""
-    words = text.split(None, QUOTED)
-    if len(words) < QUOTED or len(text) > _LONGEST:
+    words = text.split(None, MIN_QUOTE_WORDS)
+    if len(words) < MIN_QUOTE_WORDS or len(text) > _LONGEST:
         return None
     return hashlib.blake2b(text.strip().encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -125,14 +125,14 @@ def quoted(text: str) -> list[str]:
     found: dict[str, None] = {}
     for line in reversed(text.splitlines()[-_LINES:]):
         words = _WORD.findall(line[: 2 * _BEGINNING])
-        for at in range(min(_LABEL, len(words) - QUOTED + 1)):
+        for at in range(min(_LABEL, len(words) - MIN_QUOTE_WORDS + 1)):
             found[_digest(words, at)] = None
     return list(found)
 
 
 def _digest(words: list[str], at: int) -> str:
     return hashlib.blake2b(
-        " ".join(words[at : at + QUOTED]).encode("utf-8", "surrogatepass"), digest_size=16
+        " ".join(words[at : at + MIN_QUOTE_WORDS]).encode("utf-8", "surrogatepass"), digest_size=16
     ).hexdigest()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from slipstream.engines.engine import NEUTRAL
+from slipstream.engines.engine import NEUTRAL_SAMPLING
 from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.json_types import Json, JsonObject
 
@@ -49,14 +49,14 @@ _FORCING = frozenset(
     )
 )
 """All members that ``forces`` reads. Few requests have one, so that one look at the body's own members is enough."""
-_CONSTRAINING = _FORCING.union(NEUTRAL, ("min_tokens", "ignore_eos", "prompt_embeds")) - {"temperature"}
+_CONSTRAINING = _FORCING.union(NEUTRAL_SAMPLING, ("min_tokens", "ignore_eos", "prompt_embeds")) - {"temperature"}
 """All members that ``untrainable`` reads, but messages and temperature."""
-BUDGET = UntrainableReason.THINKING_BUDGET.of()
+THINKING_BUDGET_REASON = UntrainableReason.THINKING_BUDGET.of()
 UNKNOWN_SAMPLING = UntrainableReason.ENGINE_SAMPLING.of()
 """Why a call cannot be trained on that leaves to the engine what the engine does not tell."""
 RAW_LOGPROBS = "log-probabilities before temperature"
 """Why a call at a temperature, or with a filter, cannot be trained on whose log-probabilities are without it."""
-FILTERS = ("top_p", "top_k", "min_p")
+TOKEN_FILTERS = ("top_p", "top_k", "min_p")
 """What cuts tokens off. The trainer cuts its own logits alike, so such calls are trained on."""
 LEAST_TEMPERATURE = 0.01
 """vLLM samples with this where less is asked (and with the greatest logit at 0)."""
@@ -72,7 +72,9 @@ def _number(value: Json) -> Json:
 
 def sampling_of(body: JsonObject) -> JsonObject:
     """The effective parameters, and what forces the output."""
-    found = {name: default if body.get(name) is None else _number(body[name]) for name, default in NEUTRAL.items()}
+    found = {
+        name: default if body.get(name) is None else _number(body[name]) for name, default in NEUTRAL_SAMPLING.items()
+    }
     if isinstance(found["temperature"], float) and 0 < found["temperature"] < LEAST_TEMPERATURE:
         found["temperature"] = LEAST_TEMPERATURE
     found.update({name: body[name] for name in _KEPT if body.get(name) is not None})
@@ -107,7 +109,7 @@ def forces(body: JsonObject) -> str | None:
     if body.get("allowed_token_ids") or body.get("bad_words"):
         return UntrainableReason.RESTRICTED.of()
     if body.get("thinking_token_budget") is not None:
-        return BUDGET
+        return THINKING_BUDGET_REASON
     if body.get("watermarking"):
         return UntrainableReason.WATERMARK.of()
     if body.get("vllm_xargs"):
@@ -144,10 +146,10 @@ def untrainable(body: JsonObject, *, trust: bool) -> str | None:
     try:
         if not float(found["temperature"]) > 0:
             return UntrainableReason.TEMPERATURE_0.of()
-        if not all(isfinite(float(found[name])) for name in FILTERS):
+        if not all(isfinite(float(found[name])) for name in TOKEN_FILTERS):
             return UntrainableReason.UNREADABLE_SAMPLING.of()
         if any(
-            float(found[name]) != NEUTRAL[name]
+            float(found[name]) != NEUTRAL_SAMPLING[name]
             for name in ("presence_penalty", "frequency_penalty", "repetition_penalty")
         ):
             return UntrainableReason.PENALTIES.of()
@@ -165,9 +167,9 @@ def untrainable_within(body: JsonObject, lengths: Sequence[int], *, trust: bool)
     reply that is shorter did not spend it.
     """
     reason = untrainable(body, trust=trust)
-    if reason != BUDGET:
+    if reason != THINKING_BUDGET_REASON:
         return reason
     budget = body["thinking_token_budget"]
     if isinstance(budget, bool) or not isinstance(budget, int) or any(length >= budget for length in lengths):
-        return BUDGET
+        return THINKING_BUDGET_REASON
     return untrainable({k: v for k, v in body.items() if k != "thinking_token_budget"}, trust=trust)

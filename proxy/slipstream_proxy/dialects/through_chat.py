@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from slipstream_proxy.dialects.base import (
-    PACKED,
+    PACKED_HIDE,
     AsAsked,
     Dialect,
     Hide,
@@ -20,7 +20,7 @@ from slipstream_proxy.dialects.base import (
 )
 from slipstream_proxy.dialects.chat import Chat
 from slipstream_proxy.dialects.purpose import orders, quotes
-from slipstream_proxy.dialects.token_arrays import FIELD
+from slipstream_proxy.dialects.token_arrays import PACKED_FIELD
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import CallHead, Parsed
 
@@ -68,7 +68,7 @@ class ChatEvents:
         read = loads(data)
         if read.get("error") is not None:
             return self.error_event(read["error"])
-        if FIELD in read and "choices" not in read:
+        if PACKED_FIELD in read and "choices" not in read:
             return None  # what was sampled, and nothing for the client
         return b"".join(self._events(read)) or None
 
@@ -128,7 +128,7 @@ class ThroughChat(Dialect):
     def inject(self, body: JsonObject, *, packed: bool = False) -> Injected:
         made = self._through_chat(body, lambda chat: _CHAT.inject(chat, packed=packed).body)
         if packed and made.back is not None:
-            made.hide = PACKED
+            made.hide = PACKED_HIDE
         return made
 
     def as_chat(self, body: JsonObject) -> Injected:

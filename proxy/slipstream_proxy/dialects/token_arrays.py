@@ -17,14 +17,14 @@ from typing import Final
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import Choice
 
-ASKED: Final = "slipstream_capture"
-FIELD: Final = "slipstream"
-MEMBER: Final = b',"slipstream":{"v":'
+CAPTURE_FIELD: Final = "slipstream_capture"
+PACKED_FIELD: Final = "slipstream"
+PACKED_MEMBER: Final = b',"slipstream":{"v":'
 _ALONE: Final = b'data: {"slipstream":'
 _ANY: Final = re.compile(rb'("slipstream"\s*:\s*)\{[^{}]*\}')
 # Quotes inside a JSON string are escaped, so that no text of a model can look like the member.
 _PROMPT: Final = b'"slipstream":{"v":1,"p":[[0,"'
-UNIT: Final = 3
+BASE64_UNIT_IDS: Final = 3
 """Ids whose base64 is whole: a text of a multiple of them can be cut off and put together again."""
 UNIT_TEXT: Final = 16
 """Characters of their base64."""
@@ -32,13 +32,13 @@ UNIT_TEXT: Final = 16
 
 def cut(reply: bytes) -> bytes:
     """A whole reply without the member."""
-    at = reply.rfind(MEMBER)
+    at = reply.rfind(PACKED_MEMBER)
     return reply if at < 0 else reply[:at] + b"}"
 
 
 def cut_event(event: bytes) -> bytes | None:
     """An event without the member; None: it holds nothing else."""
-    at = event.rfind(MEMBER)
+    at = event.rfind(PACKED_MEMBER)
     if at < 0:
         return None if event.startswith(_ALONE) else event
     end = event.rfind(b"}")
@@ -52,7 +52,7 @@ def null_members(text: bytes) -> bytes:
 
 def prompt_length(read: JsonObject) -> int:
     """How many ids the prompt has of which the member of an event tells; 0: it tells of none."""
-    member = read.get(FIELD)
+    member = read.get(PACKED_FIELD)
     prompts = member.get("p") if isinstance(member, dict) else None
     if not prompts:
         return 0
@@ -109,7 +109,7 @@ class Sampled:
 
     def add(self, read: JsonObject) -> None:
         """Take over the member of one reply or event, if it has one. Raises whatever is wrong with it."""
-        member = read.get(FIELD)
+        member = read.get(PACKED_FIELD)
         if not isinstance(member, dict):
             return
         self.found = True

@@ -13,21 +13,22 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-from slipstream.engines import OWN
+from slipstream.engines import DEFAULT_ENGINE
 
-TRUST = 'or set models."<name>".sampling = "trust" to train on such calls all the same'
-EXPLORE = 'set models."<name>".explore = "temperature" for a share of the runs'
-OVERRIDE = 'set models."<name>".{0} = {1}, which replaces what the client asks'
-FORCED = (
-    "let the model choose: the grammar or the choice is the engine's, not the policy's (docs, Your framework); " + TRUST
+TRUST_ADVICE = 'or set models."<name>".sampling = "trust" to train on such calls all the same'
+EXPLORE_ADVICE = 'set models."<name>".explore = "temperature" for a share of the runs'
+OVERRIDE_ADVICE = 'set models."<name>".{0} = {1}, which replaces what the client asks'
+FORCED_ADVICE = (
+    "let the model choose: the grammar or the choice is the engine's, not the policy's (docs, Your framework); "
+    + TRUST_ADVICE
 )
-ROUTE = "the engine's own route answered, which gives no token ids: "
-PARTS = ROUTE + "text alone can be trained on today; the reason names the part's type"
-RESULT = ROUTE + "send the result as text, from the role user"
+OWN_ROUTE_TEXT = "the engine's own route answered, which gives no token ids: "
+PARTS_ADVICE = OWN_ROUTE_TEXT + "text alone can be trained on today; the reason names the part's type"
+RESULT_ADVICE = OWN_ROUTE_TEXT + "send the result as text, from the role user"
 OTHER_MODEL = "the engine serves another model than engine.model: `slipstream doctor` checks it"
 NO_MORE = "nothing to do: an earlier release recorded them, and calls of now are trained on"
-HIDDEN = "leave include_reasoning out"
-UNREADABLE = "the engine or the proxy could not read it: see the call's error"
+HIDDEN_REASONING_ADVICE = "leave include_reasoning out"
+UNREADABLE_ADVICE = "the engine or the proxy could not read it: see the call's error"
 
 
 class UntrainableReason(StrEnum):
@@ -43,41 +44,41 @@ class UntrainableReason(StrEnum):
     TEMPERATURE_0 = (
         "temperature 0",
         "greedy runs have nothing to compare: ask 1.0 in training, or "
-        + OVERRIDE.format("temperature", "1.0")
-        + f", or {EXPLORE}",
+        + OVERRIDE_ADVICE.format("temperature", "1.0")
+        + f", or {EXPLORE_ADVICE}",
     )
     PENALTIES = (
         "penalties",
         (
             "do not send presence_, frequency_ or repetition_penalty in training, or set them in "
-            f'models."<name>" to 0, 0 and 1, which replaces what the client asks, {TRUST}'
+            f'models."<name>" to 0, 0 and 1, which replaces what the client asks, {TRUST_ADVICE}'
         ),
     )
-    MIN_TOKENS = ("min_tokens", f"do not send min_tokens in training, {TRUST}")
-    IGNORE_EOS = ("ignore_eos", f"do not send ignore_eos in training, {TRUST}")
-    LOGIT_BIAS = ("logit_bias", f"do not send logit_bias in training, {TRUST}")
+    MIN_TOKENS = ("min_tokens", f"do not send min_tokens in training, {TRUST_ADVICE}")
+    IGNORE_EOS = ("ignore_eos", f"do not send ignore_eos in training, {TRUST_ADVICE}")
+    LOGIT_BIAS = ("logit_bias", f"do not send logit_bias in training, {TRUST_ADVICE}")
     TOP_P = ("top_p", NO_MORE)
     TOP_K = ("top_k", NO_MORE)
     MIN_P = ("min_p", NO_MORE)
-    STRUCTURED = ("structured output", FORCED)
-    FORCED_TOOL = ("forced tool", f'send tool_choice "auto" in place of "required", {TRUST}')
-    RESTRICTED = ("restricted tokens", FORCED)
-    WATERMARK = ("watermark", f"do not send watermarking in training, {TRUST}")
-    ENGINE_OPTIONS = ("engine options", f"do not send vllm_xargs in training, {TRUST}")
+    STRUCTURED = ("structured output", FORCED_ADVICE)
+    FORCED_TOOL = ("forced tool", f'send tool_choice "auto" in place of "required", {TRUST_ADVICE}')
+    RESTRICTED = ("restricted tokens", FORCED_ADVICE)
+    WATERMARK = ("watermark", f"do not send watermarking in training, {TRUST_ADVICE}")
+    ENGINE_OPTIONS = ("engine options", f"do not send vllm_xargs in training, {TRUST_ADVICE}")
     THINKING_BUDGET = (
         "thinking budget",
         (
             "the reply spent its thinking budget, and the engine then forced the end of the thought: "
-            f"ask for a larger one, {TRUST}"
+            f"ask for a larger one, {TRUST_ADVICE}"
         ),
     )
-    ENGINE_SAMPLING = ("the engine's own sampling", f"{OWN.neutral_fix}, {TRUST}")
+    ENGINE_SAMPLING = ("the engine's own sampling", f"{DEFAULT_ENGINE.neutral_fix}, {TRUST_ADVICE}")
     BEAM_SEARCH = ("beam search", "do not use beam search in training")
     ECHO = ("echo", "do not send echo in training")
     MEDIA = ("images or other media", "text alone can be trained on today")
-    UNREADABLE_SAMPLING = ("unreadable sampling parameters", UNREADABLE)
-    UNREADABLE_REQUEST = ("unreadable request", UNREADABLE)
-    UNREADABLE_LOGPROBS = ("unreadable logprobs", UNREADABLE)
+    UNREADABLE_SAMPLING = ("unreadable sampling parameters", UNREADABLE_ADVICE)
+    UNREADABLE_REQUEST = ("unreadable request", UNREADABLE_ADVICE)
+    UNREADABLE_LOGPROBS = ("unreadable logprobs", UNREADABLE_ADVICE)
     NO_TOKEN_IDS = ("no token ids", "`slipstream doctor` checks what the engine returns")
     NO_LOGPROBS = ("no log-probabilities", "`slipstream doctor` checks what the engine returns")
     LOGPROBS_MISMATCH = ("logprobs do not match", "`slipstream doctor` checks what the engine returns")
@@ -111,9 +112,9 @@ class UntrainableReason(StrEnum):
     SEVERAL_PROMPTS = ("several prompts in one call", "send one prompt in each call")
     NO_MESSAGES = ("no messages", "send messages")
     NO_PROMPT = ("no prompt", "send a prompt as text or as token ids")
-    HIDDEN_REASONING_GRAMMAR = ("hidden reasoning under a grammar", HIDDEN)
-    HIDDEN_REASONING_TOKENS = ("hidden reasoning with its tokens asked for", HIDDEN)
-    HIDDEN_REASONING = ("hidden reasoning", HIDDEN)
+    HIDDEN_REASONING_GRAMMAR = ("hidden reasoning under a grammar", HIDDEN_REASONING_ADVICE)
+    HIDDEN_REASONING_TOKENS = ("hidden reasoning with its tokens asked for", HIDDEN_REASONING_ADVICE)
+    HIDDEN_REASONING = ("hidden reasoning", HIDDEN_REASONING_ADVICE)
     LOGPROBS_REFUSED = ("logprobs refused", "send logprobs: true with top_logprobs, or leave both out")
     OWN_RESPONSES = ("engine.own_responses", "set engine.own_responses = false, or let the agent use chat completions")
     CONTEXT_UNKNOWN = (
@@ -122,55 +123,67 @@ class UntrainableReason(StrEnum):
     )
     ENGINE_REFUSED = (
         "the engine refused it as a chat completion",
-        ROUTE + "its log says what it does not take of the chat request",
+        OWN_ROUTE_TEXT + "its log says what it does not take of the chat request",
     )
-    FORCED_TOOL_FIELD = ("forced tool: {}", ROUTE + 'send tool_choice "auto"')
-    STRUCTURED_FIELD = ("structured output: {}", ROUTE + "ask for the format in the prompt, and leave the field out")
-    OTHER_PARTS = ("images or other parts: {}", PARTS)
-    OTHER_BLOCKS = ("images or other blocks: {}", PARTS)
-    HOSTED_TOOL = ("a hosted tool: {}", ROUTE + "switch the tool of this type off in the agent")
+    FORCED_TOOL_FIELD = ("forced tool: {}", OWN_ROUTE_TEXT + 'send tool_choice "auto"')
+    STRUCTURED_FIELD = (
+        "structured output: {}",
+        OWN_ROUTE_TEXT + "ask for the format in the prompt, and leave the field out",
+    )
+    OTHER_PARTS = ("images or other parts: {}", PARTS_ADVICE)
+    OTHER_BLOCKS = ("images or other blocks: {}", PARTS_ADVICE)
+    HOSTED_TOOL = ("a hosted tool: {}", OWN_ROUTE_TEXT + "switch the tool of this type off in the agent")
     GRAMMAR_TOOL = (
         "a custom tool with a grammar: {}",
-        ROUTE + "give the tool of this name the format text, or make it a function",
+        OWN_ROUTE_TEXT + "give the tool of this name the format text, or make it a function",
     )
     TOOL_FIELDS = (
         "a tool with fields of its own: {}",
-        ROUTE + "send the tool of this name with the fields of a function only",
+        OWN_ROUTE_TEXT + "send the tool of this name with the fields of a function only",
     )
-    NAMESPACE_TOOL = ("a tool in a namespace that is no function", ROUTE + "put functions only into a namespace")
-    NO_TOOL = ("no tool that the model can call", ROUTE + "leave tools out, or send a function among them")
-    EMPTY_TOOLS = ("an empty list of tools", ROUTE + "leave tools out")
-    ASSISTANT_RESULT = ("a tool's result that the assistant says", RESULT)
-    RESULT_PARTS = ("a tool's result with more than text: {}", RESULT)
-    ROLE = ("a message of the role {}", ROUTE + "send it from the role user, assistant or system")
-    SYSTEM_PARTS = ("role system with more than text", ROUTE + "send system messages as text")
+    NAMESPACE_TOOL = (
+        "a tool in a namespace that is no function",
+        OWN_ROUTE_TEXT + "put functions only into a namespace",
+    )
+    NO_TOOL = ("no tool that the model can call", OWN_ROUTE_TEXT + "leave tools out, or send a function among them")
+    EMPTY_TOOLS = ("an empty list of tools", OWN_ROUTE_TEXT + "leave tools out")
+    ASSISTANT_RESULT = ("a tool's result that the assistant says", RESULT_ADVICE)
+    RESULT_PARTS = ("a tool's result with more than text: {}", RESULT_ADVICE)
+    ROLE = ("a message of the role {}", OWN_ROUTE_TEXT + "send it from the role user, assistant or system")
+    SYSTEM_PARTS = ("role system with more than text", OWN_ROUTE_TEXT + "send system messages as text")
     SYSTEM_PLACE = (
         "role system among the messages: the engine does not say where it puts them",
-        ROUTE + "send system messages first, or start an engine with our plugin, which says it",
+        OWN_ROUTE_TEXT + "send system messages first, or start an engine with our plugin, which says it",
     )
     THINKING_DISABLED = (
         "thinking disabled: the engine does not say what that means",
-        ROUTE + "leave thinking out, or start an engine with our plugin, which says it",
+        OWN_ROUTE_TEXT + "leave thinking out, or start an engine with our plugin, which says it",
     )
     THINKING_TYPE = (
         "thinking of the type {}",
-        ROUTE + "send thinking of the type adaptive, enabled or disabled, or leave it out",
+        OWN_ROUTE_TEXT + "send thinking of the type adaptive, enabled or disabled, or leave it out",
     )
-    ITEM_TYPE = ("an item of the type {}", ROUTE + "send messages, function calls, their outputs and reasoning only")
-    MESSAGE_PARTS = ("a message with more than text", ROUTE + "send one text in each message of the assistant")
-    BLOCK_FIELDS = ("a block with fields of another", ROUTE + "send each block with the fields of its type only")
-    UNFINISHED = ("a reply to go on with", ROUTE + "send items of the status completed only")
-    ENCRYPTED = ("encrypted reasoning", ROUTE + "send reasoning as text; an engine of vLLM's refuses it, too")
-    STORED = ("stored response", ROUTE + "send store: false")
-    BACKGROUND = ("in the background", ROUTE + "leave background out")
+    ITEM_TYPE = (
+        "an item of the type {}",
+        OWN_ROUTE_TEXT + "send messages, function calls, their outputs and reasoning only",
+    )
+    MESSAGE_PARTS = ("a message with more than text", OWN_ROUTE_TEXT + "send one text in each message of the assistant")
+    BLOCK_FIELDS = (
+        "a block with fields of another",
+        OWN_ROUTE_TEXT + "send each block with the fields of its type only",
+    )
+    UNFINISHED = ("a reply to go on with", OWN_ROUTE_TEXT + "send items of the status completed only")
+    ENCRYPTED = ("encrypted reasoning", OWN_ROUTE_TEXT + "send reasoning as text; an engine of vLLM's refuses it, too")
+    STORED = ("stored response", OWN_ROUTE_TEXT + "send store: false")
+    BACKGROUND = ("in the background", OWN_ROUTE_TEXT + "leave background out")
     EARLIER_RESPONSE = (
         "after an earlier response",
-        ROUTE + "send the whole conversation in input, without previous_response_id",
+        OWN_ROUTE_TEXT + "send the whole conversation in input, without previous_response_id",
     )
-    INCLUDED = ("more was asked in the reply", ROUTE + "leave include and top_logprobs out")
-    STORED_PROMPT = ("a stored prompt", ROUTE + "send the prompt's text")
-    TRUNCATION = ("truncation", ROUTE + "leave truncation out")
-    ASKED = ("{} was asked", ROUTE + "leave {} out")
+    INCLUDED = ("more was asked in the reply", OWN_ROUTE_TEXT + "leave include and top_logprobs out")
+    STORED_PROMPT = ("a stored prompt", OWN_ROUTE_TEXT + "send the prompt's text")
+    TRUNCATION = ("truncation", OWN_ROUTE_TEXT + "leave truncation out")
+    ASKED = ("{} was asked", OWN_ROUTE_TEXT + "leave {} out")
     KIND = (
         "a {} call",
         (

@@ -14,7 +14,7 @@ from hashlib import blake2b
 
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 
-IMPORTED = "0" * 10
+IMPORTED_ID_PREFIX = "0" * 10
 """How ids of imported calls begin, where others have their time. They sort first, so that what the store knows of new
 ids stays true.
 """

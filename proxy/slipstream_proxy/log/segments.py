@@ -30,7 +30,7 @@ _dumps: Final[Callable[[object], bytes]] = orjson.dumps
 _checksum: Final[Callable[..., int]] = crc32c
 _NAME = re.compile(r"^([A-Za-z0-9_.]+)-(\d{8})\.seg$")
 MAX_PAYLOAD = 2**31
-LARGE = 64 * 2**20
+LARGE_PAYLOAD_BYTES = 64 * 2**20
 """Bytes of a payload from which on its request and reply are not read with the frame."""
 _WINDOW: Final = 65536
 _PIECE: Final = 2**20
@@ -99,7 +99,7 @@ class Frame:
     end: int
     """Offset in the segment at which the next frame begins."""
     place: BodyPlace | None = None
-    """Of a payload above ``LARGE``, whose request and reply are left empty here."""
+    """Of a payload above ``LARGE_PAYLOAD_BYTES``, whose request and reply are left empty here."""
 
 
 class Segment(Iterator[Frame]):
@@ -146,7 +146,9 @@ class Segment(Iterator[Frame]):
         if length > left - _FRAME.size:
             return self._stop("short")
         try:
-            frame = self._large(begin, length, check) if length > LARGE else self._small(begin, length, check)
+            frame = (
+                self._large(begin, length, check) if length > LARGE_PAYLOAD_BYTES else self._small(begin, length, check)
+            )
         except EOFError:
             return self._stop("short")
         except (ValueError, struct.error, AttributeError, TypeError):

@@ -46,7 +46,7 @@ def _boot() -> str:
         return NO_BOOT
 
 
-BOOT: Final = _boot()
+BOOT_ID: Final = _boot()
 
 
 class SpoolWriter:
@@ -100,10 +100,10 @@ class SpoolWriter:
         """
         if isinstance(head, dict):
             head["tick"] = _monotonic()
-            head["boot"] = BOOT
+            head["boot"] = BOOT_ID
         else:
             head.tick = _monotonic()
-            head.boot = BOOT
+            head.boot = BOOT_ID
         try:
             pieces = frame(kind, head, request, reply, common)
         except Exception as e:  # a head that is no JSON must not cost the client its reply

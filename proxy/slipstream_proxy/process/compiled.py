@@ -23,7 +23,7 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-PACKAGE = Path(__file__).parents[1]
+PACKAGE_FOLDER = Path(__file__).parents[1]
 _TREE = ("data/**/*.py", "dialects/**/*.py")
 _READ = (*_TREE, "*.py", "log/*.py")
 """What the compiler reads of it: of the modules that stay Python, the types."""
@@ -37,7 +37,7 @@ def _left_out(path: Path) -> bool:
     return _CANNOT in path.read_bytes().partition(b'"""')[2].partition(b'"""')[0]
 
 
-def hot_modules(package: Path = PACKAGE) -> tuple[str, ...]:
+def hot_modules(package: Path = PACKAGE_FOLDER) -> tuple[str, ...]:
     """The modules on a call's way: what is in the tree, but for those that say in their docstring, or in their
     folder's, that they are left out.
 
@@ -50,18 +50,20 @@ def hot_modules(package: Path = PACKAGE) -> tuple[str, ...]:
     return (*(path.relative_to(package).as_posix() for path in found), *_SHARED)
 
 
-MODULES = hot_modules()
+COMPILED_MODULES = hot_modules()
 
 _INI = (
     "[mypy]\nexplicit_package_bases = True\nnamespace_packages = True\nignore_missing_imports = True\nmypy_path = {}\n"
 )
 
 
-def folder(modules: tuple[str, ...] = MODULES) -> Path:
+def folder(modules: tuple[str, ...] = COMPILED_MODULES) -> Path:
     """Where the compiled form of these very sources lies, if it was made."""
     found = hashlib.sha256(f"{sys.version} {sys.platform} {modules}".encode())
-    for name in sorted({*modules, *(p.relative_to(PACKAGE).as_posix() for t in _READ for p in PACKAGE.glob(t))}):
-        found.update((PACKAGE / name).read_bytes())
+    for name in sorted(
+        {*modules, *(p.relative_to(PACKAGE_FOLDER).as_posix() for t in _READ for p in PACKAGE_FOLDER.glob(t))}
+    ):
+        found.update((PACKAGE_FOLDER / name).read_bytes())
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "slipstream" / "compiled" / found.hexdigest()[:24]
 
@@ -82,7 +84,7 @@ class _Finder(MetaPathFinder):
         return spec_from_file_location(fullname, found) if found is not None else None
 
 
-def use(modules: tuple[str, ...] = MODULES) -> bool:
+def use(modules: tuple[str, ...] = COMPILED_MODULES) -> bool:
     """Import the compiled modules in place of their sources. Call it before any is imported. → Are they there?"""
     names = {_name(Path("slipstream_proxy") / name) for name in modules}
     if os.environ.get("SLIPSTREAM_COMPILED") == "0" or not sys.modules.keys().isdisjoint(names):
@@ -100,7 +102,7 @@ def use(modules: tuple[str, ...] = MODULES) -> bool:
     return True
 
 
-def build(modules: tuple[str, ...] = MODULES) -> Path:
+def build(modules: tuple[str, ...] = COMPILED_MODULES) -> Path:
     """Compile, unless that is done. Raises ``subprocess.CalledProcessError`` with the compiler's ``output``."""
     home = folder(modules)
     if (home / "ready").exists():
@@ -110,7 +112,7 @@ def build(modules: tuple[str, ...] = MODULES) -> Path:
     home.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=home.parent) as name:
         work, made = Path(name) / "work", Path(name) / "made"
-        shutil.copytree(PACKAGE, work / "slipstream_proxy", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        shutil.copytree(PACKAGE_FOLDER, work / "slipstream_proxy", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         (work / "mypy.ini").write_text(_INI.format(f"{work}:{Path(slipstream.__file__).parents[1]}"))
         command = [sys.executable, "-m", "mypyc", *(f"slipstream_proxy/{m}" for m in modules)]
         env = {"MYPYC_OPT_LEVEL": "2", **os.environ}

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-FEWEST = 4
+MIN_PINNED_CORES = 4
 """With fewer cores than this the system places threads well enough, and one of them would be missed."""
 _before: set[int] | None = None
 """Cores that this process might use before it chose one."""
@@ -27,7 +27,7 @@ def share_one() -> int | None:
     if not hasattr(os, "sched_setaffinity"):
         return None
     allowed = sorted(os.sched_getaffinity(0))
-    if len(allowed) < FEWEST:
+    if len(allowed) < MIN_PINNED_CORES:
         return None
     core = allowed[1 + os.getpid() % (len(allowed) - 1)]
     os.sched_setaffinity(0, {core})

@@ -16,7 +16,7 @@ from slipstream.config import Config
 from slipstream.errors import StartError
 from slipstream.shared.backoff import rest
 from slipstream.shared.processes.health import answers
-from slipstream.shared.processes.proxy_file import FILE, announce_proxy
+from slipstream.shared.processes.proxy_file import PROXY_FILE_NAME, announce_proxy
 from slipstream.shared.processes.supervisor import Child, Supervisor
 
 log = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ class Parent:
         finally:
             # workers first, so that the control plane ingests what they drained
             await self.supervisor.stop()
-            (self.config.root / FILE).unlink(missing_ok=True)
+            (self.config.root / PROXY_FILE_NAME).unlink(missing_ok=True)
         fine = (0, -signal.SIGTERM, None)  # a child that was just being started may not have its handler yet
         return all(c.exit_code in fine for c in (*self.workers, self.control))
 
@@ -194,6 +194,6 @@ class Parent:
             except OSError as e:
                 if not told:
                     text = "%s cannot be written, so commands find this proxy by --url only: %s"
-                    log.warning(text, self.config.root / FILE, e)
+                    log.warning(text, self.config.root / PROXY_FILE_NAME, e)
                 told = True
             await rest(ANNOUNCE_EVERY, self.supervisor.stopping)

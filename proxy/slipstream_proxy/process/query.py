@@ -22,7 +22,7 @@ from uuid import UUID
 if TYPE_CHECKING:
     import duckdb
 
-MEMORY = 2**30
+QUERY_MEMORY_BYTES = 2**30
 """Bytes that a query may need, beside what the process has at its start."""
 RESULT_BYTES = 64 * 2**20
 
@@ -66,13 +66,13 @@ def public(value: Any) -> Any:
             return str(other)
 
 
-THREADS = 2
+QUERY_THREADS = 2
 """DuckDB's, whatever the machine has: each takes address space, and 32 of them took all that a query may have."""
-PAGE = os.sysconf("SC_PAGE_SIZE")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def limit_self(timeout: float) -> None:
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE + MEMORY
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE_BYTES + QUERY_MEMORY_BYTES
     seconds = math.ceil(timeout) + 2
     for limit, value in ((resource.RLIMIT_AS, size), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0)):
         resource.setrlimit(limit, (value, value))
@@ -83,7 +83,7 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-TEMPORAL = re.compile(
+TEMPORAL_TYPE_PATTERN = re.compile(
     r"\b(?:TIMESTAMP|TIME)(?:_NS|_MS|_S|TZ(?:_NS)?| WITH TIME ZONE)?\b(?! [A-Z\"])"
     r"|\b(?:DATE|INTERVAL|VARIANT)\b(?! [A-Z\"])"  # a field's name is followed by its type
 )
@@ -106,8 +106,10 @@ def as_texts(con: duckdb.DuckDBPyConnection, query: str) -> tuple[list[str], str
 def _plain_type(kind: str) -> str:
     """A type with texts in the place of moments. What stands in quotes is a name."""
     if kind.startswith("UNION("):  # its members are cast as a whole
-        return "VARCHAR" if TEMPORAL.search(_QUOTED.sub("", kind)) else kind
-    return "".join(part if n % 2 else TEMPORAL.sub("VARCHAR", part) for n, part in enumerate(_QUOTED.split(kind)))
+        return "VARCHAR" if TEMPORAL_TYPE_PATTERN.search(_QUOTED.sub("", kind)) else kind
+    return "".join(
+        part if n % 2 else TEMPORAL_TYPE_PATTERN.sub("VARCHAR", part) for n, part in enumerate(_QUOTED.split(kind))
+    )
 
 
 def run_duckdb(request: QueryRequest) -> dict[str, object]:
@@ -118,7 +120,9 @@ def run_duckdb(request: QueryRequest) -> dict[str, object]:
     say("ready")
     sys.stdin.readline()
     try:
-        con = duckdb.connect(request["database"], read_only=True, config={**request["config"], "threads": str(THREADS)})
+        con = duckdb.connect(
+            request["database"], read_only=True, config={**request["config"], "threads": str(QUERY_THREADS)}
+        )
         con.execute("SET enable_external_access = false")
         con.execute("SET lock_configuration = true")
         con.execute("BEGIN TRANSACTION READ ONLY")
@@ -188,7 +192,7 @@ def main() -> None:
         if len(text) > RESULT_BYTES:
             raise QueryFailed(f"the result is larger than {RESULT_BYTES // 2**20} MiB: ask for less")
     except MemoryError:
-        text = json.dumps({"error": f"it needs more than {MEMORY // 2**20} MiB: ask for less"})
+        text = json.dumps({"error": f"it needs more than {QUERY_MEMORY_BYTES // 2**20} MiB: ask for less"})
     except QueryFailed as e:
         text = json.dumps({"error": str(e)})
     say(text)

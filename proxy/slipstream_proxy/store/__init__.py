@@ -20,7 +20,7 @@ def refuse_newer(url: str) -> None:
         return
     import psycopg
 
-    from slipstream_proxy.store.tables.schema import VERSION, NewerSchema
+    from slipstream_proxy.store.tables.schema import SCHEMA_VERSION, NewerSchema
 
     sql = "SELECT name, value FROM t_meta WHERE name IN ('schema', 'program')"
     try:
@@ -28,7 +28,7 @@ def refuse_newer(url: str) -> None:
             found: dict[str, str] = dict(connection.execute(sql).fetchall())
     except psycopg.Error:
         return
-    if int(found.get("schema", 0)) > VERSION:
+    if int(found.get("schema", 0)) > SCHEMA_VERSION:
         raise StartError(str(NewerSchema(int(found["schema"]), found.get("program"))))
 
 

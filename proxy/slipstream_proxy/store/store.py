@@ -45,7 +45,7 @@ from slipstream_proxy.store.write.judge_queue import JudgeQueue
 from slipstream_proxy.store.write.lifecycle import Lifecycle, Pruning
 from slipstream_proxy.store.write.mutations import CaseTable, EpisodeRestore, MutationReplay
 
-FORGOTTEN = "forgotten/"
+FORGETTINGS_KEY = "forgotten/"
 """How ``t_meta`` names the count of a proxy's forgettings that the store knows."""
 
 
@@ -161,14 +161,14 @@ class Store:
         if not marks:
             return 0
         with self.db.read() as tx:
-            if get_meta(tx, FORGOTTEN + self.instance) == counted:
+            if get_meta(tx, FORGETTINGS_KEY + self.instance) == counted:
                 return 0
             there = [name_of(eid) for (eid,) in tx.all("SELECT eid FROM t_episodes WHERE state <> 'deleted'")]
         names = [name for name in there if (name[0], mark_of(name[1])) in marks]
         if names:
             self.forget(names, now)
         with self.db.write() as tx:
-            set_meta(tx, FORGOTTEN + self.instance, counted)
+            set_meta(tx, FORGETTINGS_KEY + self.instance, counted)
         return len(names)
 
     def positions(self) -> dict[str, Position]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from slipstream.contract import RewardAck
 from slipstream_proxy.log.records import CallHead, Parsed
 
-SAME = 1e-8
+SAME_REWARD_DISTANCE = 1e-8
 """Rewards that differ by less are equal, to the trainer too."""
 
 

@@ -20,7 +20,7 @@ from slipstream.errors import ApiError, ConfigError, SlipstreamError, StartError
 from slipstream.shared.functions import module_in, other_system
 from slipstream.shared.printable import printing
 
-COMMANDS = {
+COMMAND_MODULES = {
     "init": "write a slipstream.toml for this machine and your agent",
     "connect": "connect a coding agent, for one run or in its own configuration",
     "up": "run engine, proxy, judge and trainer on this machine",
@@ -54,8 +54,8 @@ COMMANDS = {
 }
 
 
-ROOMS = ("start", "data", "manage")
-FIXES = {
+COMMAND_ROOMS = ("start", "data", "manage")
+ERROR_FIXES = {
     errno.EROFS: ": give a data_dir that can be written",
     errno.EACCES: ": give a data_dir that this user may write",
     errno.ENOSPC: ": make room, or give a data_dir on a larger disk",
@@ -64,7 +64,7 @@ FIXES = {
 
 def module_of(command: str) -> str:
     """The module of a command, in whatever room it lies."""
-    return module_in("slipstream.cli", ROOMS, command.replace("import", "import_"))
+    return module_in("slipstream.cli", COMMAND_ROOMS, command.replace("import", "import_"))
 
 
 def build_parser(*commands: str) -> argparse.ArgumentParser:
@@ -74,7 +74,7 @@ def build_parser(*commands: str) -> argparse.ArgumentParser:
 
     parser.add_argument("--version", action="version", version=__version__)
     found = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, text in COMMANDS.items():
+    for name, text in COMMAND_MODULES.items():
         sub = found.add_parser(name, help=text, description=text, allow_abbrev=False)
         if name in commands:
             importlib.import_module(module_of(name)).add(sub)
@@ -86,7 +86,7 @@ def complete() -> None:
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 
-        argcomplete.autocomplete(build_parser(*COMMANDS))
+        argcomplete.autocomplete(build_parser(*COMMAND_MODULES))
 
 
 def _print_anywhere() -> None:
@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(argv: list[str]) -> int:
-    parser = build_parser(*argv[:1]) if argv[:1] and argv[0] in COMMANDS else build_parser()
+    parser = build_parser(*argv[:1]) if argv[:1] and argv[0] in COMMAND_MODULES else build_parser()
     args = parser.parse_args(argv)
     if args.command is None:
         parser.print_help()
@@ -152,5 +152,7 @@ def _main(argv: list[str]) -> int:
     except OSError as e:
         # a folder that is read-only, full or another's: the place and the reason, no traceback
         where = f"{e.filename}: " if e.filename else ""
-        print(f"slipstream {args.command}: {where}{e.strerror or e}{FIXES.get(e.errno or 0, '')}", file=sys.stderr)
+        print(
+            f"slipstream {args.command}: {where}{e.strerror or e}{ERROR_FIXES.get(e.errno or 0, '')}", file=sys.stderr
+        )
         return 1

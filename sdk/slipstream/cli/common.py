@@ -22,14 +22,14 @@ from slipstream.contract import TaughtStep
 from slipstream.contract.status import ErasingProxy
 from slipstream.errors import ConfigError
 from slipstream.operate.run.stack import CONFIG_ENV
-from slipstream.operate.setup.profiles import PROFILES, profile_settings
-from slipstream.operate.setup.starter import FILE
+from slipstream.operate.setup.profiles import SETTING_PROFILES, profile_settings
+from slipstream.operate.setup.starter import SETTINGS_FILE_NAME
 from slipstream.shared.moments import parse_moment
 from slipstream.shared.processes.proxy_file import running_proxy
 
 WITH_VALUE = ("--config", "--set", "--url", "--key")
-MOMENT = "an age (2h, 7d), a date or seconds since the epoch"
-HOISTED = (*WITH_VALUE, "--json")
+MOMENT_HELP = "an age (2h, 7d), a date or seconds since the epoch"
+HOISTED_OPTIONS = (*WITH_VALUE, "--json")
 """They count for every command that has them, wherever they stand."""
 
 
@@ -46,7 +46,7 @@ def hoist(argv: Sequence[str]) -> list[str]:
             rest += [*([] if rest[-1:] == ["--run"] else [word]), *words]
         elif word in WITH_VALUE:
             shared += [word, *(value for value in [next(words, None)] if value is not None)]
-        elif word.split("=")[0] in HOISTED:
+        elif word.split("=")[0] in HOISTED_OPTIONS:
             shared.append(word)
         else:
             rest.append(word)
@@ -72,8 +72,8 @@ def add_config(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
 
 
 def add_profile(parser: argparse.ArgumentParser) -> None:
-    told = "; ".join(f"{name}: {profile.text}" for name, profile in PROFILES.items())
-    parser.add_argument("--profile", choices=sorted(PROFILES), help=f"settings for a common case. {told}")
+    told = "; ".join(f"{name}: {profile.text}" for name, profile in SETTING_PROFILES.items())
+    parser.add_argument("--profile", choices=sorted(SETTING_PROFILES), help=f"settings for a common case. {told}")
 
 
 def read_config(args: argparse.Namespace, flags: Iterable[str] = ()) -> Config:
@@ -85,7 +85,7 @@ def read_config(args: argparse.Namespace, flags: Iterable[str] = ()) -> Config:
         except ValueError as e:
             raise ConfigError(f"environment {CONFIG_ENV}: not JSON: {e}") from e
     base = base or profile_settings(getattr(args, "profile", None))
-    path = args.config or (FILE if Path(FILE).is_file() and not handed else None)
+    path = args.config or (SETTINGS_FILE_NAME if Path(SETTINGS_FILE_NAME).is_file() and not handed else None)
     return load_config(path, flags=[*flags, *args.set], base=base)
 
 
@@ -110,7 +110,7 @@ def add_json(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
 
 
 def add_since(parser: argparse.ArgumentParser, default: str | None = None) -> None:
-    parser.add_argument("--since", default=default, help=MOMENT)
+    parser.add_argument("--since", default=default, help=MOMENT_HELP)
 
 
 def since(args: argparse.Namespace) -> float | None:
@@ -149,7 +149,7 @@ def proxy_url(args: argparse.Namespace) -> str | None:
     config = read_config(args)
     if found := running_proxy(config.root):
         return found
-    if not named and not Path(FILE).is_file():
+    if not named and not Path(SETTINGS_FILE_NAME).is_file():
         return None
     local = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to reach it
     host = local.get(config.proxy.host, config.proxy.host)
@@ -190,7 +190,7 @@ def number(x: float | None, digits: int = 3) -> str:
     return "-" if x is None else f"{x:.{digits}f}"
 
 
-GAP = "  "
+COLUMN_GAP = "  "
 """Between two columns."""
 
 
@@ -208,12 +208,12 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], shrink: Mappi
     cells = [list(header), *([one_line(c) for c in row] for row in rows)]
     widths = [max(map(text_width, column)) for column in zip(*cells, strict=True)]
     room = terminal_width()
-    over = 0 if room is None else sum(widths) + len(GAP) * (len(widths) - 1) - room
+    over = 0 if room is None else sum(widths) + len(COLUMN_GAP) * (len(widths) - 1) - room
     for name, least in (shrink or {}).items() if over > 0 else ():
         at = list(header).index(name)
         given = min(over, max(0, widths[at] - least))
         widths[at], over = widths[at] - given, over - given
-    lines = (GAP.join(fitted(c, w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
+    lines = (COLUMN_GAP.join(fitted(c, w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
     return "\n".join(lines)
 
 

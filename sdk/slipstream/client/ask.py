@@ -32,7 +32,7 @@ class Ask(Generic[T]):
     """What a 404 stands for; None: a 404 is an error like any other."""
 
     def request(self, client: httpx.Client | httpx.AsyncClient) -> httpx.Request:
-        where = c.API + self.path
+        where = c.API_PREFIX + self.path
         if self.body is None:
             return client.build_request(self.method, where, params=self.params)
         # in ASCII: a transcript may hold half a surrogate pair, which UTF-8 has no bytes for

@@ -19,7 +19,7 @@ from slipstream.shared.prefixes import joined, whole_episode
 T = TypeVar("T")
 P = ParamSpec("P")
 DEFAULT_URL = "http://127.0.0.1:8100"
-LONG = httpx.Timeout(60.0, connect=10.0)
+LONG_REQUEST_TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 
 
 def _settings(url: str | None, key: str | None) -> tuple[str, dict[str, str], ssl.SSLContext | bool]:
@@ -41,7 +41,7 @@ def _settings(url: str | None, key: str | None) -> tuple[str, dict[str, str], ss
 
 class SyncSession:
     def __init__(
-        self, url: str | None = None, key: str | None = None, *, timeout: httpx.Timeout | float = LONG
+        self, url: str | None = None, key: str | None = None, *, timeout: httpx.Timeout | float = LONG_REQUEST_TIMEOUT
     ) -> None:
         self.url, headers, tls = _settings(url, key)
         self.http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False, verify=tls)
@@ -65,7 +65,7 @@ class SyncSession:
 
 class AsyncSession:
     def __init__(
-        self, url: str | None = None, key: str | None = None, *, timeout: httpx.Timeout | float = LONG
+        self, url: str | None = None, key: str | None = None, *, timeout: httpx.Timeout | float = LONG_REQUEST_TIMEOUT
     ) -> None:
         self.url, headers, tls = _settings(url, key)
         self.http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False, verify=tls)

@@ -45,13 +45,13 @@ from slipstream.contract.audit import LabelCase as LabelCase
 from slipstream.contract.audit import LabelCases as LabelCases
 from slipstream.contract.audit import Paused as Paused
 from slipstream.contract.audit import PauseIn as PauseIn
-from slipstream.contract.base import API as API
+from slipstream.contract.base import API_PREFIX as API_PREFIX
 from slipstream.contract.base import EXPLORE_TAG as EXPLORE_TAG
 from slipstream.contract.base import ID_PATTERN as ID_PATTERN
+from slipstream.contract.base import PLAIN_ID_PATTERN as PLAIN_ID_PATTERN
 from slipstream.contract.base import REPLAY_OF_TAG as REPLAY_OF_TAG
 from slipstream.contract.base import SIBLING_TAG as SIBLING_TAG
 from slipstream.contract.base import SIBLINGS_TAG as SIBLINGS_TAG
-from slipstream.contract.base import TAG as TAG
 from slipstream.contract.base import TAG_PATTERN as TAG_PATTERN
 from slipstream.contract.base import Error as Error
 from slipstream.contract.base import Finite as Finite

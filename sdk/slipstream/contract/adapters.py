@@ -412,7 +412,7 @@ Action = Literal["promote", "demote", "freeze", "unfreeze"]
 """What a person can do with a version."""
 
 
-GROUP = r"^(task=|tag\.[^=]+=).+$"
+RUN_GROUP_PATTERN = r"^(task=|tag\.[^=]+=).+$"
 """``tag.NAME=VALUE`` or ``task=NAME``."""
 
 
@@ -420,7 +420,7 @@ class GateIn(Model):
     """``POST adapters/{v}/promote``, ``…/demote``, ``…/freeze`` and ``…/unfreeze``."""
 
     reason: str | None = None
-    group: str | None = Field(None, pattern=GROUP)
+    group: str | None = Field(None, pattern=RUN_GROUP_PATTERN)
     """Promote or demote for the new runs of this group alone: ``tag.NAME=VALUE`` or ``task=NAME``."""
 
 

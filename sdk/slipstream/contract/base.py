@@ -21,7 +21,7 @@ from pydantic import (
 ID_PATTERN = r"^[A-Za-z0-9._~-]{1,160}$"
 """Stored ids: what a client may choose (``TAG_PATTERN``), and what we add to it (``~2``, a call's number)."""
 TAG_PATTERN = r"^[A-Za-z0-9._-]{1,128}$"
-TAG = re.compile(r"(?!\.{1,2}\Z)" + TAG_PATTERN.removeprefix("^").removesuffix("$") + r"\Z")
+PLAIN_ID_PATTERN = re.compile(r"(?!\.{1,2}\Z)" + TAG_PATTERN.removeprefix("^").removesuffix("$") + r"\Z")
 """What is an id as it is. Not ``.`` and ``..``: in a path, clients and servers read them as folders."""
 
 Id = Annotated[str, StringConstraints(pattern=ID_PATTERN)]
@@ -51,7 +51,7 @@ def _stands_for(value: object) -> str | None:
 RewardValue = Annotated[float, Field(allow_inf_nan=False, ge=-1e12, le=1e12), WrapValidator(_number)]
 """Bounded, so that weights and sums of rewards stay finite."""
 
-API = "/slipstream/v1"
+API_PREFIX = "/slipstream/v1"
 
 
 EXPLORE_TAG = "explore"

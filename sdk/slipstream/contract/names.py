@@ -10,10 +10,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator, StringConstraints
 
-from slipstream.contract.base import TAG
+from slipstream.contract.base import PLAIN_ID_PATTERN
 
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
-LONGEST = 100
+MAX_NAME_CHARS = 100
 """Characters of a text that its name keeps."""
 _STORED = re.compile(r"[A-Za-z0-9._-]{1,128}(?:~[0-9]{1,12}){1,2}\Z")
 """An id that was made of a name: its second run, ``~2``."""
@@ -44,10 +44,10 @@ def name_of(text: str) -> str:
     Of any other text, what is not among these becomes ``-``, and a piece of the text's digest follows, so that two
     texts have two names: ``Book a flight to Oslo`` is ``Book-a-flight-to-Oslo-4d8bb65b``.
     """
-    if TAG.match(text):
+    if PLAIN_ID_PATTERN.match(text):
         return text
     digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
-    return _UNFIT.sub("-", text)[:LONGEST].strip("-") + "-" + digest
+    return _UNFIT.sub("-", text)[:MAX_NAME_CHARS].strip("-") + "-" + digest
 
 
 def id_of(text: str) -> str:

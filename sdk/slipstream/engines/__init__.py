@@ -8,23 +8,23 @@ from slipstream.errors import ConfigError
 from slipstream.settings import engine as settings
 from slipstream.shared.functions import load_object
 
-ENGINES: dict[str, Engine] = {}
+ENGINE_OBJECTS: dict[str, Engine] = {}
 """Kind → the one object of its class."""
 
 
 def engine_of(kind: str) -> Engine:
     """The engine of a kind, or of a user's class (``module:Class``). Raises ``ConfigError``."""
-    if kind not in ENGINES:
-        found = load_object("engine.kind", settings.ENGINES.get(kind, kind), "Class")
+    if kind not in ENGINE_OBJECTS:
+        found = load_object("engine.kind", settings.ENGINE_CLASSES.get(kind, kind), "Class")
         if not (isinstance(found, type) and issubclass(found, Engine)):
             raise ConfigError(f"engine.kind = {kind!r} is no subclass of slipstream.engines.engine.Engine")
-        ENGINES[kind] = ENGINES[found.kind] = found()
-    return ENGINES[kind]
+        ENGINE_OBJECTS[kind] = ENGINE_OBJECTS[found.kind] = found()
+    return ENGINE_OBJECTS[kind]
 
 
-for _kind in settings.ENGINES:
+for _kind in settings.ENGINE_CLASSES:
     engine_of(_kind)
-OWN = ENGINES["vllm"]
+DEFAULT_ENGINE = ENGINE_OBJECTS["vllm"]
 """The kind that ``slipstream up`` starts, and that an engine is taken for until it has said what it is."""
 
 
@@ -39,7 +39,7 @@ def detect(kind: str, model: str) -> Steps[tuple[Engine, str]]:
     if listed.status != 200:
         raise EngineAway(f"/v1/models answered {listed.status}: {listed.text[:200]}")
     cards = [card for card in listed.object.get("data") or () if isinstance(card, dict)]
-    kinds = [engine_of(kind) for kind in settings.ENGINES]
+    kinds = [engine_of(kind) for kind in settings.ENGINE_CLASSES]
     for engine in kinds:
         title = yield from engine.recognise(cards)
         if title is not None:
@@ -48,15 +48,15 @@ def detect(kind: str, model: str) -> Steps[tuple[Engine, str]]:
     asked = model if model in names or not names else names[0]
     for engine in kinds:
         if (yield from engine.behaves(asked)):
-            return engine, f"as {engine.title}" if engine is OWN else engine.title
-    return OWN, OWN.title
+            return engine, f"as {engine.title}" if engine is DEFAULT_ENGINE else engine.title
+    return DEFAULT_ENGINE, DEFAULT_ENGINE.title
 
 
 def was_the_engines(reason: str | None, name: str) -> bool:
     """Whether a stored adapter was refused for a condition of its engine. It may be promoted."""
-    return any(engine.was_the_engines(reason, name) for engine in ENGINES.values())
+    return any(engine.was_the_engines(reason, name) for engine in ENGINE_OBJECTS.values())
 
 
 def started(config: Config) -> Engine:
     """The kind that ``slipstream up`` starts for this configuration."""
-    return OWN if config.engine.kind == "auto" else engine_of(config.engine.kind)
+    return DEFAULT_ENGINE if config.engine.kind == "auto" else engine_of(config.engine.kind)

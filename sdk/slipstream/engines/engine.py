@@ -29,7 +29,7 @@ LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 NO_RIGHT = (401, 403)
 NO_IDS = "an engine without token ids"
 """Why no call of such an engine can be trained on."""
-NEUTRAL: dict[str, float] = {
+NEUTRAL_SAMPLING: dict[str, float] = {
     "temperature": 1.0,
     "top_p": 1.0,
     "top_k": 0,

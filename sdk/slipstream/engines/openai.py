@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from slipstream.config import Config
 
-FORMATS: Final = ("/v1/messages", "/v1/responses")
+TRANSLATED_PATHS: Final = ("/v1/messages", "/v1/responses")
 """Formats that the proxy asks as chat completions where the server has no route for them."""
 _NO_ROUTE: Final = (404, 405, 501)
 _A_MODEL: Final = re.compile(r"model", re.IGNORECASE)
@@ -46,7 +46,7 @@ class OpenAIServer(Engine):
         if not fresh:
             return before
         routes = []
-        for path in FORMATS:
+        for path in TRANSLATED_PATHS:
             answer = yield EngineQuestion("POST", path, {})
             # some say 404 of the model that the body does not name, and one says 200 of a route that it does not have
             there = answer.status not in _NO_ROUTE or _A_MODEL.search(answer.text)

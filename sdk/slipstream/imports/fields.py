@@ -9,8 +9,8 @@ from slipstream.imports.records import LogRun
 from slipstream.imports.report import Place, Refused, Value
 from slipstream.imports.values import first, parsed
 
-SPLITS = ("train", "eval")
-ROW = frozenset(
+IMPORTED_SPLITS = ("train", "eval")
+ROW_FIELDS = frozenset(
     [
         "id",
         "episode",
@@ -82,7 +82,7 @@ def described(row: Mapping[str, Value], place: Place, *, read: Iterable[str] = (
     metadata = names_in(row.get("metadata"), "metadata")
     ident, split = first(row, "id", "episode"), row.get("split") or "train"
     task = row.get("task") or row.get("scenario_id") or metadata.get("scenario_id") or metadata.get("task")
-    if split not in SPLITS:
+    if split not in IMPORTED_SPLITS:
         if split not in ("test", "validation", "dev", "val"):
             raise Refused(f"train or eval is needed, this is {split!r:.40}", "split")
         place.convert("split", f"{split} is read as eval")
@@ -103,7 +103,7 @@ def described(row: Mapping[str, Value], place: Place, *, read: Iterable[str] = (
             raise Refused("a time is needed: ISO 8601, or seconds since the epoch", "at")
         if isinstance(row["at"], str):
             place.convert("at", "a date is read as seconds since the epoch")
-    for name in row.keys() - ROW - set(read):
+    for name in row.keys() - ROW_FIELDS - set(read):
         if row[name] not in (None, "", [], {}):
             place.drop(f"field {name}", "an episode has no such field; put it under tags or metrics")
     return run

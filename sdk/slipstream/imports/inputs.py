@@ -8,7 +8,7 @@ from slipstream.imports.messages import Message, Spoken, content_into, expand, g
 from slipstream.imports.report import Place, Value
 from slipstream.imports.values import first, listed, mapping, parsed, text_of, tool_call
 
-ITEMS = (
+ITEM_TYPES = (
     "function_call",
     "function_call_output",
     "reasoning",
@@ -55,7 +55,7 @@ def of_items(items: Sequence[Value], place: Place) -> list[Message]:
                 place.drop("reasoning", "it is encrypted or empty")
                 continue
             new = [{"role": "assistant", "content": None, "reasoning_content": "\n".join(texts)}]
-        elif kind in ITEMS:
+        elif kind in ITEM_TYPES:
             place.drop(f"item {kind}", "the provider ran it, chat completions have no such message")
             continue
         else:
@@ -89,7 +89,7 @@ def _join(found: list[Message], message: Message) -> None:
         grow(last, message)
 
 
-WRAPPED = (
+WRAPPER_FIELDS = (
     "choices",
     "candidates",
     "messages",
@@ -122,7 +122,7 @@ def messages_of(value: Value, role: str, place: Place) -> list[Message]:
     if not isinstance(read, list):
         return expand(read, role, place)
     value = read
-    if any(isinstance(v, Mapping) and v.get("type") in ITEMS for v in value):
+    if any(isinstance(v, Mapping) and v.get("type") in ITEM_TYPES for v in value):
         return of_items(value, place)
     if value and all(
         isinstance(v, Mapping) and "type" in v and not {"role", "lc"} & set(v) and not names_role(v["type"])
@@ -143,7 +143,7 @@ def messages_of(value: Value, role: str, place: Place) -> list[Message]:
 
 
 def _is_item(value: Value) -> bool:
-    return mapping(value).get("type") in ITEMS
+    return mapping(value).get("type") in ITEM_TYPES
 
 
 def _holds_messages(value: Value, read: list[Value]) -> bool:
@@ -164,7 +164,7 @@ def _wrapped(own: Mapping[str, Value], role: str, place: Place) -> list[Message]
             inner = parsed(config)
             inner = inner if isinstance(inner, Mapping) else {"content": inner}
             before = expand({**inner, "role": "system"}, "system", place)
-    for name in WRAPPED:
+    for name in WRAPPER_FIELDS:
         if name == "messages" and isinstance(inner := parsed(own.get(name)), Mapping):
             return [*before, *messages_of([inner], role, place)]
         if isinstance(inner := parsed(own.get(name)), list | Mapping) and inner:

@@ -14,9 +14,9 @@ from slipstream.imports.values import first, listed, mapping, parsed, text_of, t
 
 Part = Literal["text", "media", "call", "answer", "thought"]
 Found = Iterator[tuple[Part, Value]]
-TEXTS = ("text", "input_text", "output_text", "summary_text", "refusal")
-MEDIA = ("image_url", "input_audio", "file", "video_url", "audio_url")
-SILENT = ("step-start", "redacted_thinking", "source-url", "source", "cache_point", "cachePoint")
+TEXT_PART_TYPES = ("text", "input_text", "output_text", "summary_text", "refusal")
+MEDIA_PART_TYPES = ("image_url", "input_audio", "file", "video_url", "audio_url")
+SILENT_PART_TYPES = ("step-start", "redacted_thinking", "source-url", "source", "cache_point", "cachePoint")
 """Parts that say nothing which a model could be shown again."""
 
 
@@ -27,7 +27,7 @@ def part_of(item: Value, place: Place) -> Found:
         return
     part = mapping(item)
     kind = str(part.get("type") or "")
-    if (reader := KINDS.get(kind)) is not None:
+    if (reader := PART_KINDS.get(kind)) is not None:
         yield from reader(part)
     elif is_call(part):
         yield from _call(part)
@@ -36,9 +36,9 @@ def part_of(item: Value, place: Place) -> Found:
             yield from part_of(inner, place)
     elif kind.startswith("tool-"):
         yield from _vercel_ui(part, kind.removeprefix("tool-"))
-    elif kind in SILENT:
+    elif kind in SILENT_PART_TYPES:
         place.drop(f"part {kind}", "it says nothing that a model could be shown again")
-    elif not kind or kind in TEXTS:
+    elif not kind or kind in TEXT_PART_TYPES:
         yield from _untyped(part, place)
     else:
         place.drop(f"part {kind}", "chat completions have no such part")
@@ -55,7 +55,10 @@ def is_call(value: Value) -> bool:
     if "name" in inner and "arguments" in inner:
         return True
     return (
-        "toolCallId" in part and "toolName" in part and bool({"args", "input"} & set(part)) and not ANSWERED & set(part)
+        "toolCallId" in part
+        and "toolName" in part
+        and bool({"args", "input"} & set(part))
+        and not RESULT_FIELDS & set(part)
     )
 
 
@@ -160,22 +163,22 @@ def _untyped(part: Mapping[str, Value], place: Place) -> Found:
         place.drop(f"part with {', '.join(sorted(part))}", "chat completions have no such part")
 
 
-ANSWERED = {"result", "output", "errorText"}
+RESULT_FIELDS = {"result", "output", "errorText"}
 CALL_KINDS = ("tool_use", "tool-call", "tool_call", "toolCall", "function_call", "server_tool_use")
-KINDS: dict[str, Callable[[Mapping[str, Value]], Found]] = {
-    **dict.fromkeys(TEXTS, _text),
+PART_KINDS: dict[str, Callable[[Mapping[str, Value]], Found]] = {
+    **dict.fromkeys(TEXT_PART_TYPES, _text),
     **dict.fromkeys(("thinking", "reasoning"), _thought),
     **dict.fromkeys(CALL_KINDS, _call),
     **dict.fromkeys(("tool_result", "tool-result", "tool_call_response", "tool_result_part"), _answer),
     **dict.fromkeys(("image", "input_image", "uri", "blob"), _image),
-    **dict.fromkeys(MEDIA, _media),
+    **dict.fromkeys(MEDIA_PART_TYPES, _media),
     "tool-invocation": _invocation,
     "dynamic-tool": _dynamic,
 }
 
 
 Message = dict[str, Value]
-ROLES = {
+ROLE_NAMES = {
     "human": "user",
     "ai": "assistant",
     "model": "assistant",
@@ -199,8 +202,8 @@ ROLES = {
     "chatmessage": "user",
 }
 """Names of roles elsewhere → OpenAI's."""
-KNOWN = ("system", "user", "assistant", "tool")
-UNSAID = frozenset(
+KNOWN_ROLES = ("system", "user", "assistant", "tool")
+UNSHOWN_FIELDS = frozenset(
     [
         "role",
         "content",
@@ -262,7 +265,7 @@ UNSAID = frozenset(
     ]
 )
 """Fields that are read, or that say nothing of what was said."""
-SPOKEN = frozenset(
+SHOWN_FIELDS = frozenset(
     (
         *("role", "from", "content", "parts", "text", "value", "tool_calls", "toolCalls", "function_call", "refusal"),
         *("kwargs", "data", "message", "messages", "additional_kwargs", "reasoning_content", "toolInvocations"),
@@ -304,12 +307,12 @@ class Spoken:
 
 def role_of(name: Value) -> str:
     text = str(name).lower()
-    return ROLES.get(text, text)
+    return ROLE_NAMES.get(text, text)
 
 
 def _native(message: Mapping[str, Value]) -> bool:
     """Whether a message is as OpenAI's chat completions have it already, but for null columns."""
-    if message.get("role") not in (*KNOWN, "developer") or "parts" in message or message.get("toolCalls"):
+    if message.get("role") not in (*KNOWN_ROLES, "developer") or "parts" in message or message.get("toolCalls"):
         return False
     if message.get("additional_kwargs") or message.get("function_call"):
         return False
@@ -328,7 +331,7 @@ def _native(message: Mapping[str, Value]) -> bool:
 def is_plain(value: Mapping[str, Value]) -> bool:
     """Whether an object is neither a message, nor a part of one, nor what an API answered: somebody said it as JSON."""
     kind = value.get("type")
-    return SPOKEN.isdisjoint(value) and not names_role(kind) and kind not in KINDS and kind != "message"
+    return SHOWN_FIELDS.isdisjoint(value) and not names_role(kind) and kind not in PART_KINDS and kind != "message"
 
 
 def _unframed(value: Value, role: str) -> Value:
@@ -348,7 +351,7 @@ def expand(value: Value, role: str, place: Place) -> list[Message]:
     value = _unframed(value, role)
     if isinstance(value, str):
         return [{"role": role, "content": value}] if value else []
-    if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and role_of(value[0]) in KNOWN:
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and role_of(value[0]) in KNOWN_ROLES:
         return expand({"role": value[0], "content": value[1]}, role, place)  # LangChain's ("human", "hi")
     if not isinstance(value, Mapping):
         if value is not None:
@@ -364,8 +367,8 @@ def expand(value: Value, role: str, place: Place) -> list[Message]:
         if isinstance(own.get(name), Mapping) and ("content" in mapping(own[name]) or name == "message"):
             said = role_of(listed(own.get("id"))[-1]) if name == "kwargs" and listed(own.get("id")) else own.get("type")
             inner = mapping(own[name])
-            named = inner.get("role") or (said if role_of(said) in KNOWN else None) or inner.get("type") or role
-            return expand({**inner, "role": named if role_of(named) in KNOWN else role}, role, place)
+            named = inner.get("role") or (said if role_of(said) in KNOWN_ROLES else None) or inner.get("type") or role
+            return expand({**inner, "role": named if role_of(named) in KNOWN_ROLES else role}, role, place)
     return [_kept(own, place)] if _native(own) else _read(own, role, place)
 
 
@@ -423,14 +426,14 @@ def _read(own: Mapping[str, Value], role: str, place: Place) -> list[Message]:
         made.calls.append(call_of({"function": single}, place))
     if isinstance(thought := more.get("reasoning_content"), str) and not made.thoughts:
         made.thoughts.append(thought)
-    for name in own.keys() - UNSAID:
+    for name in own.keys() - UNSHOWN_FIELDS:
         if own[name] not in (None, "", [], {}):
             place.drop(f"messages' field {name}", "chat completions have no such field")
     return _messages(named, own, made)
 
 
 def names_role(value: Value) -> bool:
-    return isinstance(value, str) and role_of(value) in KNOWN
+    return isinstance(value, str) and role_of(value) in KNOWN_ROLES
 
 
 def content_into(made: Spoken, content: Value, place: Place) -> None:
@@ -460,7 +463,7 @@ def _messages(role: str, own: Mapping[str, Value], made: Spoken) -> list[Message
         ]
     found = list(made.answers)
     if made.kept or made.calls or made.thoughts:
-        message: Message = {"role": role if role in KNOWN else "user", "content": made.content}
+        message: Message = {"role": role if role in KNOWN_ROLES else "user", "content": made.content}
         if made.calls:
             message["tool_calls"] = made.calls
         if made.thoughts and role == "assistant":

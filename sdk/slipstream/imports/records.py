@@ -13,7 +13,7 @@ from slipstream.imports.messages import Message, plain_key, with_ids
 from slipstream.imports.report import Place, Report, Value
 
 YEAR_2100 = 4_102_444_800.0
-DAY = 86_400.0
+DAY_S = 86_400.0
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from slipstream.imports.report import Place, Refused, Report, Value
 from slipstream.imports.rows import LogRow
 from slipstream.shared.functions import module_in
 
-FORMS = {
+FORM_MODULES = {
     "slipstream": "what `slipstream export` wrote",
     "art": "trajectories of OpenPipe ART",
     "otel": "OpenTelemetry spans with GenAI attributes",
@@ -38,9 +38,9 @@ FORMS = {
 
 
 class Form(Protocol):
-    """What each module in ``forms`` has. ``GATHERS``: rows that no form claims belong to the run before them."""
+    """What each module in ``forms`` has. ``GATHERS_ROWS``: rows that no form claims belong to the run before them."""
 
-    GATHERS: bool
+    GATHERS_ROWS: bool
 
     def is_one(self, row: Mapping[str, Value]) -> bool:
         """Whether a row is of this form."""
@@ -49,18 +49,18 @@ class Form(Protocol):
         """The episodes of rows that follow each other."""
 
 
-ROOMS = ("datasets", "rollouts", "traces")
+FORM_ROOMS = ("datasets", "rollouts", "traces")
 
 
 @functools.cache
 def form_of(name: str) -> Form:
     """The module of a form, in whatever room it lies."""
-    return importlib.import_module(module_in("slipstream.imports.forms", ROOMS, name))
+    return importlib.import_module(module_in("slipstream.imports.forms", FORM_ROOMS, name))
 
 
 def detected(row: Mapping[str, Value]) -> str | None:
     """The form of a row; None: no form claims it."""
-    return next((name for name in FORMS if form_of(name).is_one(row)), None)
+    return next((name for name in FORM_MODULES if form_of(name).is_one(row)), None)
 
 
 ReadRow = Callable[[dict[str, Value], Place], Iterable[LogRun]]

@@ -19,7 +19,7 @@ MOST_LINES = 20
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?|(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])([T ].*)?")
 MOST_REWARD = 1e12
-STATES: tuple[ImportState, ...] = ("there", "changed", "new")
+IMPORT_STATES: tuple[ImportState, ...] = ("there", "changed", "new")
 
 
 class Counts(NamedTuple):
@@ -68,7 +68,7 @@ class Report:
     def stand(self, episode: str, state: ImportState) -> None:
         """Several runs may be one episode: it is new if one of them was, and there if each was."""
         at = hash(episode)
-        self.states[at] = max(state, self.states.get(at, state), key=STATES.index)
+        self.states[at] = max(state, self.states.get(at, state), key=IMPORT_STATES.index)
 
     def standing(self) -> dict[str, int]:
         """Episodes that are new, were there, or changed."""

@@ -24,20 +24,20 @@ from uuid import UUID
 from slipstream.errors import SlipstreamError, StartError
 from slipstream.imports.report import Report, Value
 
-MIB = 2**20
-CHUNK = MIB
-MOST_ROW = 64 * MIB
+MIB_BYTES = 2**20
+CHUNK_BYTES = MIB_BYTES
+MOST_ROW = 64 * MIB_BYTES
 """Bytes of one row. A longer one is left out."""
-MOST_RATIO, FREE = 250, 64 * MIB
+MOST_RATIO, FREE = 250, 64 * MIB_BYTES
 """A packed file may grow by so much, once it has grown to ``FREE`` bytes. Logs grow five- to fiftyfold."""
-BOMS = (
+BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, RuntimeError, ValueError)
+UNPACKING_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, RuntimeError, ValueError)
 """What unpacking raises; ``RuntimeError`` of a zip with a password or an unknown packing."""
 
 
@@ -72,7 +72,7 @@ class Log:
         try:
             for file in _opened(raw):
                 read = getattr(file, "read1", file.read)  # what there is of a packed file that ends in its middle
-                while part := read(CHUNK):
+                while part := read(CHUNK_BYTES):
                     total += len(part)
                     self.share = min(1.0, raw.tell() / self.size)
                     if total > FREE and total > MOST_RATIO * self.size:
@@ -83,7 +83,7 @@ class Log:
                     yield part
         except SlipstreamError as e:
             self.refuse(f"{self.path}", e)
-        except BROKEN as e:
+        except UNPACKING_ERRORS as e:
             self.refuse(f"{self.path}", f"the packed file is broken, the rest cannot be read: {e}")
         self.share = 1.0
 
@@ -169,7 +169,7 @@ def _zstd(raw: BinaryIO) -> BinaryIO:
 
 def encoding_of(head: bytes) -> tuple[str, int]:
     """Encoding of a text by the first bytes of a line, and how many of them say it. JSON begins in ASCII."""
-    for bom, name in BOMS:
+    for bom, name in BYTE_ORDER_MARKS:
         if head.startswith(bom):
             return name, len(bom)
     zeros = [byte == 0 for byte in head[:4]]
@@ -257,7 +257,18 @@ def _utf8(chunks: Iterator[bytes], log: Log) -> Iterator[bytes]:
         yield held.removeprefix(codecs.BOM_UTF8) if first else held
 
 
-LISTS = ("data", "traces", "observations", "spans", "rows", "runs", "results", "conversations", "simulations", "items")
+ROW_LIST_FIELDS = (
+    "data",
+    "traces",
+    "observations",
+    "spans",
+    "rows",
+    "runs",
+    "results",
+    "conversations",
+    "simulations",
+    "items",
+)
 """Names under which an object holds a file's rows."""
 _DECODER = json.JSONDecoder()
 _GAP = re.compile(r"[\s,\ufeff]*")
@@ -296,7 +307,7 @@ def _rows_of_lines(log: Log) -> Iterator[LogRow]:
     for line in log.lines():
         where = f"{log.path}:{line.number}"
         if line.text is None:
-            log.refuse(where, f"the line has more than {MOST_ROW // MIB} MiB")
+            log.refuse(where, f"the line has more than {MOST_ROW // MIB_BYTES} MiB")
             continue
         try:
             value = json.loads(line.text)
@@ -342,7 +353,7 @@ def unfolded(value: Value, share: float, where: str, log: Log) -> Iterator[LogRo
         for item in value:
             yield from unfolded(item, share, where, log)
     elif isinstance(value, dict):
-        name = next((n for n in LISTS if _holds_rows(value, n)), None)
+        name = next((n for n in ROW_LIST_FIELDS if _holds_rows(value, n)), None)
         if name is None and (numbers := _row_numbers(value)):  # how pandas writes a table, if nothing else is asked
             for n in numbers:
                 yield LogRow(where, {column: cells[n] for column, cells in value.items()}, share)
@@ -459,7 +470,9 @@ class _Values:
                 cut_off = e.msg.startswith("Unterminated") or e.pos >= len(self.text) - 16
                 if cut_off and not long and self.more():
                     continue
-                self._refuse(where, f"a value of more than {MOST_ROW // MIB} MiB" if long else f"not JSON: {e.msg}")
+                self._refuse(
+                    where, f"a value of more than {MOST_ROW // MIB_BYTES} MiB" if long else f"not JSON: {e.msg}"
+                )
             else:
                 yield line, value
 

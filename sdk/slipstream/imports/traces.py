@@ -175,7 +175,7 @@ def tool_of(value: Value) -> Value:
     return {"type": "function", "function": function | ({"parameters": parsed(schema)} if schema is not None else {})}
 
 
-PROMPT = (
+PROMPT_FIELDS = (
     "prompt_tokens",
     "input_tokens",
     "input",
@@ -184,7 +184,7 @@ PROMPT = (
     "prompt_token_count",
     "promptTokenCount",
 )
-COMPLETION = (
+COMPLETION_FIELDS = (
     "completion_tokens",
     "output_tokens",
     "output",
@@ -203,4 +203,4 @@ def usage_of(*told: Value) -> tuple[int | None, int | None]:
         counts = (whole(o[name]) for o in objects for name in names if name in o)
         return next((n for n in counts if n is not None), None)
 
-    return count(PROMPT), count(COMPLETION)
+    return count(PROMPT_FIELDS), count(COMPLETION_FIELDS)

@@ -31,7 +31,7 @@ def named_rows(rows: Iterator[LogRow], form: str | None, report: Report) -> Iter
     current = form
     for row in rows:
         name = form or detected(row.value)
-        if name is None and current is not None and form_of(current).GATHERS:
+        if name is None and current is not None and form_of(current).GATHERS_ROWS:
             name = current
         if name is None:
             fields = ", ".join(sorted(map(str, row.value))[:8]) or "none"
@@ -111,9 +111,9 @@ def _tool_calls(replies: list[dict[str, Value]]) -> int:
 
 
 T = TypeVar("T")
-BUSY = (0, 429, 502, 503, 504)
+RETRIED_STATUSES = (0, 429, 502, 503, 504)
 """Statuses that another try may better; 0: nobody answered."""
-PATIENCE = 20.0
+RETRY_TIMEOUT_S = 20.0
 AT_ONCE = 16
 """Requests under way. The store commits what has arrived together."""
 BATCH, BATCH_BYTES = 64, 4 * 2**20
@@ -124,14 +124,14 @@ IN_BATCH = re.compile(r"body\.(?:episodes|conversations)\.(\d+)(?:\.|$)")
 async def patiently(send: Callable[[], Awaitable[T]]) -> T:
     """Again while the proxy is busy or away: sending twice changes nothing.
 
-    Raises ``ApiError`` for a refusal, or after ``PATIENCE``.
+    Raises ``ApiError`` for a refusal, or after ``RETRY_TIMEOUT_S``.
     """
-    backoff, end = Backoff(0.1, 5.0), time.monotonic() + PATIENCE
+    backoff, end = Backoff(0.1, 5.0), time.monotonic() + RETRY_TIMEOUT_S
     while True:
         try:
             return await send()
         except ApiError as e:
-            if e.status not in BUSY or time.monotonic() + backoff.pause > end:
+            if e.status not in RETRIED_STATUSES or time.monotonic() + backoff.pause > end:
                 raise
             await backoff.sleep()
 
@@ -160,7 +160,7 @@ async def send(client: AsyncClient, batch: list[Entry], report: Report) -> None:
         try:
             told = await _send(client, batch)
         except ApiError as e:
-            if e.status < 400 or e.status in (*BUSY, 401, 403, 404, 405):
+            if e.status < 400 or e.status in (*RETRIED_STATUSES, 401, 403, 404, 405):
                 raise
             named = IN_BATCH.match(e.field or "")
             if named is None and len(batch) > 1:  # the whole of it is too long, or of a kind that only one of them is

@@ -53,7 +53,7 @@ def tool_call(ident: Value, name: Value, arguments: Value) -> dict[str, Value]:
     return ({"id": text_of(ident)} if ident else {}) | {"type": "function", "function": function}
 
 
-SAID = ("content", "text", "arguments")
+TEXT_FIELDS = ("content", "text", "arguments")
 
 
 def nested(flat: Mapping[str, Value]) -> dict[str, Value]:
@@ -67,7 +67,7 @@ def nested(flat: Mapping[str, Value]) -> dict[str, Value]:
             if not isinstance(below, dict):
                 below = at[part] = {}
             at = below
-        value = value if last in SAID else parsed(value)
+        value = value if last in TEXT_FIELDS else parsed(value)
         value = nested(mapping(value)) if isinstance(value, Mapping) else value
         before = at.get(last)
         at[last] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value

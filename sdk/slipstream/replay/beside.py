@@ -9,13 +9,18 @@ from statistics import fmean
 from slipstream.contract import Episode, EpisodeState, Group, GroupEpisode, GroupKind, Score, Split
 from slipstream.replay.steps import ReplayCase, ReplayStep, Reply
 
-MOST = 4
+MAX_REPLIES_PER_SIDE = 4
 """Replies of a side that a judge sees together."""
 
 
 def groups_of_step(case: ReplayCase, step: ReplayStep, name: str) -> list[Group]:
-    """One for each ``MOST`` replies. A side that has fewer parts gives its first one again (recorded replies)."""
-    sides = [[r[at : at + MOST] for at in range(0, len(r), MOST)] for r in (step.candidate, step.control)]
+    """One for each ``MAX_REPLIES_PER_SIDE`` replies. A side that has fewer parts gives its first one again (recorded
+    replies).
+    """
+    sides = [
+        [r[at : at + MAX_REPLIES_PER_SIDE] for at in range(0, len(r), MAX_REPLIES_PER_SIDE)]
+        for r in (step.candidate, step.control)
+    ]
     parts = range(max(map(len, sides)))
     return [_group(case, step, [s[n % len(s)] for s in sides], f"{name}-{n}") for n in parts]
 

@@ -12,13 +12,13 @@ from typing import Any, Literal, Protocol
 
 from slipstream.contract import CallRecord
 from slipstream.errors import ConfigError
-from slipstream.replay.steps import BROKEN, ReplayCase, ReplayStep, Reply
+from slipstream.replay.steps import BROKEN_REPLY, ReplayCase, ReplayStep, Reply
 from slipstream.shared.refusals import refuses
 
 Score = Callable[[CallRecord, Reply], float]
 """(the recorded call, a reply's message) → from 0 to 1."""
 Verdict = Literal["worse", "better", "undecided"]
-KNOWN = 1e-9
+TESTED_ARM_SHARE = 1e-9
 """The tested arm's share in the gate's bets: the reference is a half, and is known."""
 
 
@@ -63,7 +63,7 @@ def guard(reply: Reply) -> str | None:
         return "length"
     if message.get("refusal") or reply.get("finish_reason") == "content_filter":
         return "refusal"
-    if len(str(message.get("content") or "")) <= SHORT and refuses(message):
+    if len(str(message.get("content") or "")) <= MAX_REFUSAL_CHARS and refuses(message):
         return "refusal"
     return None if calls or message.get("content") else "empty"
 
@@ -117,15 +117,15 @@ class CasePair:
         return self.candidate - self.control
 
 
-SHORT = 1200
+MAX_REFUSAL_CHARS = 1200
 """Characters of a reply above which it is no refusal in plain words."""
 SURE, LEAST = 8, 0.2
 """Cases after which differences are measured by the largest of them, and what they are measured by at least."""
 
 
-ROUNDS = (0.7, 0.2, 0.1)
+ROUND_ERROR_SHARES = (0.7, 0.2, 0.1)
 """How often a case is asked at most, and the parts of the error level of these rounds."""
-LEANS = 2.0
+MIN_LEANING_EVIDENCE = 2.0
 """Evidence of "worse" with which a round that showed nothing is followed by another one."""
 
 
@@ -182,7 +182,7 @@ class PairedTest:
         self._largest = max(self._largest, abs(pair.difference))
         for one, let in ((self._worse, self.margin), (self._better, -self.margin)):
             moved = max(-1.0, min(1.0, (pair.difference + let / pair.steps) / scale))
-            one.see((1 + moved) / 2, 0.5, True, KNOWN)
+            one.see((1 + moved) / 2, 0.5, True, TESTED_ARM_SHARE)
         worse, better = self._worse.wealth, self._better.wealth
         if self.verdict == "undecided" and max(worse, better) >= 1 / self.alpha:
             self.verdict = "worse" if worse > better else "better"
@@ -195,7 +195,7 @@ class PairedTest:
     @property
     def leans(self) -> bool:
         """Whether more samples could show that the candidate is worse."""
-        return self.verdict == "undecided" and bool(self._alphas) and self.evidence >= LEANS
+        return self.verdict == "undecided" and bool(self._alphas) and self.evidence >= MIN_LEANING_EVIDENCE
 
     @property
     def evidence(self) -> float:
@@ -240,13 +240,13 @@ def _won(step: ReplayStep) -> tuple[list[float], list[float]]:
     return [fmean(pairs)], [1.0 - fmean(pairs)]
 
 
-JUDGE = "judge"
+JUDGE_MEASURE = "judge"
 GUARDS, TOOLS = "guards", "tool calls"
 GUARD_PART, GROUP_PART = 0.3, 0.2
 """Of the error level for guards; of a question's error level for all groups of cases together."""
 GROUPS, GROUP_CASES = 16, 15
 """Most groups, and the fewest cases of one."""
-MARGIN = 0.1
+GROUP_LOSS_MARGIN = 0.1
 """What a group may lose of its runs: a candidate that gains on the whole may lose a little somewhere. A run of three
 steps is lost by one of them, so that its mean may lose a third of this.
 """
@@ -285,7 +285,7 @@ class Questions:
         self.groups = [name for _, name in sorted(several)[:GROUPS]]
         part = GROUP_PART if self.groups else 0.0
         # recorded replies are the same ones in each round
-        rounds = ROUNDS if alike else (1.0,)
+        rounds = ROUND_ERROR_SHARES if alike else (1.0,)
         self.tests: dict[str, PairedTest] = {}
         # a guard's rare failures are to stay what they are: small
         for question, level, scaled in (
@@ -295,15 +295,15 @@ class Questions:
             self.tests[question] = PairedTest(question, level * (1 - part), detect, alike=scaled, rounds=rounds)
             for name in self.groups:
                 of, share = _in(question, name), level * part / len(self.groups)
-                self.tests[of] = PairedTest(of, share, detect, MARGIN, alike=scaled, rounds=rounds)
+                self.tests[of] = PairedTest(of, share, detect, GROUP_LOSS_MARGIN, alike=scaled, rounds=rounds)
 
     def see(self, case: ReplayCase) -> dict[str, CasePair]:
         """The next case, which was answered. → What it says to each question that it is about."""
-        self._broken += any(step.control == [BROKEN] for step in case.steps)
+        self._broken += any(step.control == [BROKEN_REPLY] for step in case.steps)
         good = case.episode.reward is not None and case.episode.reward >= self.middle
         found = {GUARDS: pair_of(case, lambda s: _scores(s, lambda _, r: float(guard(r) is None)))}
-        if self.by == JUDGE:
-            found[JUDGE] = pair_of(case, _won)
+        if self.by == JUDGE_MEASURE:
+            found[JUDGE_MEASURE] = pair_of(case, _won)
         elif self._score is not None:
             score = self._score
             found[str(self.by)] = pair_of(case, lambda s: _scores(s, lambda c, r: score(c, r["message"])))
@@ -348,7 +348,7 @@ class Questions:
     def short(self, missing: int) -> str | None:
         """Why the cases are too few for a verdict. ``missing``: those without an answer."""
         total = missing + len(self.tests[GUARDS].pairs)
-        if (lacking := missing + self._broken) > MISSING * total:
+        if (lacking := missing + self._broken) > MAX_UNANSWERED_SHARE * total:
             return f"{lacking} of {total} cases have no answer" + (" of the control" if self._broken else "")
         asked = [t for t in self.asked if not t.margin] or [self.tests[GUARDS]]
         few = next((t for t in asked if len(t.pairs) < t.needs), None)
@@ -362,7 +362,7 @@ def _in(question: str, group: str) -> str:
     return f"{question} for {group}"
 
 
-MISSING = 0.1
+MAX_UNANSWERED_SHARE = 0.1
 """Share of the cases that may lack an answer; with more there is no verdict."""
 
 
@@ -371,7 +371,7 @@ def least(detect: Detect, alpha: float) -> int:
     worse = detect(1, margin=0.0)
     count = 0
     while worse.wealth < 1 / alpha:
-        worse.see(0.0, 0.5, True, KNOWN)
+        worse.see(0.0, 0.5, True, TESTED_ARM_SHARE)
         count += 1
     return count
 

@@ -15,7 +15,7 @@ from slipstream.replay.steps import ReplayCase, Side
 
 log = logging.getLogger(__name__)
 KEEP_SECONDS, RENEW_SECONDS = 60.0, 15.0
-SERVED = (AdapterState.LIVE, AdapterState.CANDIDATE)
+SERVED_STATES = (AdapterState.LIVE, AdapterState.CANDIDATE)
 
 
 def models_asked(sides: Sequence[Side], cases: Iterable[ReplayCase]) -> dict[str, set[str]]:
@@ -72,7 +72,7 @@ class KeptVersions:
         try:
             client.keep_adapter(name, KEEP_SECONDS)
         except ApiError as e:
-            if e.status in (403, 404) and (adapter.state in SERVED or adapter.loaded):
+            if e.status in (403, 404) and (adapter.state in SERVED_STATES or adapter.loaded):
                 return  # it is there, and may stay so long
             raise StartError(f"{name} cannot be asked: {e}" + (f" ({e.fix})" if e.fix else "")) from e
         self._kept.append((client, name))

@@ -12,13 +12,13 @@ from xml.etree import ElementTree as ET
 from slipstream.replay.comparison import GUARDS, CasePair, PairedTest, guard
 from slipstream.replay.steps import JsonObject, ReplayCase, ReplayStep
 
-WORST = 3
-LIMITS = (
+WORST_CASES_SHOWN = 3
+LIMIT_TEXTS = (
     "Each step was asked at the recorded prompt. What tools and users would have answered to another action is not "
     "known, so this says nothing of whole runs."
 )
 NOT_ASKED = "of a format that a replay does not ask, or without a good reply"
-SHOWN = 300
+SHOWN_REPLY_CHARS = 300
 """Characters of a reply that a report shows."""
 
 
@@ -37,7 +37,7 @@ class ReplayReport:
     not_begun: int = 0
     short: str | None = None
     notes: list[str] = field(default_factory=list)
-    limits: str = LIMITS
+    limits: str = LIMIT_TEXTS
 
     @property
     def worse(self) -> bool:
@@ -110,7 +110,7 @@ def _text(message: object) -> str:
     parts: JsonObject = message if isinstance(message, dict) else {"content": message}
     calls = parts.get("tool_calls")
     said = json.dumps([c.get("function") for c in calls], ensure_ascii=True) if calls else parts.get("content")
-    return str(said or "")[:SHOWN].replace("\n", " ")
+    return str(said or "")[:SHOWN_REPLY_CHARS].replace("\n", " ")
 
 
 def beside(messages: Sequence[object], candidate: object, control: object) -> tuple[str, str, str]:
@@ -154,7 +154,7 @@ def markdown(report: ReplayReport) -> str:
     lines = [f"# Replay: {report.headline}", "", f"`{report.candidate}` against `{report.control}`, {spent}.", ""]
     lines += [f"- {line_of(t)}" for t in report.tests]
     for test in report.tests:
-        if worst := test.worst(WORST):
+        if worst := test.worst(WORST_CASES_SHOWN):
             lines += ["", f"## Worst cases by {test.question}"]
         for pair in worst:
             head = f"### {_place(pair)}: {pair.candidate:.2f} against {pair.control:.2f}"
@@ -175,7 +175,9 @@ def junit(report: ReplayReport) -> str:
     for test, case in zip(report.tests, cases, strict=False):
         if test.verdict == "worse":
             failures += 1
-            worst = [x for p in test.worst(WORST) for x in (f"{_place(p)}: {p.difference:+.2f}", *_shown(p))]
+            worst = [
+                x for p in test.worst(WORST_CASES_SHOWN) for x in (f"{_place(p)}: {p.difference:+.2f}", *_shown(p))
+            ]
             told = report.guarded() if test.question.startswith(GUARDS) else None
             ET.SubElement(case, "failure", message=_xml(line_of(test))).text = _xml("\n".join([*worst, told or ""]))
         elif why:
@@ -209,7 +211,9 @@ def as_json(report: ReplayReport) -> JsonObject:
                 "alpha": t.alpha,
                 "cases": len(t.pairs),
                 "difference": t.difference,
-                "worst": [{"episode": p.name, "call": p.step, "difference": p.difference} for p in t.worst(WORST)],
+                "worst": [
+                    {"episode": p.name, "call": p.step, "difference": p.difference} for p in t.worst(WORST_CASES_SHOWN)
+                ],
             }
             for t in report.tests
         ],

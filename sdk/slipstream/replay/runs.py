@@ -29,7 +29,7 @@ from slipstream.client import Client
 from slipstream.contract import REPLAY_OF_TAG, CallRecord, EpisodeDetail, Headers, replay_of
 from slipstream.errors import ConfigError, SlipstreamError
 from slipstream.replay.comparison import CasePair
-from slipstream.replay.steps import SYSTEM, JsonObject, ReplayBudget, ReplayCase, Reply, Side, tokens_of
+from slipstream.replay.steps import SYSTEM_ROLES, JsonObject, ReplayBudget, ReplayCase, Reply, Side, tokens_of
 from slipstream.shared.prefixes import whole_calls
 
 log = logging.getLogger(__name__)
@@ -37,9 +37,9 @@ RUN_LIMITS = (
     "Each task was played again in your environment. Where tools answered from the record, only runs that repeat its "
     "calls were compared."
 )
-TIMEOUT = 600.0
+CALL_TIMEOUT_S = 600.0
 """Seconds for one call of a run."""
-TURNS = 50
+MAX_RUN_CALLS = 50
 """Calls of a run whose tools are the record's."""
 PROMPT_FIELDS = {"messages": "system", "responses": "instructions"}
 """Path of a wire format → the field that holds its system prompt, where that is no message."""
@@ -92,7 +92,7 @@ def _place(name: str, arguments: object) -> tuple[str, str]:
 def recorded_prompt(episode: EpisodeDetail) -> object:
     """What the system message says that the recorded run begins with. None: it begins with another one."""
     first = next(iter(episode.call_list[0].messages), None)
-    return first.get("content") if isinstance(first, dict) and first.get("role") in SYSTEM else None
+    return first.get("content") if isinstance(first, dict) and first.get("role") in SYSTEM_ROLES else None
 
 
 def with_prompt(body: JsonObject, path: str, prompt: object, *, always: bool) -> JsonObject:
@@ -103,7 +103,7 @@ def with_prompt(body: JsonObject, path: str, prompt: object, *, always: bool) ->
     listed = "input" if place == "instructions" else "messages"
     messages = body.get(listed)
     many = messages if isinstance(messages, list) else []
-    at = next((i for i, m in enumerate(many) if isinstance(m, dict) and m.get("role") in SYSTEM), None)
+    at = next((i for i, m in enumerate(many) if isinstance(m, dict) and m.get("role") in SYSTEM_ROLES), None)
     if at is not None and (always or at == 0):
         return body | {listed: [*many[:at], {"role": many[at]["role"], "content": prompt}, *many[at + 1 :]]}
     if not always or at is not None:
@@ -154,7 +154,7 @@ class RunServer:
     def __init__(self, key: str | None) -> None:
         self.runs: dict[str, PlayedRun] = {}
         self.key = key
-        self.http = httpx.Client(timeout=TIMEOUT, trust_env=False)
+        self.http = httpx.Client(timeout=CALL_TIMEOUT_S, trust_env=False)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -386,10 +386,10 @@ def by_command(command: str) -> Play:
                 command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **env}
             )
             try:
-                out, err = await asyncio.wait_for(process.communicate(), TIMEOUT)
+                out, err = await asyncio.wait_for(process.communicate(), CALL_TIMEOUT_S)
             except TimeoutError:
                 process.kill()
-                raise RuntimeError(f"it took more than {TIMEOUT:g} s") from None
+                raise RuntimeError(f"it took more than {CALL_TIMEOUT_S:g} s") from None
         if process.returncode:
             raise RuntimeError(f"exit status {process.returncode}: {err.decode(errors='replace')[-150:].strip()}")
         last = json.loads(out.decode().strip().splitlines()[-1])
@@ -407,8 +407,8 @@ def by_record(score: Callable[[CallRecord, Reply], float]) -> Play:
         first, last = episode.call_list[0], episode.call_list[-1]
         messages = list(first.messages)
         # on this machine and without TLS: certificates take longer to read than a call does
-        async with httpx.AsyncClient(timeout=TIMEOUT, trust_env=False, verify=False) as http:  # noqa: S501
-            for _ in range(TURNS):
+        async with httpx.AsyncClient(timeout=CALL_TIMEOUT_S, trust_env=False, verify=False) as http:  # noqa: S501
+            for _ in range(MAX_RUN_CALLS):
                 body: JsonObject = {"messages": messages} | ({"tools": first.tools} if first.tools else {})
                 sampling = {
                     k: v for k, v in first.sampling.items() if k in ("temperature", "top_p", "max_tokens") and v
@@ -422,6 +422,6 @@ def by_record(score: Callable[[CallRecord, Reply], float]) -> Play:
                 for call in calls:
                     result = tools.result(call["function"]["name"], call["function"].get("arguments"))
                     messages.append({"role": "tool", "tool_call_id": call.get("id"), "content": result})
-        raise RunStopped(f"it did not end after {TURNS} calls")
+        raise RunStopped(f"it did not end after {MAX_RUN_CALLS} calls")
 
     return play

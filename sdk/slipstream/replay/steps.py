@@ -19,12 +19,12 @@ from slipstream.errors import ConfigError
 from slipstream.replay.formats import CHAT, RESPONSES, replies_in, route_of, with_chat_reply
 from slipstream.shared.prefixes import whole_episode
 
-RECORDED = "recorded"
-ANEW = "the recorded prompt, asked anew"
-TRIES = 3
+RECORDED_SIDE = "recorded"
+RECORDED_PROMPT_NOTE = "the recorded prompt, asked anew"
+STEP_ATTEMPTS = 3
 NOT_SENT = ("stream", "stream_options", "n", "model", "messages", "input", "tools", "metadata", "user", "store")
 """Parameters of a recorded call that a replay sets itself or leaves out."""
-SYSTEM = ("system", "developer")
+SYSTEM_ROLES = ("system", "developer")
 JsonObject = dict[str, Any]
 Reply = JsonObject
 """``{"message": {...}, "finish_reason": ...}``: one sample, as a chat completion has it."""
@@ -56,7 +56,9 @@ class Side:
         sampling = {k: v for k, v in call.sampling.items() if k not in NOT_SENT and v is not None}
         messages = list(call.messages)
         if self.system is not None:
-            at = next((i for i, m in enumerate(messages) if isinstance(m, dict) and m.get("role") in SYSTEM), None)
+            at = next(
+                (i for i, m in enumerate(messages) if isinstance(m, dict) and m.get("role") in SYSTEM_ROLES), None
+            )
             role = messages[at]["role"] if at is not None else "system"
             messages[: at + 1 if at is not None else 0] = [
                 *(messages[:at] if at is not None else []),
@@ -97,12 +99,12 @@ def side_of(words: Sequence[str], base: str) -> Side:
                 sampling[name] = float(value) if "." in value else int(value)
             except ValueError:
                 raise ConfigError(f"{word}: the value of {name} is no number") from None
-        elif word != RECORDED:
+        elif word != RECORDED_SIDE:
             model = word
-    recorded = RECORDED in words
+    recorded = RECORDED_SIDE in words
     if recorded and len(words) > 1:
         raise ConfigError("recorded replies are as they are: give recorded alone")
-    return Side(" ".join(words) or ANEW, base, model, system, sampling, recorded)
+    return Side(" ".join(words) or RECORDED_PROMPT_NOTE, base, model, system, sampling, recorded)
 
 
 async def knowing(side: Side, key: str | None) -> Side:
@@ -249,9 +251,9 @@ class Replayer:
                 candidate, control = await asyncio.gather(*sides, return_exceptions=True)
                 # where one side alone breaks, that is an answer, too: a bad one
                 if isinstance(candidate, BrokenSide) and not isinstance(control, BaseException):
-                    candidate = [BROKEN]
+                    candidate = [BROKEN_REPLY]
                 elif isinstance(control, BrokenSide) and not isinstance(candidate, BaseException):
-                    control = [BROKEN]
+                    control = [BROKEN_REPLY]
                 for found in (candidate, control):
                     if isinstance(found, BaseException):
                         raise found
@@ -288,12 +290,12 @@ class Replayer:
             try:
                 async with self._turn() as told:
                     response = await http.post(f"{side.base}/{route}", json=body, headers=headers)
-                if (response.status_code < 500 and response.status_code != 429) or attempt == TRIES:
+                if (response.status_code < 500 and response.status_code != 429) or attempt == STEP_ATTEMPTS:
                     break
             except TimeoutError:
                 continue  # somebody else's call goes first
             except httpx.TransportError:
-                if attempt == TRIES:
+                if attempt == STEP_ATTEMPTS:
                     raise
             await asyncio.sleep(0.5 * attempt)
             attempt += 1
@@ -313,4 +315,4 @@ class BrokenSide(ValueError):
     """It answers 5xx to this prompt, however often it is asked."""
 
 
-BROKEN: Reply = {"message": {}, "finish_reason": "error"}
+BROKEN_REPLY: Reply = {"message": {}, "finish_reason": "error"}

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from slipstream.settings.base import Positive, Section, Share, known
 from slipstream.shared.urls import authorization, split_login
 
-ENGINES: Final[Mapping[str, str]] = {
+ENGINE_CLASSES: Final[Mapping[str, str]] = {
     "vllm": "slipstream.engines.vllm.engine:Vllm",
     "openai": "slipstream.engines.openai:OpenAIServer",
 }
@@ -21,10 +21,11 @@ class EngineConfig(Section):
     urls: list[str] = Field(
         default_factory=list, description="Engines that already run; empty: `slipstream up` starts one."
     )
-    kind: Annotated[str, known(["auto", *ENGINES], "module:Class")] = Field(
+    kind: Annotated[str, known(["auto", *ENGINE_CLASSES], "module:Class")] = Field(
         "auto",
         description=(
-            f"What they are: {', '.join(ENGINES)}, or your own as module:Class. openai is a server without token ids "
+            f"What they are: {', '.join(ENGINE_CLASSES)}, or your own as module:Class. openai is a "
+            "server without token ids "
             "(llama.cpp, Ollama, a hosted API): its calls are relayed and recorded as text. auto: each is asked."
         ),
     )

@@ -9,10 +9,10 @@ from pydantic import Field, field_validator, model_validator
 
 from slipstream.settings.base import Positive, Section, Share
 
-AUTOMATIC = ("auto-sample", "auto-labelled", "auto-rollback")
+AUTOMATIC_CASE_SETS = ("auto-sample", "auto-labelled", "auto-rollback")
 """Sets of cases that fill themselves: a sample of each tag, what people labelled, what rollbacks were about."""
 
-REPLACED = {
+REPLACED_SETTINGS = {
     "min_pairs": "gate.settle (finished episodes on trial before an unsuspected adapter is accepted)",
     "max_episodes": "gate.settle (finished episodes on trial before an unsuspected adapter is accepted)",
 }
@@ -21,7 +21,7 @@ REPLACED = {
 class GateReplayConfig(Section):
     then: Literal["guard", "canary"] = Field("guard", description="The mode of what follows for a version that passes.")
     sets: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]] = Field(
-        [*AUTOMATIC],
+        [*AUTOMATIC_CASE_SETS],
         min_length=1,
         max_length=32,
         description="Sets of cases that each version must pass. Those whose names begin with auto- fill themselves.",
@@ -48,8 +48,8 @@ class GateReplayConfig(Section):
     @classmethod
     def _known(cls, value: list[str]) -> list[str]:
         for name in value:
-            if name.startswith("auto-") and name not in AUTOMATIC:
-                raise ValueError(f"{name}: automatic sets are {', '.join(AUTOMATIC)}")
+            if name.startswith("auto-") and name not in AUTOMATIC_CASE_SETS:
+                raise ValueError(f"{name}: automatic sets are {', '.join(AUTOMATIC_CASE_SETS)}")
         return list(dict.fromkeys(value))
 
 
@@ -128,9 +128,9 @@ class GateConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _refuse_replaced(cls, data: Any) -> Any:
-        for name in REPLACED if isinstance(data, dict) else ():
+        for name in REPLACED_SETTINGS if isinstance(data, dict) else ():
             if name in data:
-                raise ValueError(f"gate.{name} is gone: the new name is {REPLACED[name]}")
+                raise ValueError(f"gate.{name} is gone: the new name is {REPLACED_SETTINGS[name]}")
         return data
 
     @field_validator("plan")

@@ -25,9 +25,9 @@ OWN_PARAMS = {
 """Parameters of ``completion()`` that the judge sets itself → the setting for it, if there is one."""
 
 
-FUNCTION = "function"
+FUNCTION_REWARD_NAME = "function"
 """Reward name of ``judge.function``'s scores beside a model's."""
-SELF = "self"
+SELF_JUDGE_MODEL = "self"
 """The model that is trained, without an adapter, asked through the proxy; ``self/NAME``: another model behind it."""
 
 
@@ -43,7 +43,7 @@ RESTORE_QUOTA = (
 
 def is_own(model: str | None) -> bool:
     """Whether the proxy that the agents use is asked for this judge's model."""
-    return model is not None and model.partition("/")[0] == SELF
+    return model is not None and model.partition("/")[0] == SELF_JUDGE_MODEL
 
 
 class JudgeConfig(Section):
@@ -91,14 +91,14 @@ class JudgeConfig(Section):
     def names(self) -> list[str]:
         """Reward names that the judge writes; none without a judge."""
         own = [self.name] if self.model or self.function else []
-        return [*own, FUNCTION] if self.model and self.function else own
+        return [*own, FUNCTION_REWARD_NAME] if self.model and self.function else own
 
     @model_validator(mode="after")
     def _spares_the_agents(self) -> Self:
         """The agents' own engine judges little at once, and twice: the two votes say what its scores are worth."""
         for model in (self.model, self.audit_model):
             name = (model or "").partition("/")[2]
-            if is_own(model) and model != SELF and (not name or "@" in name):
+            if is_own(model) and model != SELF_JUDGE_MODEL and (not name or "@" in name):
                 raise ValueError(f"{model}: self/NAME is a model's name that clients send, and no adapter's")
         if is_own(self.model):
             given = self.model_fields_set

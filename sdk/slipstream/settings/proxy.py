@@ -80,7 +80,7 @@ class ProxyConfig(Section):
         return {*LOCAL_NAMES, self.host.lower(), *(name.lower() for name in self.allowed_hosts)}
 
 
-OVERRIDES = (
+SAMPLING_OVERRIDES = (
     *("temperature", "top_p", "top_k", "min_p"),
     *("presence_penalty", "frequency_penalty", "repetition_penalty"),
 )
@@ -145,7 +145,7 @@ class ModelRoute(Section):
 
     def override(self) -> dict[str, float]:
         """The sampling that replaces the client's, by field."""
-        asked = {name: getattr(self, name) for name in OVERRIDES}
+        asked = {name: getattr(self, name) for name in SAMPLING_OVERRIDES}
         return {name: value for name, value in asked.items() if value is not None}
 
     @model_validator(mode="after")

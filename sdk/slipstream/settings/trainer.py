@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from slipstream.settings.base import Positive, Section, known
 
-LOSSES: Final[Mapping[str, str]] = {
+LOSS_FUNCTIONS: Final[Mapping[str, str]] = {
     "cispo": "slipstream_trainer.algorithm.losses:CISPO",
     "grpo": "slipstream_trainer.algorithm.losses:GRPO",
     "bnpo": "slipstream_trainer.algorithm.losses:BNPO",
@@ -20,7 +20,7 @@ LOSSES: Final[Mapping[str, str]] = {
     "gspo": "slipstream_trainer.algorithm.losses:GSPO",
     "sapo": "slipstream_trainer.algorithm.losses:SAPO",
 }
-ADVANTAGES: Final[Mapping[str, str]] = {
+ADVANTAGE_FUNCTIONS: Final[Mapping[str, str]] = {
     "std": "slipstream_trainer.algorithm.advantage:by_std",
     "mean": "slipstream_trainer.algorithm.advantage:by_mean",
     "leave_one_out": "slipstream_trainer.algorithm.advantage:by_others",
@@ -72,11 +72,11 @@ class ScheduleConfig(Section):
             return now
         spans = [(60 * int(a) + int(b), 60 * int(c) + int(d)) for a, b, c, d in _SPAN.findall(self.hours)]
         # minute by minute: where the clock is put forward or back, a day has times that are missing or come twice
-        times = (now - now % 60 + 60 * n if n else now for n in range(SEARCHED))
+        times = (now - now % 60 + 60 * n if n else now for n in range(SCHEDULE_SEARCH_MINUTES))
         return next(at for at in times if _within(spans, at))
 
 
-SEARCHED = 3 * 24 * 60
+SCHEDULE_SEARCH_MINUTES = 3 * 24 * 60
 """Minutes within which hours begin again, also where a day of changed clocks does not have them."""
 
 
@@ -98,9 +98,9 @@ class TrainerConfig(Section):
     algorithm: Literal["grpo", "sft"] = Field(
         "grpo", description="sft: imitate the chosen episodes (warm start, distillation)."
     )
-    loss: Annotated[str, known(LOSSES)] = Field(
+    loss: Annotated[str, known(LOSS_FUNCTIONS)] = Field(
         "cispo",
-        description=f"The loss: {', '.join(LOSSES)} (TRL's), or your own as module:function.",
+        description=f"The loss: {', '.join(LOSS_FUNCTIONS)} (TRL's), or your own as module:function.",
     )
     epsilon: Positive = Field(0.2, description="Lower clip: a ratio counts down to 1 - this. cispo has none.")
     epsilon_high: Positive | None = Field(
@@ -112,10 +112,11 @@ class TrainerConfig(Section):
     beta_share: Annotated[float, Field(gt=0, le=1)] = Field(
         0.0625, description="Share of a batch's micro-batches that `beta` is computed on, for all; 1: on every one."
     )
-    advantage: Annotated[str, known(ADVANTAGES)] = Field(
+    advantage: Annotated[str, known(ADVANTAGE_FUNCTIONS)] = Field(
         "std",
         description=(
-            f"How a group's rewards become advantages: {', '.join(ADVANTAGES)}, or your own as module:function."
+            f"How a group's rewards become advantages: {', '.join(ADVANTAGE_FUNCTIONS)}, or your "
+            "own as module:function."
         ),
     )
     words_weight: Annotated[float, Field(ge=0)] = Field(

@@ -16,8 +16,8 @@ from typing import Any
 from slipstream.contract import check_lora_rank
 from slipstream.errors import SlipstreamError
 
-CONFIG = "adapter_config.json"
-WEIGHTS = "adapter_model.safetensors"
+CONFIG_FILE_NAME = "adapter_config.json"
+WEIGHTS_FILE_NAME = "adapter_model.safetensors"
 CONFIG_BYTES = 4 * 2**20
 MOST_DIGITS = 18
 """Of a number in a header or a configuration: such a number has 64 bits."""
@@ -25,7 +25,7 @@ MOST_ALPHA = 100_000
 """Adapters have 8 to 1,024. The weights are multiplied by it, over the rank."""
 ALPHA, RANK = 8, 8
 """PEFT's defaults."""
-PART = re.compile(r"^base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight$")
+WEIGHT_NAME_PATTERN = re.compile(r"^base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight$")
 """Name of a weight in the file → module of the base model, and which half it is."""
 PLAIN_INITS = frozenset({"gaussian", "eva", "orthogonal", "mica", "lora_ga"})
 """Ways to begin that are over when the adapter is saved. The others change the base model's weights whenever PEFT loads
@@ -33,7 +33,7 @@ the adapter, which the engine does not.
 """
 _ANEW = "train it again without this field"
 _MERGED = f"{_ANEW}, or merge it into the base model (PEFT's merge_and_unload) and serve that model"
-REFUSED = {
+REFUSED_FIELDS = {
     "use_dora": ("DoRA, which vLLM does not compute", _MERGED),
     "bias": ("changed biases, of which vLLM takes none", _MERGED),
     "lora_bias": ("biases of LoRA's own, of which vLLM takes none", _MERGED),
@@ -83,22 +83,24 @@ class AdapterConfig:
     def read(cls, folder: Path, max_rank: int | None = None) -> AdapterConfig:
         """Raises ``BadAdapter``, which names field and fix. ``max_rank``: ``engine.max_lora_rank``; None: any."""
         try:
-            if (size := (folder / CONFIG).stat().st_size) > CONFIG_BYTES:
-                raise BadAdapter(f"{CONFIG} has {size} bytes, at most {CONFIG_BYTES} are read")
-            found = json.loads((folder / CONFIG).read_bytes(), parse_int=bounded_int)
+            if (size := (folder / CONFIG_FILE_NAME).stat().st_size) > CONFIG_BYTES:
+                raise BadAdapter(f"{CONFIG_FILE_NAME} has {size} bytes, at most {CONFIG_BYTES} are read")
+            found = json.loads((folder / CONFIG_FILE_NAME).read_bytes(), parse_int=bounded_int)
         except (OSError, ValueError, RecursionError) as e:
-            raise BadAdapter(f"{CONFIG} cannot be read: {repr(e)[:200]}") from e
+            raise BadAdapter(f"{CONFIG_FILE_NAME} cannot be read: {repr(e)[:200]}") from e
         if not isinstance(found, dict):
-            raise BadAdapter(f"{CONFIG} cannot be read: it is no table of fields")
+            raise BadAdapter(f"{CONFIG_FILE_NAME} cannot be read: it is no table of fields")
         _check_kind(found)
         rank_pattern, alpha_pattern = _pattern(found, "rank_pattern"), _pattern(found, "alpha_pattern")
         for field, rank in {"": found.get("r", RANK), **rank_pattern}.items():
             where = f"rank_pattern, {field}: " if field else ""
             if why := check_lora_rank(rank, max_rank if max_rank is not None else 10**9):
-                raise BadAdapter(f"{CONFIG}: {where}{why}")
+                raise BadAdapter(f"{CONFIG_FILE_NAME}: {where}{why}")
         for alpha in (found.get("lora_alpha", ALPHA), *alpha_pattern.values()):
             if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha <= MOST_ALPHA:
-                raise BadAdapter(f"{CONFIG}: lora_alpha {alpha!r} is no number above 0 and up to {MOST_ALPHA:,}")
+                raise BadAdapter(
+                    f"{CONFIG_FILE_NAME}: lora_alpha {alpha!r} is no number above 0 and up to {MOST_ALPHA:,}"
+                )
         return cls(
             found.get("r", RANK),
             found.get("lora_alpha", ALPHA),
@@ -127,7 +129,8 @@ class AdapterConfig:
             return
         if rank != (said := self.rank_of(module)):
             raise BadAdapter(
-                f"{CONFIG}: r and rank_pattern give {module} the rank {said}, and its weights have {rank}: write the "
+                f"{CONFIG_FILE_NAME}: r and rank_pattern give {module} the rank {said}, and its "
+                f"weights have {rank}: write the "
                 "rank that it was trained with"
             )
 
@@ -140,27 +143,30 @@ def _match(pattern: dict[str, Any], module: str, other: Any) -> Any:
 def _pattern(found: dict[str, Any], field: str) -> dict[str, Any]:
     pattern = found.get(field) or {}
     if not isinstance(pattern, dict):
-        raise BadAdapter(f"{CONFIG}: {field} {pattern!r} is no table of names and numbers")
+        raise BadAdapter(f"{CONFIG_FILE_NAME}: {field} {pattern!r} is no table of names and numbers")
     for key in pattern:
         try:
             re.compile(f"({key})")
         except re.error as e:
-            raise BadAdapter(f"{CONFIG}: {field}, {key}: the end of a module's name, and no expression: {e}") from e
+            raise BadAdapter(
+                f"{CONFIG_FILE_NAME}: {field}, {key}: the end of a module's name, and no expression: {e}"
+            ) from e
     return pattern
 
 
 def _check_kind(found: dict[str, Any]) -> None:
     """Raises ``BadAdapter`` for what is no plain LoRA."""
     if (kind := found.get("peft_type", "LORA")) != "LORA":
-        raise BadAdapter(f"{CONFIG}: peft_type {kind!r}: vLLM takes LORA alone; train it again as one")
-    for field, (what, fix) in REFUSED.items():
+        raise BadAdapter(f"{CONFIG_FILE_NAME}: peft_type {kind!r}: vLLM takes LORA alone; train it again as one")
+    for field, (what, fix) in REFUSED_FIELDS.items():
         value = found.get(field)
         if value and value != "none":
-            raise BadAdapter(f"{CONFIG}: {field} = {json.dumps(value)[:80]}: the adapter has {what}: {fix}")
+            raise BadAdapter(f"{CONFIG_FILE_NAME}: {field} = {json.dumps(value)[:80]}: the adapter has {what}: {fix}")
     init = found.get("init_lora_weights", True)
     if isinstance(init, str) and init.lower() not in PLAIN_INITS:
         raise BadAdapter(
-            f"{CONFIG}: init_lora_weights = {init[:40]!r}: PEFT changes the base model's weights with it, and the "
+            f"{CONFIG_FILE_NAME}: init_lora_weights = {init[:40]!r}: PEFT changes the base model's "
+            "weights with it, and the "
             "engine does not: save it with path_initial_model_for_weight_conversion; or set true, if the engine and "
             "trainer.model have the changed base model"
         )

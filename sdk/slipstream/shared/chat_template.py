@@ -15,7 +15,7 @@ from typing import Any
 from slipstream.shared.hub import model_folder
 
 Message = dict[str, Any]
-THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 """Under which of these names a message's thoughts stand differs between servers and between templates."""
 _GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
 """A tag of transformers' own, which changes nothing of the text."""
@@ -72,14 +72,14 @@ def tools_for_template(tools: Sequence[Any]) -> list[Any]:
 
 def _thoughts_in(template: str | None) -> tuple[str, ...]:
     """The names under which the template reads thoughts: vLLM's two, or gpt-oss' and LFM's."""
-    read = [name for name in THOUGHTS if re.search(rf"\b{name}\b", template or "")]
-    return tuple(read[:1]) if read else THOUGHTS[:2]
+    read = [name for name in THOUGHT_FIELDS if re.search(rf"\b{name}\b", template or "")]
+    return tuple(read[:1]) if read else THOUGHT_FIELDS[:2]
 
 
 def _message(message: Message, *, parts: bool, thoughts: Sequence[str], said: bool) -> Message:
-    made = {k: v for k, v in message.items() if v is not None and k not in THOUGHTS}
+    made = {k: v for k, v in message.items() if v is not None and k not in THOUGHT_FIELDS}
     made["content"] = _content(made.get("content"), parts=parts and made.get("role") != "tool")
-    thought = next((message[n] for n in ("reasoning", *THOUGHTS) if isinstance(message.get(n), str)), None)
+    thought = next((message[n] for n in ("reasoning", *THOUGHT_FIELDS) if isinstance(message.get(n), str)), None)
     if thought is not None and made.get("role") == "assistant":
         made |= dict.fromkeys(thoughts, thought)
     calls = made.pop("tool_calls", None)

@@ -7,7 +7,7 @@ from email.utils import parsedate_to_datetime
 
 SKEW_SECONDS = 5.0
 """By which two clocks may differ."""
-NTP = "run an NTP client on both (`timedatectl set-ntp true`)"
+NTP_ADVICE = "run an NTP client on both (`timedatectl set-ntp true`)"
 
 
 def clock_skew(date: str | None) -> float | None:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from slipstream.errors import StartError
 
 log = logging.getLogger(__name__)
-FORMAT = 7
+DATA_FOLDER_FORMAT = 7
 """Of a data folder: the number of its store's schema. An older program would serve a newer folder without its store."""
 
 
@@ -103,12 +103,13 @@ def check_format(root: Path, version: str) -> None:
         found, wrote = 0, ""
     except (OSError, ValueError) as e:
         raise StartError(f"{path} cannot be read: {e}; restore it from a backup") from e
-    if found > FORMAT:
+    if found > DATA_FOLDER_FORMAT:
         raise StartError(
             f"data_dir {root} was written by slipstream {wrote} (format {found}), and {version} knows formats up to "
-            f"{FORMAT}: install {wrote} or newer, or restore a backup from before the upgrade into an empty folder"
+            f"{DATA_FOLDER_FORMAT}: install {wrote} or newer, or restore a backup from before the "
+            "upgrade into an empty folder"
         )
-    if (found, wrote) != (FORMAT, version):
+    if (found, wrote) != (DATA_FOLDER_FORMAT, version):
         with contextlib.suppress(OSError):  # a full disk keeps no proxy from starting
-            path.with_suffix(".tmp").write_text(f"{FORMAT} {version}\n", encoding="utf-8")
+            path.with_suffix(".tmp").write_text(f"{DATA_FOLDER_FORMAT} {version}\n", encoding="utf-8")
             path.with_suffix(".tmp").replace(path)

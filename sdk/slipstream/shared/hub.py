@@ -10,7 +10,7 @@ from pathlib import Path
 from slipstream.errors import StartError
 
 log = logging.getLogger(__name__)
-DESCRIBING = ("*.json", "*.jinja", "tokenizer.model", "tokenizer*")
+MODEL_DESCRIPTION_GLOBS = ("*.json", "*.jinja", "tokenizer.model", "tokenizer*")
 """Files that say what a model is. Its weights are none of them."""
 
 
@@ -53,7 +53,9 @@ def fetch_description(model: str) -> Path | None:
     try:
         from huggingface_hub import snapshot_download
 
-        snapshot_download(model, allow_patterns=list(DESCRIBING), ignore_patterns=["*.safetensors.index.json"])
+        snapshot_download(
+            model, allow_patterns=list(MODEL_DESCRIPTION_GLOBS), ignore_patterns=["*.safetensors.index.json"]
+        )
     except Exception as e:  # vLLM says what is wrong with the model or with the way to the hub
         log.warning(
             "the files of %s cannot be fetched yet: %s", model, str(e).splitlines()[0] if str(e) else type(e).__name__

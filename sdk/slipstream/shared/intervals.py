@@ -11,9 +11,9 @@ import math
 
 Z = 1.959964
 """Standard errors on each side of a mean that hold the true one in 95 of 100 cases."""
-FEW = 30
+MIN_SPREAD_RUNS = 30
 """Runs below which a spread says too little of itself."""
-NEAR = 5
+NEAR_BOUND_RUNS = 5
 """Runs' worth of reward from a bound below which the mean's errors lean to one side."""
 
 
@@ -26,7 +26,7 @@ def wilson(share: float, n: int) -> tuple[float, float]:
 
 
 def student(n: int) -> float:
-    """Standard errors on each side of a mean of ``n`` values, at least ``FEW``, by Student's t."""
+    """Standard errors on each side of a mean of ``n`` values, at least ``MIN_SPREAD_RUNS``, by Student's t."""
     v = n - 1
     return Z + (Z**3 + Z) / (4 * v) + (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * v * v)
 
@@ -42,8 +42,8 @@ def mean_interval(mean: float, std: float, n: int, lowest: float, highest: float
     if span <= 0:
         return mean, mean
     share = min(max((mean - lowest) / span, 0.0), 1.0)
-    near = n * min(share, 1 - share) < NEAR
-    if n < FEW or near or std <= 0 or std >= 0.95 * span * math.sqrt(share * (1 - share)):
+    near = n * min(share, 1 - share) < NEAR_BOUND_RUNS
+    if n < MIN_SPREAD_RUNS or near or std <= 0 or std >= 0.95 * span * math.sqrt(share * (1 - share)):
         low, high = wilson(share, n)
         return lowest + span * low, lowest + span * high
     half = student(n) * std / math.sqrt(n)

@@ -24,8 +24,8 @@ from slipstream.shared.printable import printable
 from slipstream.shared.urls import without_password
 
 _PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-OURS = ("slipstream", "slipstream_proxy", "slipstream_judge", "slipstream_trainer")
-NOISY = (
+OWN_LOGGERS = ("slipstream", "slipstream_proxy", "slipstream_judge", "slipstream_trainer")
+NOISY_LOGGERS = (
     "httpx",
     "httpcore",
     "asyncio",
@@ -43,7 +43,7 @@ NOISY = (
     "s3transfer",
     "opentelemetry",
 )
-TOLD = frozenset(
+REPORTED_LOGGERS = frozenset(
     {
         "OperationalError",
         "IOException",
@@ -67,7 +67,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 def _told(error: BaseException) -> bool:
     names = {kind.__name__ for kind in type(error).__mro__}
-    return isinstance(error, OSError | SlipstreamError) or bool(names & TOLD)
+    return isinstance(error, OSError | SlipstreamError) or bool(names & REPORTED_LOGGERS)
 
 
 def describe(error: BaseException | None) -> str:
@@ -202,7 +202,7 @@ def setup_logging(level: str | None = None) -> None:
     root = logging.getLogger()
     root.setLevel(max(number, logging.INFO))
     root.handlers[:] = [handler]
-    for name in OURS:
+    for name in OWN_LOGGERS:
         logging.getLogger(name).setLevel(number)
-    for name in NOISY:
+    for name in NOISY_LOGGERS:
         logging.getLogger(name).setLevel(max(number, logging.WARNING))

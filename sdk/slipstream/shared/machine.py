@@ -40,18 +40,21 @@ def installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None or (Path.cwd() / module).is_dir()
 
 
-LARGE = ("torch", "transformers", "vllm")
+LARGE_PACKAGES = ("torch", "transformers", "vllm")
 """Packages of thousands of modules, which engine and trainer import."""
 
 
 def bytecode_env() -> dict[str, str]:
-    """Environment by which child processes keep the bytecode of ``LARGE``, where neither the installer nor Python does.
+    """Environment by which child processes keep the bytecode of ``LARGE_PACKAGES``, where neither the installer nor
+    Python does.
 
     An installer may leave it out, and Python writes none into a folder that is read-only, or where
     ``PYTHONDONTWRITEBYTECODE`` is set. Each process then compiles all that it imports again: half of its imports' time.
     Empty where Python keeps it by itself, and where the user's cache folder can't be written.
     """
-    origins = [Path(s.origin) for name in LARGE if (s := importlib.util.find_spec(name)) is not None and s.origin]
+    origins = [
+        Path(s.origin) for name in LARGE_PACKAGES if (s := importlib.util.find_spec(name)) is not None and s.origin
+    ]
     lacking = [o for o in origins if not Path(importlib.util.cache_from_source(str(o))).is_file()]
     kept = not sys.dont_write_bytecode and all(os.access(o.parent, os.W_OK) for o in lacking)
     if sys.pycache_prefix or not lacking or kept:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from slipstream.errors import ConfigError
 
-AGES = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+AGE_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
 
@@ -17,7 +17,7 @@ def parse_moment(text: str, now: float | None = None, *, flag: str = "--since ")
     """Seconds since the epoch. A date without a time zone is in UTC. Raises ``ConfigError``."""
     text = text.strip()
     if match := _AGE.fullmatch(text):
-        return (time.time() if now is None else now) - float(match[1]) * AGES[match[2]]
+        return (time.time() if now is None else now) - float(match[1]) * AGE_UNITS_S[match[2]]
     try:
         if math.isfinite(at := float(text)):
             return at

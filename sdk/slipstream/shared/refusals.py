@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-PLAIN = re.compile(
+PLAIN_REFUSAL_PATTERN = re.compile(
     r"""\W*(?:
     (?:(?:i(?:'m|\ am)\ )?(?:\w+\ )?(?:sorry|afraid|apologi[sz]e)\b[^.!?\n]{0,60}?\W)?(?:but\ |that\ )?
         i(?:\ am|'m)?\ (?:can'?t|cannot|can\ not|won'?t|will\ not|(?:un|not\ )able\ to
@@ -32,4 +32,4 @@ def refuses(message: object) -> bool:
     parts = [said] if isinstance(said, str) else said if isinstance(said, list) else []
     texts = (p if isinstance(p, str) else p.get("text") if isinstance(p, dict) else None for p in parts)
     first = next((text for text in texts if isinstance(text, str) and text.strip()), "")
-    return PLAIN.match(first[:300].replace("\u2019", "'")) is not None
+    return PLAIN_REFUSAL_PATTERN.match(first[:300].replace("\u2019", "'")) is not None

@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-HIDDEN = "***"
+HIDDEN_MARK = "***"
 _LOGIN = re.compile(r"(\w+)://([^/?#\s\"'<>]+)@")
 _VALUE = r"('[^']*'|[^&#;\s\"'<>]+)"
 _QUERY = re.compile(
@@ -20,7 +20,7 @@ _QUERY = re.compile(
 def without_password(text: object) -> str:
     """Any text, with ``***`` in place of the passwords of URLs in it, and of PostgreSQL's ``password=…``."""
     shown = _LOGIN.sub(_hidden, str(text))
-    return _QUERY.sub(lambda m: f"{m[1] or m[3]}={HIDDEN}", shown)
+    return _QUERY.sub(lambda m: f"{m[1] or m[3]}={HIDDEN_MARK}", shown)
 
 
 def _hidden(found: re.Match[str]) -> str:
@@ -28,7 +28,7 @@ def _hidden(found: re.Match[str]) -> str:
     user, colon, _ = login.partition(":")
     if not colon and not scheme.startswith("http"):
         return found[0]  # a user without a password
-    return f"{scheme}://{user}:{HIDDEN}@" if colon else f"{scheme}://{HIDDEN}@"
+    return f"{scheme}://{user}:{HIDDEN_MARK}@" if colon else f"{scheme}://{HIDDEN_MARK}@"
 
 
 def has_password(text: str) -> bool:

@@ -11,7 +11,7 @@ from mail.players import EXPERT, PLAYERS, Conversation, Player, play
 from mail.task import TASK
 
 from slipstream_judge.text.excerpts import Shortening, show_episode
-from slipstream_judge.text.transcript import ALONE, Branch, Node, Reader, Transcript
+from slipstream_judge.text.transcript import SEPARATE_CONVERSATION_TEXT, Branch, Node, Reader, Transcript
 
 
 def transcript(held: list[Conversation]) -> str:
@@ -20,7 +20,7 @@ def transcript(held: list[Conversation]) -> str:
     for messages, _ in held:
         reader = Reader()
         reader.read(messages)
-        branch = Branch(0, ALONE if branches else "", 1)
+        branch = Branch(0, SEPARATE_CONVERSATION_TEXT if branches else "", 1)
         for step in reader.end():
             number += 1
             branch.nodes.append(Node(step, number, branch))

@@ -7,8 +7,8 @@ from slipstream_proxy.control.observe.boards import SidecarActivity
 def test_a_sidecar_that_never_asked_gets_time_from_the_start_on(monkeypatch):
     seen = SidecarActivity()
     assert not seen.ever("judge") and not seen.away("judge")
-    seen.started -= activity.SILENCE + 1
-    assert seen.away("judge") and seen.silence("judge") > activity.SILENCE
+    seen.started -= activity.SIDECAR_TIMEOUT_S + 1
+    assert seen.away("judge") and seen.silence("judge") > activity.SIDECAR_TIMEOUT_S
     seen.seen("judge")
     assert seen.ever("judge") and not seen.away("judge")
     assert seen.away("trainer")

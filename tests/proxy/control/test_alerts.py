@@ -21,7 +21,7 @@ from slipstream_judge.model.metrics import JudgeMetrics
 from slipstream_proxy.control.observe import boards as activity
 from slipstream_proxy.control.status import status as metrics_scrape
 from slipstream_proxy.data.observe.losses import LossCount
-from slipstream_proxy.data.observe.metrics import LOST, WorkerMetrics, gather
+from slipstream_proxy.data.observe.metrics import CAPTURE_LOST_METRIC, WorkerMetrics, gather
 
 PROMTOOL = shutil.which("promtool")
 pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not here (Debian: apt install prometheus)")
@@ -123,7 +123,7 @@ async def test_what_the_page_knows_has_an_alert(plane, tmp_path, monkeypatch):
     SidecarFile(plane.config.root)([Child("trainer", [sys.executable], essential=False)])
     before = await scrape(plane)
     assert firing(tmp_path, before, before) == set()
-    monkeypatch.setattr(activity, "SILENCE", 0.0)
+    monkeypatch.setattr(activity, "SIDECAR_TIMEOUT_S", 0.0)
     for n in range(5):
         data = {"batch": f"b{n}", "reason": "max_ratio"}
         assert (await plane.ask("POST", "/training/events", {"kind": "skipped", "data": data}))[0] == 200
@@ -220,7 +220,7 @@ def test_calls_that_fail_or_are_lost_and_a_proxy_that_is_away(tmp_path):
                 metrics.count(("chat", "ok" if status == 2 else "error", status, "tiny"), None)
         if lost:
             losses.add(lost, OSError(errno.ENOSPC, "full"))
-        metrics.set(LOST, losses.calls)
+        metrics.set(CAPTURE_LOST_METRIC, losses.calls)
         losses.close()
         return series_in(gather(tmp_path / "none", metrics, "data0.json"))
 

@@ -232,7 +232,7 @@ async def test_a_request_that_is_cut_off_is_ended_at_the_next_start_and_names_th
     assert (await register(plane, 1, batches=[batch], step=1))[1]["state"] == "live"
     await plane.call("other", tags={"user": "ann"})
     await plane.seen("other")
-    monkeypatch.setattr(episodes, "TOGETHER", 3)
+    monkeypatch.setattr(episodes, "EPISODES_PER_DELETION", 3)
     delete, cut = plane.deps.store.forget, []
 
     def once(names, now):

@@ -95,7 +95,7 @@ async def test_a_backup_under_load(tmp_path, stores):
             await asyncio.sleep(0.3)
             stop.set()
             await asyncio.gather(*agents)
-            assert not list(old.data.glob(f"{backup.STAGE}*"))
+            assert not list(old.data.glob(f"{backup.STAGE_PREFIX}*"))
             await old.kill_all()  # with all that it had
 
             new.data.mkdir()
@@ -139,8 +139,8 @@ def test_what_goes_or_grows_meanwhile(tmp_path):
     (root / "gone").symlink_to(root / "nothing")
     (root / "keys.json").write_text("{}")
     (root / "slipstream.duckdb").write_text("not this one")
-    (root / f"{backup.STAGE}other").mkdir()
-    stage = root / f"{backup.STAGE}1"
+    (root / f"{backup.STAGE_PREFIX}other").mkdir()
+    stage = root / f"{backup.STAGE_PREFIX}1"
     (stage / "spool").mkdir(parents=True)
     (stage / "spool" / "data0-1.seg").write_bytes(b"frames")
     os.link(stage / "spool" / "data0-1.seg", tmp_path / "second name")
@@ -158,7 +158,7 @@ def test_what_goes_or_grows_meanwhile(tmp_path):
 
 def test_what_a_killed_proxy_left_goes(tmp_path):
     (tmp_path / "spool").mkdir()
-    (tmp_path / f"{backup.STAGE}0-x").mkdir()
+    (tmp_path / f"{backup.STAGE_PREFIX}0-x").mkdir()
 
     class Driver:
         def copy_to(self, folder: Path) -> Path:
@@ -167,6 +167,6 @@ def test_what_a_killed_proxy_left_goes(tmp_path):
 
     store: Any = SimpleNamespace(db=Driver())
     with backup.staged(tmp_path, store, None) as stage, backup.staged(tmp_path, store, None) as other:
-        assert {p.name for p in tmp_path.glob(f"{backup.STAGE}*")} == {stage.name, other.name}
+        assert {p.name for p in tmp_path.glob(f"{backup.STAGE_PREFIX}*")} == {stage.name, other.name}
         assert (stage / "copy").exists()
-    assert not list(tmp_path.glob(f"{backup.STAGE}*"))
+    assert not list(tmp_path.glob(f"{backup.STAGE_PREFIX}*"))

@@ -11,7 +11,7 @@ from tests.support.plane import register
 from slipstream.engines.engine import EngineSampling, reading
 from slipstream.shared.adapter_config import BadAdapter
 from slipstream_proxy.control.adapters.files import base_shapes, check_folder
-from slipstream_proxy.control.engines.effect import LOUDER, apart, changes, twin_of
+from slipstream_proxy.control.engines.effect import TWIN_SCALE_FACTOR, apart, changes, twin_of
 from slipstream_proxy.control.engines.pool import EngineFailed, EnginePool, EngineRefused
 
 
@@ -34,7 +34,10 @@ def test_the_twin_has_the_same_weights_and_a_larger_scale(tmp_path: Path) -> Non
     with twin_of(folder, "tiny@1") as twin:
         assert twin is not None
         written = json.loads((twin / "adapter_config.json").read_text())
-        assert (written["lora_alpha"], written["alpha_pattern"]) == (16 * LOUDER, {"q_proj": 4 * LOUDER})
+        assert (written["lora_alpha"], written["alpha_pattern"]) == (
+            16 * TWIN_SCALE_FACTOR,
+            {"q_proj": 4 * TWIN_SCALE_FACTOR},
+        )
         weights = [f / "adapter_model.safetensors" for f in (folder, twin)]
         assert weights[0].read_bytes() == weights[1].read_bytes()
     assert [p.name for p in tmp_path.iterdir()] == ["tiny@1"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from tests.support.leases import group_of
 from tests.support.plane import until
 
-from slipstream_proxy.control.storage.ingester import BLANK, blank, instead
+from slipstream_proxy.control.storage.ingester import BLANK_KIND, blank, instead
 from slipstream_proxy.log.records import Kind, mark_of
 from slipstream_proxy.log.segments import encode, read_segment
 from slipstream_proxy.store.values import Position
@@ -36,7 +36,7 @@ def test_only_what_is_forgotten_and_stored_is_blanked(tmp_path):
     after = list(read_segment(path))
     assert read_segment(path).torn is None
     assert [f.end for f in after] == [f.end for f in before]
-    assert [f.head.get("op") for f in after] == [BLANK, None, BLANK, None, None]
+    assert [f.head.get("op") for f in after] == [BLANK_KIND, None, BLANK_KIND, None, None]
     assert [(f.head["id"], f.head["at"]) for f in after[::2][:2]] == [("c" * 26, 5.5), ("m" * 26, 6.0)]
     assert (after[1], after[3], after[4]) == (before[1], before[3], before[4])
     assert path.read_bytes().count(b"SECRET") == 4  # the other key's

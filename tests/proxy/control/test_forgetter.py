@@ -20,7 +20,7 @@ from slipstream_proxy.store.tables.driver import StoreError
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(forgetter, "QUIET", 0.2)
+    monkeypatch.setattr(forgetter, "QUIET_BEFORE_REWRITE_S", 0.2)
     monkeypatch.setattr(forgetter, "LOOK_EVERY", 0.05)
 
 
@@ -46,7 +46,7 @@ async def until_erased(plane):
 
 
 async def test_many_in_one_request_and_one_rewriting_for_all(make_plane, monkeypatch):
-    monkeypatch.setattr(forgetter, "QUIET", 4.0)
+    monkeypatch.setattr(forgetter, "QUIET_BEFORE_REWRITE_S", 4.0)
     plane = await make_plane()
     await filled(plane, "a", "b", "c", "kept")
     rewritings = []
@@ -92,17 +92,17 @@ async def test_more_than_one_request_takes(make_plane, monkeypatch):
     plane = await make_plane()
     await filled(plane, *(f"e{n}" for n in range(7)))
     monkeypatch.setattr(contract, "FORGET_MOST", 3)
-    monkeypatch.setattr("slipstream_proxy.control.api.routes.episodes.TOGETHER", 2)
+    monkeypatch.setattr("slipstream_proxy.control.api.routes.episodes.EPISODES_PER_DELETION", 2)
     found = [(await plane.ask("POST", "/forget", {"key": "-"}))[1] for _ in range(4)]
     assert [(f["forgotten"], f["more"]) for f in found] == [(3, True), (3, True), (1, False), (0, False)]
 
 
 async def test_a_restart_goes_on_with_it(make_plane, monkeypatch):
-    monkeypatch.setattr(forgetter, "QUIET", 3600.0)
+    monkeypatch.setattr(forgetter, "QUIET_BEFORE_REWRITE_S", 3600.0)
     plane = await make_plane()
     await filled(plane, "gone", "kept")
     await plane.ask("DELETE", "/episodes/gone")
-    monkeypatch.setattr(forgetter, "QUIET", 0.2)
+    monkeypatch.setattr(forgetter, "QUIET_BEFORE_REWRITE_S", 0.2)
     await plane.again()
     assert (await plane.ask("GET", "/episodes/gone"))[0] == 404
     await until_erased(plane)
@@ -136,7 +136,7 @@ async def test_a_stop_does_not_wait_for_it(make_plane, monkeypatch):
     await filled(plane, "gone", "kept")
     folder = plane.config.root
     with monkeypatch.context() as m:
-        m.setattr(duckcopy, "REST", 1e6)
+        m.setattr(duckcopy, "REST_PER_COPY_S", 1e6)
         await plane.ask("DELETE", "/episodes/gone")
         await until((folder / "slipstream.duckdb.rewrite").exists)
         began = time.monotonic()
@@ -163,7 +163,7 @@ async def test_none_begins_once_it_was_given_up(make_plane):
 
 
 async def test_a_failure_is_told_and_tried_again(make_plane, monkeypatch):
-    monkeypatch.setattr(forgetter, "AGAIN", 0.3)
+    monkeypatch.setattr(forgetter, "RETRY_INTERVAL_S", 0.3)
     plane = await make_plane()
     await filled(plane, "gone")
     rewrite, tries = plane.deps.store.rewrite, []
@@ -195,7 +195,7 @@ async def test_days_that_are_dropped_give_their_room_back(make_plane, monkeypatc
     await asyncio.to_thread(plane.deps.store.snapshot)
     path = plane.config.root / "slipstream.duckdb"
     before = path.stat().st_size
-    monkeypatch.setattr("slipstream_proxy.control.run.retention.EMPTY", 0.0)
+    monkeypatch.setattr("slipstream_proxy.control.run.retention.MIN_FREE_SHARE", 0.0)
     for look in range(400):
         if look % 40 == 0:
             plane.control.sweeper.next_retention = 0.0

@@ -16,7 +16,7 @@ from slipstream.contract.funnel import Severity
 from slipstream.shared.processes.sidecars import SidecarFile
 from slipstream.shared.processes.supervisor import Child
 from slipstream_proxy.control.observe import boards as activity
-from slipstream_proxy.data.observe.metrics import UNCAPTURED, WorkerMetrics
+from slipstream_proxy.data.observe.metrics import UNCAPTURED_METRIC, WorkerMetrics
 
 FEW = {"groups": {"size": 2}, "trainer": {"min_groups": 2}}
 
@@ -50,7 +50,7 @@ async def test_no_call_yet(plane):
     assert found.blocks and "OPENAI_BASE_URL" in found.fix
     metrics = WorkerMetrics()
     for by, count in (("capture", 3.0), ("split", 1.0), ("judge", 9.0)):
-        metrics.add(UNCAPTURED, f'by="{by}"', count)
+        metrics.add(UNCAPTURED_METRIC, f'by="{by}"', count)
     metrics.save(plane.config.root / "metrics" / "data0.json")
     found = await line(plane, "calls", "uncaptured")
     assert found.blocks and found.count == 4, "the judge's own calls are no surprise"
@@ -190,7 +190,7 @@ async def test_the_judge_is_slow_or_away(make_plane, monkeypatch):
     now = plane.deps.now()
     plane.deps.now = lambda: now + 90
     assert "judge.concurrency" in (await line(plane, "judge", "waiting")).fix
-    monkeypatch.setattr(activity, "SILENCE", 0.0)
+    monkeypatch.setattr(activity, "SIDECAR_TIMEOUT_S", 0.0)
     away = await line(plane, "judge", "away")
     assert away.blocks and "slipstream judge" in away.fix
 
@@ -313,7 +313,7 @@ async def test_too_few_groups_and_no_trainer(make_plane, monkeypatch):
     assert "8 needed for a step, because many runs are several versions old" in found.text and "240 s" in found.text
     asked = {"worker": "w", "min_groups": 2, "max_wait": 60.0}
     assert (await plane.client.post("/slipstream/v1/batches/lease", json=asked, headers=plane.as_())).status == 204
-    monkeypatch.setattr(activity, "SILENCE", 0.0)
+    monkeypatch.setattr(activity, "SIDECAR_TIMEOUT_S", 0.0)
     away = await line(plane, "trainer", "away")
     assert away.blocks and "slipstream trainer" in away.fix
     for n in range(2):
@@ -332,7 +332,7 @@ async def test_too_few_groups_and_no_trainer(make_plane, monkeypatch):
 
 
 async def test_a_batch_that_is_trained_on_and_one_that_was_skipped(make_plane, monkeypatch):
-    monkeypatch.setattr(activity, "SILENCE", 0.0)
+    monkeypatch.setattr(activity, "SIDECAR_TIMEOUT_S", 0.0)
     plane = await make_plane(**FEW)
     for n in range(2):
         await run(plane, f"e{n}", reward=float(n))

@@ -5,10 +5,10 @@ import pytest
 from slipstream_proxy.control.status.funnel import fix_untrainable
 from slipstream_proxy.dialects import messages, responses, sampling
 from slipstream_proxy.dialects.base import AsAsked
-from slipstream_proxy.dialects.untrainable import ROUTE, TRUST, UntrainableReason, find_reason
+from slipstream_proxy.dialects.untrainable import OWN_ROUTE_TEXT, TRUST_ADVICE, UntrainableReason, find_reason
 from slipstream_proxy.store.conversation.call_rows import left_out_reason
 
-ROUTED = [reason for reason in UntrainableReason if reason.fix.startswith(ROUTE)]
+ROUTED = [reason for reason in UntrainableReason if reason.fix.startswith(OWN_ROUTE_TEXT)]
 
 
 @pytest.mark.parametrize("reason", UntrainableReason)
@@ -37,7 +37,7 @@ def test_texts_of_an_older_store_are_known():
 
 def test_trust_is_no_fix_of_a_call_without_tokens():
     assert len(ROUTED) > 20
-    assert not [reason for reason in ROUTED if TRUST in reason.fix]
+    assert not [reason for reason in ROUTED if TRUST_ADVICE in reason.fix]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_fix_mends_its_reason_and_trust_is_named_only_where_it_does(body, mend
     assert sampling.untrainable_within({**body, **mended}, [3], trust=False) is None
     trusted = sampling.untrainable_within(body, [3], trust=True) is None
     # trust takes greedy calls as well, and they have nothing to compare
-    assert (TRUST in fix_untrainable(reason)) == (trusted and reason != "temperature 0")
+    assert (TRUST_ADVICE in fix_untrainable(reason)) == (trusted and reason != "temperature 0")
 
 
 MESSAGE = {"model": "m", "max_tokens": 9000, "messages": [{"role": "user", "content": "hi"}]}

@@ -46,7 +46,7 @@ async def test_one_customer_of_two_is_looked_at_by_its_tag(make_plane, monkeypat
     got = await pin(plane, "hangs")
     await plane.call("hangs", adapter=got["adapter"], arm=got["arm"], chances=got["chances"], tags=tags)
     await plane.seen("hangs")
-    monkeypatch.setattr(gatekeeper, "SETTLING", -7200.0)  # two hours later
+    monkeypatch.setattr(gatekeeper, "SPOOL_SETTLING_S", -7200.0)  # two hours later
     before = group["trial_episodes"] + group["control_episodes"]
 
     async def counted() -> bool:
@@ -177,7 +177,7 @@ async def test_a_hanging_one_is_taken_back_and_a_slow_one_is_waited_for(make_pla
     found = await state(plane, 1)
     assert found["state"] == "candidate" and found["gate"]["trial_episodes"] == 0
     assert plane.deps.live.value["models"]["tiny"]["arms"] == [["tiny", "control", 0.5]]
-    monkeypatch.setattr(gatekeeper, "SETTLING", -3600.0)  # an hour later
+    monkeypatch.setattr(gatekeeper, "SPOOL_SETTLING_S", -3600.0)  # an hour later
     await until(lambda: _decided(plane, 1))
     found = await state(plane, 1)
     assert found["state"] == "rolled_back" and "runs on trial timed out" in found["reason"]

@@ -6,7 +6,16 @@ import pytest
 from pydantic import Field, ValidationError
 
 from slipstream.contract import Model
-from slipstream_proxy.control.api.http import MANY, Caller, Query, _parsed, _within, explain, json_of, problem_response
+from slipstream_proxy.control.api.http import (
+    MAX_JSON_INTEGER,
+    Caller,
+    Query,
+    _parsed,
+    _within,
+    explain,
+    json_of,
+    problem_response,
+)
 from slipstream_proxy.control.shared.problem import Problem
 
 
@@ -46,8 +55,8 @@ def test_the_first_mistake_is_named_and_the_others_counted():
 
 
 def test_numbers_beyond_what_is_stored_mean_as_many_as_there_are():
-    assert _within(Body(count=10**30)).count == MANY  # type: ignore[attr-defined]
-    assert _within(Body(count=-(10**30))).count == -MANY  # type: ignore[attr-defined]
+    assert _within(Body(count=10**30)).count == MAX_JSON_INTEGER  # type: ignore[attr-defined]
+    assert _within(Body(count=-(10**30))).count == -MAX_JSON_INTEGER  # type: ignore[attr-defined]
     assert _within(Body(count=5)).count == 5  # type: ignore[attr-defined]
 
 

@@ -21,7 +21,7 @@ from slipstream_proxy.log.segments import encode, read_segment
 @pytest.fixture
 def small_limit(monkeypatch):
     """A frame above 64 KiB is large."""
-    monkeypatch.setattr(segments, "LARGE", 65536)
+    monkeypatch.setattr(segments, "LARGE_PAYLOAD_BYTES", 65536)
 
 
 def kept(plane) -> list[Path]:
@@ -46,7 +46,7 @@ async def test_the_store_has_the_head_and_a_file_has_the_raw_reply(plane, small_
 
 async def test_a_bomb_is_not_parsed(plane, monkeypatch):
     """Three bytes of JSON that become seventy in Python."""
-    monkeypatch.setattr(large_records, "MOST", 64 * 2**20)
+    monkeypatch.setattr(large_records, "MAX_PARSE_BYTES", 64 * 2**20)
     before = await plane.call("bomb", request={"metadata": [{}] * 700_000})
     await plane.seen("bomb")
     assert [p.name for p in kept(plane)] == [before]

@@ -4,7 +4,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.records import call
 
-from slipstream_proxy.control.observe.metrics import ADAPTERS, REWARDED, SOURCES, CallMetrics, RewardMetrics, tokens_of
+from slipstream_proxy.control.observe.metrics import (
+    MAX_ADAPTER_SERIES,
+    MAX_REWARDED_ADAPTERS,
+    MAX_SOURCE_SERIES,
+    CallMetrics,
+    RewardMetrics,
+    tokens_of,
+)
 
 
 def samples(registry, name):
@@ -24,16 +31,16 @@ def test_adapters_cannot_flood_it():
     registry = CollectorRegistry()
     metrics = CallMetrics(registry)
     rows = []
-    for n in range(2 * ADAPTERS):
+    for n in range(2 * MAX_ADAPTER_SERIES):
         row = call(f"e{n}")
         row.head.adapter, row.head.trained = f"m@{n}", "m"
         rows.append(row)
     metrics.ingested(rows)
     found = samples(registry, "slipstream_tokens_total")
-    assert len(found) == 2 * (ADAPTERS + 1)
+    assert len(found) == 2 * (MAX_ADAPTER_SERIES + 1)
     each = sum(tokens_of(rows[0]))
-    assert sum(v for _, v in found) == 2 * ADAPTERS * each
-    assert sum(v for labels, v in found if labels["adapter"] == "other") == ADAPTERS * each
+    assert sum(v for _, v in found) == 2 * MAX_ADAPTER_SERIES * each
+    assert sum(v for labels, v in found if labels["adapter"] == "other") == MAX_ADAPTER_SERIES * each
 
 
 def test_external_and_base_calls_have_labels_of_their_own():
@@ -49,14 +56,18 @@ def test_sources_cannot_flood_it():
     registry = CollectorRegistry()
     rows = [
         {"source": f"s{n}", "adapter": f"m@{a}", "split": "train", "count": 100 - n, "mean": 0.5, "std": 0.25}
-        for n in range(3 * SOURCES)
-        for a in range(2 * REWARDED)
+        for n in range(3 * MAX_SOURCE_SERIES)
+        for a in range(2 * MAX_REWARDED_ADAPTERS)
     ]
     metrics = RewardMetrics(registry)
-    versions = {f"m@{a}": a for a in range(2 * REWARDED)}
+    versions = {f"m@{a}": a for a in range(2 * MAX_REWARDED_ADAPTERS)}
     metrics.look(rows, versions)
     found = samples(registry, "slipstream_source_reward_mean")
-    assert {labels["source"] for labels, _ in found} == {f"s{n}" for n in range(SOURCES)}, "the most frequent ones"
-    assert {versions[labels["adapter"]] for labels, _ in found} == set(range(REWARDED, 2 * REWARDED)), "the newest ones"
+    assert {labels["source"] for labels, _ in found} == {f"s{n}" for n in range(MAX_SOURCE_SERIES)}, (
+        "the most frequent ones"
+    )
+    assert {versions[labels["adapter"]] for labels, _ in found} == set(
+        range(MAX_REWARDED_ADAPTERS, 2 * MAX_REWARDED_ADAPTERS)
+    ), "the newest ones"
     metrics.look([], versions)
     assert samples(registry, "slipstream_source_rewards") == []

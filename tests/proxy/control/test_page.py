@@ -10,7 +10,7 @@ SOURCES = Path(__file__).parents[3] / "page" / "src"
 
 
 async def test_the_page_asks_nobody_else_and_runs_nothing_of_others(plane):
-    for path, (_, kind) in page.FILES.items():
+    for path, (_, kind) in page.PAGE_FILES.items():
         r = await plane.client.get(path, headers=plane.as_())
         assert (r.status, r.content_type) == (200, kind)
         policy = r.headers["content-security-policy"]
@@ -23,10 +23,10 @@ async def test_the_page_asks_nobody_else_and_runs_nothing_of_others(plane):
 
 
 async def test_a_page_that_is_known_is_not_sent_again(plane):
-    for path, (name, _) in page.FILES.items():
+    for path, (name, _) in page.PAGE_FILES.items():
         plain = await plane.client.get(path, headers={**plane.as_(), "accept-encoding": "identity"})
         packed = await plane.client.get(path, headers={**plane.as_(), "accept-encoding": "gzip, br"})
-        body = (page.HERE / name).read_bytes()
+        body = (page.PAGE_FOLDER / name).read_bytes()
         assert await plain.read() == body == await packed.read()
         assert "content-encoding" not in plain.headers and packed.headers["content-encoding"] == "gzip"
         assert int(packed.headers["content-length"]) <= len(gzip.compress(body)) + 32
@@ -43,5 +43,5 @@ def test_no_source_makes_html_out_of_text():
 
 
 def test_the_first_view_is_small():
-    packed = sum(len(gzip.compress((page.HERE / name).read_bytes())) for name, _ in page.FILES.values())
+    packed = sum(len(gzip.compress((page.PAGE_FOLDER / name).read_bytes())) for name, _ in page.PAGE_FILES.values())
     assert packed <= 150_000

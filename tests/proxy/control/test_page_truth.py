@@ -109,7 +109,7 @@ async def test_a_process_that_hangs_is_not_running(make_plane, tmp_path, monkeyp
     async with opened(plane, tmp_path) as (page, _):
         await page.until(f"document.querySelector('.cards')?.innerText.includes('{name}')")
         assert (await plane.ask("GET", "/status"))[1]["sidecars"][0]["state"] == "running"
-        monkeypatch.setattr(activity, "SILENCE", 0.0)
+        monkeypatch.setattr(activity, "SIDECAR_TIMEOUT_S", 0.0)
         await plane.call("e2")
         await page.holds("it has not asked for work for")
         assert await page.js(
@@ -118,7 +118,7 @@ async def test_a_process_that_hangs_is_not_running(make_plane, tmp_path, monkeyp
 
 
 async def test_a_trainer_that_stands_still_with_a_batch_is_not_running(make_plane, monkeypatch):
-    monkeypatch.setattr(status, "STILL", 0.3)
+    monkeypatch.setattr(status, "HANGING_TRAINER_S", 0.3)
     plane = await make_plane(groups={"size": 2})
     for n in range(2):
         await plane.call(f"e{n}", done=True)

@@ -17,7 +17,7 @@ from tests.support.plane import register, state, until
 from tests.support.replayed import recorded, tool_message
 
 from slipstream.contract import GroupLeaseIn, Score, ScoresIn
-from slipstream.engines import OWN
+from slipstream.engines import DEFAULT_ENGINE
 from slipstream.engines.engine import EngineFacts
 from slipstream.replay.comparison import Questions
 from slipstream.replay.steps import ReplayBudget, case_of
@@ -69,7 +69,7 @@ class ToolEngine(LoraEngine):
 
 @pytest.fixture
 async def engine(monkeypatch):
-    monkeypatch.setattr(replays, "QUIET", 0.02)
+    monkeypatch.setattr(replays, "IDLE_AFTER_S", 0.02)
     monkeypatch.setattr(replays, "SLOW_LOOK", 0.02)
     fake = await ToolEngine().start()
     yield fake
@@ -313,7 +313,7 @@ async def test_sets_that_fill_themselves(make_plane, engine):
 
 def test_the_engines_load() -> None:
     text = '# HELP\nvllm:num_requests_running{a="b"} 2.0\nvllm:num_requests_running{a="c"} 1\nvllm:num_requests_waiting{a="b"} 4\n'
-    assert OWN.open_requests(text) == (3.0, 4.0) and OWN.open_requests("python_gc 1\n") is None
+    assert DEFAULT_ENGINE.open_requests(text) == (3.0, 4.0) and DEFAULT_ENGINE.open_requests("python_gc 1\n") is None
 
 
 async def test_beside_a_crowd_one_request_goes_and_an_engine_that_says_nothing_gets_one() -> None:
@@ -363,8 +363,8 @@ async def test_agents_who_never_rest_get_one_request_beside_theirs(monkeypatch: 
     async def load() -> tuple[float, float] | None:
         return 8.0, waiting[0]
 
-    turns = IdleTurns(load, awake, replays.PATIENCE)
-    for after, queued, room in ((1.0, 0.0, 0), (replays.PATIENCE, 0.0, 1), (1.0, 1.0, 0), (1.0, 0.0, 1)):
+    turns = IdleTurns(load, awake, replays.BUSY_AGENTS_TIMEOUT_S)
+    for after, queued, room in ((1.0, 0.0, 0), (replays.BUSY_AGENTS_TIMEOUT_S, 0.0, 1), (1.0, 1.0, 0), (1.0, 0.0, 1)):
         clock[0] += after
         waiting[0] = queued
         turns.agents_came()

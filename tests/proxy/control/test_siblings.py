@@ -20,7 +20,7 @@ from slipstream.contract import (
     is_sibling,
     replay_of,
 )
-from slipstream.engines.engine import NEUTRAL
+from slipstream.engines.engine import NEUTRAL_SAMPLING
 from slipstream_proxy.control.adapters import replays
 
 JUDGED = {"judge": {"function": "somewhere:score"}, "trainer": {"min_groups": 1}}
@@ -66,7 +66,7 @@ class SamplingEngine(LoraEngine):
 
 @pytest.fixture
 async def engine(monkeypatch):
-    monkeypatch.setattr(replays, "QUIET", 0.02)
+    monkeypatch.setattr(replays, "IDLE_AFTER_S", 0.02)
     monkeypatch.setattr(replays, "SLOW_LOOK", 0.02)
     fake = await SamplingEngine().start()
     yield fake
@@ -107,7 +107,9 @@ async def test_a_greedy_step_is_sampled_judged_and_trained_on_and_is_no_run_of_t
     }
     asked = engine.asked[-1]
     assert (asked["temperature"], asked["tools"]) == (1.0, GREEDY["tools"])
-    assert {name: asked[name] for name in NEUTRAL} == NEUTRAL, "nothing is left to the engine's own sampling"
+    assert {name: asked[name] for name in NEUTRAL_SAMPLING} == NEUTRAL_SAMPLING, (
+        "nothing is left to the engine's own sampling"
+    )
     assert asked["kv_transfer_params"]["prompt_token_ids"] == [1, 2, 3], "the recorded prompt"
 
     store, now = plane.deps.store, plane.deps.now

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from slipstream.shared.adapter_config import CONFIG_BYTES, WEIGHTS, BadAdapter
+from slipstream.shared.adapter_config import CONFIG_BYTES, WEIGHTS_FILE_NAME, BadAdapter
 from slipstream_proxy.control.adapters import files as validation
 from slipstream_proxy.control.adapters.files import (
     base_shapes,
@@ -56,11 +56,11 @@ def test_what_the_engine_does_not_take(tmp_path: Path, config: dict[str, object]
         check_folder(adapter(tmp_path / "m@1", **config), 16)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", [WEIGHTS, "tokenizer.json"])
+@pytest.mark.parametrize("name", [WEIGHTS_FILE_NAME, "tokenizer.json"])
 def test_files_that_lie_elsewhere(tmp_path: Path, name: str) -> None:
     elsewhere, folder = adapter(tmp_path / "other"), adapter(tmp_path / "m@1")
     (folder / name).unlink(missing_ok=True)
-    (folder / name).symlink_to(elsewhere / WEIGHTS)
+    (folder / name).symlink_to(elsewhere / WEIGHTS_FILE_NAME)
     with pytest.raises(BadAdapter, match="link out of the folder"):
         check_folder(folder, 16)
 
@@ -123,7 +123,7 @@ def test_names(name: str) -> None:
 def test_weights_are_looked_at_to_their_last_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces; and a file that somebody cuts off meanwhile is refused."""
     monkeypatch.setattr(validation, "_PIECE", 64)
-    path = tmp_path / WEIGHTS
+    path = tmp_path / WEIGHTS_FILE_NAME
     for wrong in (0, 31, 32, 999, None):
         values = np.ones(1000, np.float16)
         if wrong is not None:
@@ -143,7 +143,7 @@ def test_weights_are_looked_at_to_their_last_byte(tmp_path: Path, monkeypatch: p
 
 def header(folder: Path, text: str) -> Path:
     """An adapter whose weights file begins with this header."""
-    file = adapter(folder) / WEIGHTS
+    file = adapter(folder) / WEIGHTS_FILE_NAME
     raw = text.encode()
     file.write_bytes(len(raw).to_bytes(8, "little") + raw + bytes(16))
     return folder

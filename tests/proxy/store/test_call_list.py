@@ -13,7 +13,7 @@ from tests.support.records import NOW, call
 from slipstream.contract import WHOLE_CALLS
 from slipstream.shared.prefixes import whole_calls
 from slipstream_proxy.store.conversation.call_rows import CallList, CallPage, call_row, is_whole, pack, weight_of
-from slipstream_proxy.store.conversation.fingerprint import LAST, cut
+from slipstream_proxy.store.conversation.fingerprint import MAX_BASE_CALLS, cut
 
 YES = {"role": "assistant", "content": "yes"}
 
@@ -23,7 +23,7 @@ def rows_of(records):
     known, rows = [], []
     for number, record in enumerate(records):
         packed = pack(record)
-        rows.append(call_row(record, "-/e", number, packed, cut(packed.prompt, known[-LAST:])))
+        rows.append(call_row(record, "-/e", number, packed, cut(packed.prompt, known[-MAX_BASE_CALLS:])))
         known.append(packed.known(record.head.id))
     return rows
 

@@ -57,8 +57,8 @@ def test_nothing_is_forgotten_but_what_was_asked(store, tmp_path):
 def test_what_is_written_meanwhile_is_in_the_new_file(store, monkeypatch):
     """Calls, rewards, deletions, a new day's table, a pin: every kind of change, in the middle of the copy."""
     store.ingest([r for n in range(20) for r in group(f"t{n}", 4)], at(0, 1))
-    monkeypatch.setattr(duckcopy, "ROWS", 16)
-    monkeypatch.setattr(duckcopy, "REST", 3.0)
+    monkeypatch.setattr(duckcopy, "ROWS_PER_COPY", 16)
+    monkeypatch.setattr(duckcopy, "REST_PER_COPY_S", 3.0)
     copying, failed = threading.Event(), []
     copied = duckcopy._copy_tables
 
@@ -170,8 +170,8 @@ def test_a_reader_is_let_go_on(store, monkeypatch):
 def test_closing_gives_the_copy_up(tmp_path, monkeypatch):
     store = DuckStore(tmp_path / "s.duckdb", rules())
     store.ingest([r for n in range(20) for r in group(f"t{n}", 4)], at(0, 1))
-    monkeypatch.setattr(duckcopy, "ROWS", 1)
-    monkeypatch.setattr(duckcopy, "REST", 20.0)
+    monkeypatch.setattr(duckcopy, "ROWS_PER_COPY", 1)
+    monkeypatch.setattr(duckcopy, "REST_PER_COPY_S", 20.0)
     failed = []
 
     def rewrite():

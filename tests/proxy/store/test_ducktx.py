@@ -3,7 +3,7 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from slipstream_proxy.store.backends.duckfile import ARROW, DuckTx, spread
+from slipstream_proxy.store.backends.duckfile import ARROW_TYPES, DuckTx, spread
 from slipstream_proxy.store.tables import schema
 from slipstream_proxy.store.tables.driver import IN
 
@@ -40,7 +40,7 @@ def test_it_knows_whether_something_was_written(tx):
 
 
 def test_every_kind_of_column_is_known():
-    assert {kind for columns in schema.TABLES.values() for kind in columns.values()} <= set(ARROW)
+    assert {kind for columns in schema.TABLE_COLUMNS.values() for kind in columns.values()} <= set(ARROW_TYPES)
 
 
 def test_short_lists_are_parameters_of_their_own():

@@ -50,7 +50,7 @@ def test_pages(store):
 
 
 def test_export_gives_everything_with_tokens(filled, monkeypatch):
-    monkeypatch.setattr(episodes, "CHUNK", 3)
+    monkeypatch.setattr(episodes, "EPISODES_PER_ORDER_LOOKUP", 3)
     batches = list(filled.episodes.export(EpisodeFilter()))
     assert [[e.id for e in b] for b in batches] == [["d", "c", "b"], ["a"]]
     assert batches[1][0].call_list[0].prompt_ids == [1, 2, 3]

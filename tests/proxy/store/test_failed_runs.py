@@ -14,7 +14,7 @@ from slipstream_proxy.store.conversation.failures import ERROR_CHARACTERS
 from slipstream_proxy.store.read.curves import LearningFilter
 from slipstream_proxy.store.tables.tallies import get_meta
 from slipstream_proxy.store.values import EpisodeFilter, RecordedCall
-from slipstream_proxy.store.write.failed_runs import FOUND
+from slipstream_proxy.store.write.failed_runs import SEARCHED_KEY
 
 BODY = json.dumps({"error": {"message": "tools must not be empty", "type": "BadRequestError"}})
 REFUSALS: dict[str, dict[str, Any]] = {
@@ -238,7 +238,7 @@ def test_a_store_of_before_finds_its_failed_runs_once(opened):
                 sql = f"""UPDATE {table} SET completion_tokens = 0, reply = '[]', outcome = 'error', status = 400,
                     error = ?, trainable = FALSE, reason = 'error' WHERE id = ?"""
                 tx.run(sql, (BODY, ids[name]))
-        tx.run("DELETE FROM t_meta WHERE name = ?", (FOUND,))
+        tx.run("DELETE FROM t_meta WHERE name = ?", (SEARCHED_KEY,))
         store.tallies.recount(tx)
     store.close()
     again = opened(group_size=3)
@@ -248,7 +248,7 @@ def test_a_store_of_before_finds_its_failed_runs_once(opened):
     (row,) = again.statistics.success_by_adapter()
     assert (row["episodes"], row["mean"]) == (3, (2.0 + 3.0 + 2.0) / 3)
     with again.db.read() as tx:
-        assert get_meta(tx, FOUND) is not None
+        assert get_meta(tx, SEARCHED_KEY) is not None
         assert again.tallies.counted(tx) == _kept(again, tx)
 
 

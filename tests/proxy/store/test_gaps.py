@@ -40,7 +40,7 @@ def test_a_batch_s_runs_have_their_gaps_and_no_others(store):
 
 
 def test_the_newest_batches_stay(store, monkeypatch):
-    monkeypatch.setattr(gaps, "KEPT", 5)
+    monkeypatch.setattr(gaps, "MAX_KEPT_TOKENS", 5)
     leases = []
     for n in range(3):
         store.ingest(group(f"t{n}"), {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slipstream_proxy.store.conversation.calls import EpisodeCalls, KnownCalls
-from slipstream_proxy.store.conversation.fingerprint import LAST, Known, TokenPrint, chain
+from slipstream_proxy.store.conversation.fingerprint import MAX_BASE_CALLS, Known, TokenPrint, chain
 
 
 def call(name: str) -> Known:
@@ -59,5 +59,5 @@ def test_the_last_calls_of_a_day_may_be_bases():
     calls = EpisodeCalls()
     for i in range(20):
         calls.add("day", call(str(i)))
-    assert [k.id for k in calls.days["day"]] == [str(i) for i in range(20 - LAST, 20)]
+    assert [k.id for k in calls.days["day"]] == [str(i) for i in range(20 - MAX_BASE_CALLS, 20)]
     assert calls.days["another day"] == []

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.support.records import NOW, call, mutation, reward
 
 from slipstream.contract import Reward
-from slipstream_proxy.store.read.pages import UNSCORED, uncertainty_of
+from slipstream_proxy.store.read.pages import UNSCORED_UNCERTAINTY, uncertainty_of
 
 
 def given_(value: float, source: str = "judge", **more) -> Reward:
@@ -21,7 +21,7 @@ def test_the_order_of_cases():
     split = uncertainty_of([given_(0.5, meta={"values": [0.0, 1.0, 1.0, 0.0]})], 0.0, 1.0)
     against = uncertainty_of([given_(1.0), given_(0.0, "agent")], 0.0, 1.0)
     assert sure == (0.0, "all agree")
-    assert sure[0] < middle[0] < nobody[0] == UNSCORED < split[0] <= 1.0
+    assert sure[0] < middle[0] < nobody[0] == UNSCORED_UNCERTAINTY < split[0] <= 1.0
     assert against == (1.0, "judge gave 1, agent 0")
     assert "votes differ" in split[1] and nobody[1] == "nobody has scored it"
 

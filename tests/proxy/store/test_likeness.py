@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.records import NOW, call
 
-from slipstream_proxy.store.learning.groups import LEAST, RECENT, RecentRuns, alike_of, likeness_of
+from slipstream_proxy.store.learning.groups import MIN_TASK_RUNS, RECENT_EPISODES, RecentRuns, alike_of, likeness_of
 from slipstream_proxy.store.tables.rows import EpisodeRow
 
 
@@ -34,15 +34,17 @@ def run_of(n: int, text: str) -> EpisodeRow:
 def test_a_message_that_keeps_coming_back_is_a_task(store):
     recent = RecentRuns()
     with store.db.read() as tx:
-        found = [recent.recurs(tx, run_of(n, "play")) for n in range(LEAST + 2)]
-        assert found == [False] * (LEAST - 1) + [True] * 3
-        assert not any(recent.recurs(tx, run_of(n, f"another {n}")) for n in range(RECENT))
+        found = [recent.recurs(tx, run_of(n, "play")) for n in range(MIN_TASK_RUNS + 2)]
+        assert found == [False] * (MIN_TASK_RUNS - 1) + [True] * 3
+        assert not any(recent.recurs(tx, run_of(n, f"another {n}")) for n in range(RECENT_EPISODES))
         assert not recent.recurs(tx, run_of(99, "play")), "it is rare now"
 
 
 def test_what_is_recent_is_read_from_the_store_after_a_restart(store):
     messages = [{"role": "system", "content": "agent"}, {"role": "user", "content": "play"}]
-    store.ingest([call(f"e{n}", task=None, at=NOW + n, done=True, messages=messages) for n in range(LEAST - 1)], {})
+    store.ingest(
+        [call(f"e{n}", task=None, at=NOW + n, done=True, messages=messages) for n in range(MIN_TASK_RUNS - 1)], {}
+    )
     ep = EpisodeRow("-/last", "-", "last", model="m", grouped=False, alike=alike_of(call(messages=messages)))
     with store.db.read() as tx:
         assert RecentRuns().recurs(tx, ep)

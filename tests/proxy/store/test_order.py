@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.postgres import fresh_schema
 from tests.support.records import NOW, call, reward, rules
 
-from slipstream_proxy.log.spool import BOOT
+from slipstream_proxy.log.spool import BOOT_ID
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.conversation import tree as order
 from slipstream_proxy.store.conversation.tree import Stamp, StoreClock, place
@@ -114,12 +114,12 @@ def test_the_stores_clock_is_asked_seldom(monkeypatch):
     tx: Any = SimpleNamespace(all=all_rows)
     monkeypatch.setattr(order, "time", SimpleNamespace(monotonic=lambda: now[0]))
     clock = StoreClock()
-    assert clock.stamp(tx, call(boot=BOOT, tick=90.0).head).at == pytest.approx(NOW + 95.0)
+    assert clock.stamp(tx, call(boot=BOOT_ID, tick=90.0).head).at == pytest.approx(NOW + 95.0)
     now[0] += 20.0
-    assert clock.stamp(tx, call(boot=BOOT, tick=119.0).head).at == pytest.approx(NOW + 124.0)
+    assert clock.stamp(tx, call(boot=BOOT_ID, tick=119.0).head).at == pytest.approx(NOW + 124.0)
     assert len(asked) == 1
     now[0] += 20.0
-    clock.stamp(tx, call(boot=BOOT, tick=119.0).head)
+    clock.stamp(tx, call(boot=BOOT_ID, tick=119.0).head)
     assert len(asked) == 2
     old = clock.stamp(tx, call(boot="before", tick=5.0, at=NOW, seconds=2.0).head)
     assert (old.boot, old.at) == ("before", NOW + 2.0)
@@ -186,7 +186,7 @@ def test_a_run_over_two_proxies_is_stored_as_it_was(proxies, tokens, machines):
 def test_calls_without_a_conversation_stand_as_they_were_acknowledged(proxies):
     a, b = proxies
     one = [
-        call("plain", messages=[{"role": "user", "content": str(n)}], prompt=[n], boot=BOOT, tick=1.0 + n)
+        call("plain", messages=[{"role": "user", "content": str(n)}], prompt=[n], boot=BOOT_ID, tick=1.0 + n)
         for n in range(6)
     ]
     b.ingest([one[5]], {})
@@ -205,18 +205,18 @@ def test_a_branch_keeps_what_it_goes_on_with(proxies):
         "tree",
         messages=ask,
         prompt=[1],
-        boot=BOOT,
+        boot=BOOT_ID,
         tick=1.0,
         choices=[({"role": "assistant", "content": "r"}, [2], [-1.0])],
     )
     said = [*ask, {"role": "assistant", "content": "r"}]
-    left = call("tree", messages=[*said, {"role": "user", "content": "l"}], prompt=[1, 2, 3], boot=BOOT, tick=2.0)
-    right = call("tree", messages=[*said, {"role": "user", "content": "r"}], prompt=[1, 2, 4], boot=BOOT, tick=3.0)
+    left = call("tree", messages=[*said, {"role": "user", "content": "l"}], prompt=[1, 2, 3], boot=BOOT_ID, tick=2.0)
+    right = call("tree", messages=[*said, {"role": "user", "content": "r"}], prompt=[1, 2, 4], boot=BOOT_ID, tick=3.0)
     more = call(
         "tree", messages=[*said, {"role": "user", "content": "l"}, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "m"}],
-        prompt=[1, 2, 3, 7, 8, 9, 5], boot=BOOT, tick=4.0,
+        prompt=[1, 2, 3, 7, 8, 9, 5], boot=BOOT_ID, tick=4.0,
     )  # fmt: skip
-    other = call("tree", messages=[{"role": "user", "content": "sub-agent"}], prompt=[6], boot=BOOT, tick=5.0)
+    other = call("tree", messages=[{"role": "user", "content": "sub-agent"}], prompt=[6], boot=BOOT_ID, tick=5.0)
     b.ingest([left, right, more, other], {})
     a.ingest([root], {})
     found = {c.id: (c.number, c.extends) for c in a.episodes.get("-", "tree").call_list}
@@ -234,7 +234,7 @@ def test_an_older_reward_does_not_win_whichever_proxy_comes_late(postgres, seed)
     values = [float(n) for n in range(12)]
     kept = {"a": [], "b": []}
     for n, value in enumerate(values):
-        item = dataclasses.replace(reward("e", value), boot=BOOT, tick=100.0 + 0.01 * n)
+        item = dataclasses.replace(reward("e", value), boot=BOOT_ID, tick=100.0 + 0.01 * n)
         kept[rng.choice("ab")].append(item)
     try:
         stores["a"].ingest([call("e")], {})

@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream_proxy.store.learning.groups import (
-    ENOUGH,
+    LEAST_PACE as LEAST,
+)
+from slipstream_proxy.store.learning.groups import (
     LEAST_TAGGED,
-    MEMORY,
-    UNKNOWN,
+    MIN_KNOWN_PAUSES,
+    PACE_MEMORY_S,
+    UNKNOWN_PACE_TIMEOUT_S,
     WELL_KNOWN,
     Agent,
     Pace,
-)
-from slipstream_proxy.store.learning.groups import (
-    LEAST_PACE as LEAST,
 )
 
 ANN = Agent("ann", "m")
@@ -29,8 +29,8 @@ def test_it_stays_within_its_bounds(pauses, limit, untagged):
         pace.note(ANN, pause, NOW + n)
     found = pace.idle_after(ANN, NOW + len(pauses), untagged=untagged)
     assert found <= limit
-    if len(pauses) < ENOUGH:
-        assert found == (min(UNKNOWN, limit) if untagged else limit)
+    if len(pauses) < MIN_KNOWN_PAUSES:
+        assert found == (min(UNKNOWN_PACE_TIMEOUT_S, limit) if untagged else limit)
         return
     assert found >= min(limit, LEAST)
     assert found >= min(limit, sorted(pauses)[len(pauses) // 2]), "longer than a usual pause"
@@ -43,7 +43,7 @@ def test_one_agent_says_nothing_about_another():
     pace = Pace(900.0)
     for _ in range(100):
         pace.note(ANN, 200.0, NOW)
-    assert pace.idle_after(Agent("bob", "m"), NOW, untagged=True) == UNKNOWN
+    assert pace.idle_after(Agent("bob", "m"), NOW, untagged=True) == UNKNOWN_PACE_TIMEOUT_S
     assert pace.idle_after(ANN, NOW, untagged=True) == 800.0
 
 
@@ -71,7 +71,7 @@ def test_a_tool_that_is_seldom_slow_is_waited_for_once_it_is_known():
         pace.note(ANN, 75.0 if n % 2000 == 0 else 0.05, NOW + 0.1 * n)
         if n >= WELL_KNOWN:
             assert pace.idle_after(ANN, NOW + 0.1 * n, untagged=False) >= 1.5 * 75
-    assert pace.idle_after(ANN, NOW + 800 + MEMORY, untagged=False) == LEAST, "it has not come for an hour"
+    assert pace.idle_after(ANN, NOW + 800 + PACE_MEMORY_S, untagged=False) == LEAST, "it has not come for an hour"
 
 
 def test_the_longest_pause_counts_until_it_is_an_hour_old():
@@ -80,8 +80,8 @@ def test_the_longest_pause_counts_until_it_is_an_hour_old():
         pace.note(ANN, 0.05, NOW)
     for n, pause in enumerate((100.0, 40.0, 60.0, 30.0)):
         pace.note(ANN, pause, NOW + 1000 * n)
-    after = [pace.idle_after(ANN, NOW + MEMORY + 1000 * n - 1, untagged=False) for n in range(5)]
+    after = [pace.idle_after(ANN, NOW + PACE_MEMORY_S + 1000 * n - 1, untagged=False) for n in range(5)]
     assert after == [150.0, 90.0, 90.0, 45.0, LEAST]
-    assert pace.idle_after(ANN, NOW + MEMORY - 1, untagged=False) == 150.0, (
+    assert pace.idle_after(ANN, NOW + PACE_MEMORY_S - 1, untagged=False) == 150.0, (
         "a look changes nothing: others note meanwhile"
     )

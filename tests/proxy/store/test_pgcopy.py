@@ -229,7 +229,7 @@ def test_one_proxy_at_a_time(url, store):
     store.ingest([call("a", done=True)], {})
     store.forget([("-", "a")], NOW)
     with psycopg.connect(url, autocommit=True) as other:
-        other.execute("SELECT pg_advisory_lock(%s)", (pgcopy.REWRITING,))
+        other.execute("SELECT pg_advisory_lock(%s)", (pgcopy.REWRITING_LOCK_ID,))
         with pytest.raises(StoreError, match="another proxy"):
             store.rewrite()
     assert [e.episode for e in store.rewrite()] == [mark_of("a")]

@@ -7,7 +7,7 @@ import threading
 from tests.support.records import NOW, call, mutation
 from tests.support.store_writes import pin
 
-from slipstream_proxy.store.learning.adapters import FEW
+from slipstream_proxy.store.learning.adapters import PINS_PER_LOOKUP
 from slipstream_proxy.store.values import Pin, PinAsk
 
 
@@ -46,9 +46,9 @@ def test_a_pin_without_calls_is_let_go(opened):
 
 def test_of_many_old_pins_those_with_calls_stay(opened):
     store = opened(idle_timeout=100)
-    count = FEW + 10
+    count = PINS_PER_LOOKUP + 10
     store.pins.pin_many([PinAsk("-", f"e{n}", "m", "m@1", "live", NOW) for n in range(count)])
-    there = [call(f"e{n}", adapter="m@1", at=NOW + 150) for n in (0, FEW, count - 1)]
+    there = [call(f"e{n}", adapter="m@1", at=NOW + 150) for n in (0, PINS_PER_LOOKUP, count - 1)]
     store.ingest(there, {})
     store.sweep(NOW + 200)
     assert store.pins.open() == {"m@1": len(there)}

@@ -62,6 +62,6 @@ def test_threads_do_not_grow_with_the_machine(store):
         time.sleep(0.02)
     asking.join()
     own = 10  # the main thread, the timer that ends the query, and DuckDB's eight for reading and writing
-    assert 1 <= most <= own + query_process.THREADS
+    assert 1 <= most <= own + query_process.QUERY_THREADS
     stack_and_arena = 72 * 2**20
-    assert query_process.THREADS * stack_and_arena < query_process.MEMORY / 4
+    assert query_process.QUERY_THREADS * stack_and_arena < query_process.QUERY_MEMORY_BYTES / 4

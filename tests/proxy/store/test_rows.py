@@ -19,7 +19,7 @@ TABLES = {
 
 @pytest.mark.parametrize("table", TABLES)
 def test_a_row_has_the_columns_of_its_table(table):
-    assert TABLES[table] == tuple(schema.TABLES[table])
+    assert TABLES[table] == tuple(schema.TABLE_COLUMNS[table])
 
 
 def test_an_episode_as_users_see_it():

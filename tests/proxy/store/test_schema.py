@@ -12,7 +12,7 @@ from tests.support.store_writes import all_adapters, put_adapter
 from slipstream import __version__
 from slipstream.config import Config
 from slipstream.errors import StartError
-from slipstream.shared.files import FORMAT
+from slipstream.shared.files import DATA_FOLDER_FORMAT
 from slipstream_proxy.control.run.store_keeper import open_or_none
 from slipstream_proxy.store import refuse_newer
 from slipstream_proxy.store.tables import schema
@@ -32,11 +32,11 @@ def test_days():
 
 
 def test_every_key_is_a_column():
-    for table, key in schema.PRIMARY.items():
-        assert set(key.split(", ")) <= set(schema.TABLES[table])
+    for table, key in schema.PRIMARY_KEYS.items():
+        assert set(key.split(", ")) <= set(schema.TABLE_COLUMNS[table])
 
 
-@pytest.mark.parametrize("version", range(1, schema.VERSION + 1))
+@pytest.mark.parametrize("version", range(1, schema.SCHEMA_VERSION + 1))
 def test_a_store_of_every_version_opens(opened, url, version):
     """Each schema stands in a file of SQL, as its programs made it: this one too, so that it changes with a new number."""
     statements = (Path(__file__).parent / f"schema_v{version}.sql").read_text().splitlines()[1:]
@@ -53,8 +53,8 @@ def test_a_store_of_every_version_opens(opened, url, version):
     for _ in range(2):
         store = opened()
         with store.db.read() as tx:
-            assert tx.all("SELECT value FROM t_meta WHERE name = 'schema'") == [(str(schema.VERSION),)]
-            for table, columns in schema.TABLES.items():
+            assert tx.all("SELECT value FROM t_meta WHERE name = 'schema'") == [(str(schema.SCHEMA_VERSION),)]
+            for table, columns in schema.TABLE_COLUMNS.items():
                 assert tx.all(f"SELECT {', '.join(columns)} FROM {table}") is not None
         rows = store.sql("select name, state, reason from adapters order by name", 10, 5.0).rows
         assert rows == [["m@1", "rolled_back", "worse than m"], ["m@2", "live", None]]
@@ -69,33 +69,33 @@ def test_a_store_of_every_version_opens(opened, url, version):
 def test_migrations_run_in_order_and_a_newer_schema_is_refused(opened, monkeypatch):
     store = opened()
     store.close()
-    now = schema.VERSION
-    monkeypatch.setattr(schema, "VERSION", now + 2)
+    now = schema.SCHEMA_VERSION
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", now + 2)
     done = []
     monkeypatch.setitem(
-        schema.MIGRATIONS, now, lambda tx: done.append(tx.run("ALTER TABLE t_cache ADD COLUMN extra TEXT"))
+        schema.SCHEMA_MIGRATIONS, now, lambda tx: done.append(tx.run("ALTER TABLE t_cache ADD COLUMN extra TEXT"))
     )
-    monkeypatch.setitem(schema.MIGRATIONS, now + 1, lambda tx: done.append(2))
+    monkeypatch.setitem(schema.SCHEMA_MIGRATIONS, now + 1, lambda tx: done.append(2))
     again = opened()
     with again.db.read() as tx:
         assert tx.all("SELECT value FROM t_meta WHERE name = 'schema'") == [(str(now + 2),)]
         assert tx.all("SELECT extra FROM t_cache") == []
     assert len(done) == 2
     again.close()
-    monkeypatch.setattr(schema, "VERSION", now + 1)
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", now + 1)
     with pytest.raises(StoreError, match=rf"slipstream {__version__} wrote, .* install {__version__} or newer"):
         opened()
 
 
 def test_a_folder_s_format_rises_with_the_schema():
     """What refuses a newer folder is asked before the store is."""
-    assert FORMAT == schema.VERSION
+    assert DATA_FOLDER_FORMAT == schema.SCHEMA_VERSION
 
 
 def test_an_older_program_does_not_start_on_a_newer_store(opened, url, monkeypatch, tmp_path):
     opened().close()
-    newer = schema.VERSION
-    monkeypatch.setattr(schema, "VERSION", newer - 1)
+    newer = schema.SCHEMA_VERSION
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", newer - 1)
     config = Config.model_validate({"data_dir": str(tmp_path / "data"), "store": {"url": url}})
     config.root.mkdir()
     with pytest.raises(StartError, match=rf"version {newer}, .* install {__version__} or newer"):
@@ -108,4 +108,4 @@ def test_an_older_program_does_not_start_on_a_newer_store(opened, url, monkeypat
 
 
 def test_all_migrations_are_there():
-    assert sorted(schema.MIGRATIONS) == list(range(1, schema.VERSION))
+    assert sorted(schema.SCHEMA_MIGRATIONS) == list(range(1, schema.SCHEMA_VERSION))

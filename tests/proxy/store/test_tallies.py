@@ -14,7 +14,7 @@ from slipstream.contract import BatchAck, GroupLeaseIn, Score, ScoresIn
 from slipstream_proxy.store.read.status import StoreStatistics
 from slipstream_proxy.store.tables import memory as figures
 from slipstream_proxy.store.tables.driver import IN
-from slipstream_proxy.store.tables.tallies import COUNTS, MOST_ROWS, KeptCount
+from slipstream_proxy.store.tables.tallies import COUNTS_SQL, MOST_ROWS, KeptCount
 from slipstream_proxy.store.values import EpisodeFilter
 
 
@@ -111,7 +111,7 @@ class Life:
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
 def test_kept_is_counted_after_anything(store, seed, monkeypatch):
-    monkeypatch.setattr(figures, "CHEAP", float("inf"))
+    monkeypatch.setattr(figures, "CHEAP_CPU_S", float("inf"))
     life = Life(store, seed)
     for n in range(40):
         life.step()
@@ -213,8 +213,8 @@ def test_rows_are_counted_as_the_query_counts_them(store, seed):
     with store.db.read() as tx:
         eids = [eid for (eid,) in tx.all("SELECT eid FROM t_episodes ORDER BY eid")]
         for some in (eids, eids[::2], eids[:1], []):
-            sql = COUNTS.format(which=f"eid {IN}")
-            rows = tx.all(sql, [some] * COUNTS.count("{which}"))
+            sql = COUNTS_SQL.format(which=f"eid {IN}")
+            rows = tx.all(sql, [some] * COUNTS_SQL.count("{which}"))
             mine = store.tallies.counted_of(tx, some)
             theirs = {(name, label): KeptCount(int(n), *rest) for name, label, n, *rest in rows}
             assert mine.keys() == theirs.keys()

@@ -8,7 +8,7 @@ import statistics
 import pytest
 from tests.support.records import NOW, call, reward
 
-from slipstream_proxy.store.read.pages import LATEST, WORST
+from slipstream_proxy.store.read.pages import LATEST_RUNS, WORST_RUNS_SHOWN
 
 
 def test_each_task_with_base_and_now(store):
@@ -28,17 +28,17 @@ def test_each_task_with_base_and_now(store):
     records += [call("only", task="new", adapter="m@2", at=NOW), reward("only", 1.0), call("open", task="t0", at=NOW)]
     store.ingest(records, {})
     table = store.reports.tasks.read()
-    assert {t.task for t in table.tasks} == {"t0", "t1", "t2", "new"} and table.latest == LATEST
+    assert {t.task for t in table.tasks} == {"t0", "t1", "t2", "new"} and table.latest == LATEST_RUNS
     assert [t.now.mean for t in table.tasks] == sorted(t.now.mean for t in table.tasks)
     for standing in table.tasks[:3]:
         base = [r for r in runs if r[0] == standing.task and r[1] == "m"]
-        now = [r for r in runs if r[0] == standing.task and r[1] == "m@2"][-LATEST:]
+        now = [r for r in runs if r[0] == standing.task and r[1] == "m@2"][-LATEST_RUNS:]
         for told, mine in ((standing.base, base), (standing.now, now)):
             assert told.n == len(mine) and told.mean == pytest.approx(statistics.fmean(r[3] for r in mine))
             assert told.low < told.mean < told.high and told.calls == 1.0
         assert standing.difference == pytest.approx(standing.now.mean - standing.base.mean)
         assert standing.low < standing.difference < standing.high and standing.name == f"Do {standing.task}!"
-        worst = sorted(now, key=lambda r: (r[3], -r[4]))[:WORST]
+        worst = sorted(now, key=lambda r: (r[3], -r[4]))[:WORST_RUNS_SHOWN]
         assert [(w.id, w.reward) for w in standing.worst] == [(r[5], r[3]) for r in worst]
     (alone,) = [t for t in table.tasks if t.task == "new"]
     assert alone.base is None and alone.difference is None and alone.now.low < 0.5 < alone.now.high

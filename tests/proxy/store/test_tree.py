@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.records import NOW, call
 
-from slipstream_proxy.store.conversation.fingerprint import PIECE, TokenEnd, TokenPrint, digest
+from slipstream_proxy.store.conversation.fingerprint import PIECE_CHARS, TokenEnd, TokenPrint, digest
 from slipstream_proxy.store.conversation.tree import (
     Answered,
     Asked,
@@ -193,6 +193,6 @@ def test_ids_in_every_format():
 def test_a_long_text_has_the_words_that_it_has_at_once(filler):
     """Spaces, sharp s and signs that fold to two lie across the pieces in which it is read."""
     for shift in range(3):
-        text = "." * shift + filler * (2 * PIECE // len(filler))
+        text = "." * shift + filler * (2 * PIECE_CHARS // len(filler))
         whole = digest("".join(text.split()).casefold())
         assert words_of({"role": "assistant", "content": text}) == whole

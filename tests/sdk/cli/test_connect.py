@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from slipstream.cli import main
-from slipstream.operate.setup.agents import AGENTS
+from slipstream.operate.setup.agents import AGENT_PROGRAMS
 
 
 def test_a_run_has_its_own_episode_and_its_own_exit_code(tmp_path, monkeypatch, capfd):
@@ -15,7 +15,7 @@ def test_a_run_has_its_own_episode_and_its_own_exit_code(tmp_path, monkeypatch, 
     named = ["connect", "aider", "--url", "http://proxy:1", "--model", "m", "--task", "Fix it"]
     command = ["--run", "--", sys.executable, "-c", show]
     # the agent's own arguments go first: Python takes none of them
-    monkeypatch.setitem(AGENTS, "aider", AGENTS["aider"]._replace(args=()))
+    monkeypatch.setitem(AGENT_PROGRAMS, "aider", AGENT_PROGRAMS["aider"]._replace(args=()))
     assert main([*named, *command]) == 3 and main([*named, *command]) == 3
     first, second = capfd.readouterr().out.split()
     assert first != second and first.startswith("http://proxy:1/t/Fix-it-") and first.endswith("/v1") and "/e/" in first

@@ -94,7 +94,7 @@ def test_only_unknown_ones_fail(server: Server) -> None:
 def test_waiting_shows_each_step(
     server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forget, "POLL", 0.0)
+    monkeypatch.setattr(forget, "POLL_INTERVAL_S", 0.0)
     status = {"version": "1", "started": 0.0, "models": {}}
     steps = [("waiting", 2, None), ("database", 2, "no room"), ("spool", 1, None), ("idle", 0, None), ("idle", 0, None)]
     server.on("POST", PATH, answer(2))

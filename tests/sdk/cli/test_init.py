@@ -13,7 +13,7 @@ import pytest
 from tests.support import free_port, slipstream
 from tests.support.server import Server
 
-from slipstream.cli import COMMANDS, build_parser, main
+from slipstream.cli import COMMAND_MODULES, build_parser, main
 
 HEAVY = ("torch", "litellm", "duckdb", "transformers", "trl", "pyarrow", "aiohttp", "matplotlib", "vllm")
 
@@ -42,7 +42,7 @@ assert not loaded, loaded
 """
     done = run(sys.executable, "-c", script, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert all(f"slipstream {name}" in done.stdout for name in COMMANDS)
+    assert all(f"slipstream {name}" in done.stdout for name in COMMAND_MODULES)
 
 
 def test_the_installed_command(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_nothing_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_command_is_told_in_help() -> None:
     text = build_parser().format_help()
-    assert all(name in text for name in COMMANDS)
+    assert all(name in text for name in COMMAND_MODULES)
 
 
 def test_what_the_proxy_refuses_is_one_line_and_exit_code_1(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli import main
-from slipstream.cli.manage.keys import SCOPES
+from slipstream.cli.manage.keys import KEY_SCOPES
 from slipstream.shared.processes.proxy_file import announce_proxy
 
 
@@ -116,9 +116,9 @@ def test_the_first_key_of_a_proxy_that_runs_without(capsys: pytest.CaptureFixtur
 
 
 def test_the_scopes_are_the_proxys() -> None:
-    from slipstream_proxy.keys import SCOPES as THEIRS
+    from slipstream_proxy.keys import KEY_SCOPES as THEIRS
 
-    assert SCOPES == THEIRS
+    assert KEY_SCOPES == THEIRS
 
 
 def test_an_action_is_needed() -> None:

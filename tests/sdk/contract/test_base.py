@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from slipstream.contract.base import TAG, Error, Finite, Headers, Id, Model, RewardValue, Split, Tag
+from slipstream.contract.base import PLAIN_ID_PATTERN, Error, Finite, Headers, Id, Model, RewardValue, Split, Tag
 
 
 @given(st.text(max_size=200))
@@ -17,15 +17,15 @@ def test_a_tag_is_also_an_id_and_the_pattern_agrees_with_the_type(text: str) -> 
     try:
         TypeAdapter(Tag).validate_python(text)
     except ValidationError:
-        assert TAG.match(text) is None
+        assert PLAIN_ID_PATTERN.match(text) is None
     else:
-        assert TAG.match(text) is not None
+        assert PLAIN_ID_PATTERN.match(text) is not None
         assert TypeAdapter(Id).validate_python(text) == text
 
 
 def test_a_newline_at_the_end_is_refused() -> None:
-    assert TAG.match("ok") is not None
-    assert TAG.match("ok\n") is None
+    assert PLAIN_ID_PATTERN.match("ok") is not None
+    assert PLAIN_ID_PATTERN.match("ok\n") is None
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])

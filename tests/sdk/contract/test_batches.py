@@ -8,11 +8,11 @@ import pytest
 from pydantic import ValidationError
 
 from slipstream.contract.batches import BATCH_COLUMNS, BatchAck, BatchLeaseIn
-from slipstream_proxy.store.write.batches import SCHEMA
+from slipstream_proxy.store.write.batches import BATCH_SCHEMA
 
 
 def test_the_columns_are_those_of_the_table_that_the_store_leases() -> None:
-    assert tuple(SCHEMA.names) == BATCH_COLUMNS
+    assert tuple(BATCH_SCHEMA.names) == BATCH_COLUMNS
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ WAYS = {
 @pytest.mark.parametrize("boms", [*itertools.product([False, True], repeat=2)])
 def test_a_file_in_two_encodings_is_read_to_its_end(tmp_path, monkeypatch, ways, boms, pretty, chunk):
     """A program appended in its own encoding, with its own mark or none."""
-    monkeypatch.setattr(files, "CHUNK", chunk)
+    monkeypatch.setattr(files, "CHUNK_BYTES", chunk)
     row = {"messages": [{**ASK, "content": "ü \U0001f324 \u0a0d\u2028"}, END]}
     text = json.dumps(row, ensure_ascii=False, indent=1 if pretty else None) + "\r\n"
     path = tmp_path / "log.jsonl"

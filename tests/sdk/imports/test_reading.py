@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.logs import ASK, END, read, taken
 
-from slipstream.imports.registry import FORMS, form_of
+from slipstream.imports.registry import FORM_MODULES, form_of
 from slipstream.imports.report import Report
 from slipstream.imports.rows import LogRow
 from slipstream.imports.upload import entry_of
@@ -28,7 +28,7 @@ def test_all_that_a_file_holds_comes_in_or_is_told(tmp_path, file):
 
 
 def test_each_form_has_files():
-    assert {f.form for f in CORPUS} | {"slipstream"} == set(FORMS)
+    assert {f.form for f in CORPUS} | {"slipstream"} == set(FORM_MODULES)
     assert len(CORPUS) >= 60
 
 
@@ -64,7 +64,9 @@ JSON = st.recursive(
 )
 
 
-@given(st.lists(st.dictionaries(st.sampled_from(NAMES), JSON, max_size=6), max_size=3), st.sampled_from(list(FORMS)))
+@given(
+    st.lists(st.dictionaries(st.sampled_from(NAMES), JSON, max_size=6), max_size=3), st.sampled_from(list(FORM_MODULES))
+)
 def test_any_json_is_read_or_refused(rows, name):
     form, report = form_of(name), Report()
     for row in rows:

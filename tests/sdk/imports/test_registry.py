@@ -7,14 +7,14 @@ import sys
 import pytest
 from tests.support.logs import ASK, END
 
-from slipstream.imports.registry import FORMS, detected, form_of, guarded
+from slipstream.imports.registry import FORM_MODULES, detected, form_of, guarded
 from slipstream.imports.report import Place, Report
 
 
 def test_each_line_is_a_module_with_what_a_form_has():
-    for name in FORMS:
+    for name in FORM_MODULES:
         form = form_of(name)
-        assert isinstance(form.GATHERS, bool) and callable(form.is_one) and callable(form.runs)
+        assert isinstance(form.GATHERS_ROWS, bool) and callable(form.is_one) and callable(form.runs)
         assert not form.is_one({})
     assert detected({"messages": [ASK, END]}) == "openai" and detected({}) is None
 

@@ -46,7 +46,7 @@ async def test_a_proxy_that_is_away_for_a_moment(server: Server) -> None:
 
 
 async def test_one_that_stays_away_ends_it(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.3)
+    monkeypatch.setattr(module, "RETRY_TIMEOUT_S", 0.3)
     server.on("POST", "/import", {"error": {"type": "x", "message": "away"}}, 503)
     async with AsyncClient(server.url) as client:
         with pytest.raises(ApiError, match="away"):

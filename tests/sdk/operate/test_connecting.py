@@ -11,9 +11,9 @@ from aiohttp import web
 from tests.support.served import Served
 
 from slipstream.errors import ConfigError
-from slipstream.operate.setup.agents import AGENTS
+from slipstream.operate.setup.agents import AGENT_PROGRAMS
 from slipstream.operate.setup.connecting import (
-    STATE,
+    STATE_FILE,
     AgentAddress,
     connect,
     lines_of,
@@ -25,7 +25,7 @@ from slipstream.operate.setup.connecting import (
 
 PLACE = AgentAddress("http://127.0.0.1:8100", "my-model")
 RUN = PLACE._replace(episode="run1", task="fix")
-CONNECTED = list(AGENTS.values())
+CONNECTED = list(AGENT_PROGRAMS.values())
 ROOT_URLS = ("claude-code", "gemini-cli")
 """Agents that want the address without ``/v1``."""
 
@@ -52,7 +52,7 @@ def test_a_file_is_written_and_taken_back(agent, tmp_path):
 
 
 def test_what_is_there_is_kept(tmp_path):
-    agent, mine = AGENTS["claude-code"], '{"theme": "dark", "env": {"A": "1"}}'
+    agent, mine = AGENT_PROGRAMS["claude-code"], '{"theme": "dark", "env": {"A": "1"}}'
     path = tmp_path / ".claude/settings.json"
     path.parent.mkdir()
     path.write_text(mine)
@@ -72,12 +72,12 @@ def test_what_is_there_is_kept(tmp_path):
     codex.parent.mkdir()
     codex.write_text('model = "x"\n')
     with pytest.raises(ConfigError, match="--print"):
-        connect(AGENTS["codex"], PLACE, tmp_path)
+        connect(AGENT_PROGRAMS["codex"], PLACE, tmp_path)
     assert codex.read_text() == 'model = "x"\n'
 
 
 def test_what_was_written_since_stays_when_it_is_taken_back(tmp_path):
-    agent = AGENTS["claude-code"]
+    agent = AGENT_PROGRAMS["claude-code"]
     path = tmp_path / agent.file.path
     path.parent.mkdir()
     path.write_text('{"env": {"A": "1", "ANTHROPIC_MODEL": "mine"}}')
@@ -94,7 +94,7 @@ def test_what_was_written_since_stays_when_it_is_taken_back(tmp_path):
 
 @pytest.mark.parametrize(("name", "more"), [("opencode", '{"$schema": "x"}'), ("codex", '[projects."/w"]\n')])
 def test_a_file_that_the_agent_adds_to(name, more, tmp_path):
-    agent = AGENTS[name]
+    agent = AGENT_PROGRAMS[name]
     path = connect(agent, PLACE, tmp_path)
     wrote = path.read_text()
     path.write_text(json.dumps({**json.loads(more), **json.loads(wrote)}) if name == "opencode" else wrote + more)
@@ -137,7 +137,7 @@ def test_it_asks_the_proxy_as_the_agent_would_and_says_what_is_wrong():
 
 
 def test_a_link_stays_a_link_and_no_key_is_shown_to_others(tmp_path):
-    agent, kept = AGENTS["claude-code"], tmp_path / "dotfiles.json"
+    agent, kept = AGENT_PROGRAMS["claude-code"], tmp_path / "dotfiles.json"
     kept.write_text("{}")
     path = tmp_path / agent.file.path
     path.parent.mkdir()
@@ -146,5 +146,5 @@ def test_a_link_stays_a_link_and_no_key_is_shown_to_others(tmp_path):
     assert path.is_symlink() and "my-model" in kept.read_text()
     undo(agent, tmp_path)
     assert path.is_symlink() and kept.read_text() == "{}"
-    made = connect(AGENTS["opencode"], PLACE, tmp_path)
-    assert {p.stat().st_mode & 0o777 for p in (made, tmp_path / STATE)} == {0o600}
+    made = connect(AGENT_PROGRAMS["opencode"], PLACE, tmp_path)
+    assert {p.stat().st_mode & 0o777 for p in (made, tmp_path / STATE_FILE)} == {0o600}

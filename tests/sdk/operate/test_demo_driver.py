@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from slipstream.operate.demo.driver import CONCURRENCY, GROUP, HELD_OUT, RewardSample, TaskDriver
+from slipstream.operate.demo.driver import CONCURRENT_EPISODES, GROUP_EPISODES, HELD_OUT, RewardSample, TaskDriver
 from slipstream.operate.demo.progress import Progress
 
 
@@ -74,19 +74,19 @@ async def test_each_held_out_item_is_played_once() -> None:
     assert sample.mean == 0.5
     assert sample.error == pytest.approx(math.sqrt(0.25 / (HELD_OUT - 1)))
     assert (driver.tally.calls, driver.tally.failed) == (2 * HELD_OUT, 0)
-    assert task.most == CONCURRENCY
+    assert task.most == CONCURRENT_EPISODES
 
 
 async def test_training_items_are_run_in_groups_until_the_stop() -> None:
     task, stop = Numbers(), asyncio.Event()
     driver = TaskDriver(task, task, 5, post_reward=False)
     working = asyncio.create_task(driver.work(stop))
-    while driver.tally.episodes < 10 * GROUP:
+    while driver.tally.episodes < 10 * GROUP_EPISODES:
         await asyncio.sleep(0)
     stop.set()
     await asyncio.wait_for(working, 5)
     runs = Counter(item for item, _, _ in task.seen)
-    assert [runs[f"train-5-{i}"] for i in range(9)] == [GROUP] * 9
+    assert [runs[f"train-5-{i}"] for i in range(9)] == [GROUP_EPISODES] * 9
     assert {(split, posted) for _, split, posted in task.seen} == {("train", False)}
     played, stop = set(runs), asyncio.Event()
     task.seen.clear()

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.engines.engine import NEUTRAL, EngineAnswer, EngineQuestion, EngineSampling, Steps, ask_now
+from slipstream.engines.engine import NEUTRAL_SAMPLING, EngineAnswer, EngineQuestion, EngineSampling, Steps, ask_now
 from slipstream.engines.vllm.sampling import (
-    LIKELIEST,
+    LIKELIEST_TOKENS_ASKED,
     apart_from_neutral,
     find_sampling,
     generation_config,
@@ -50,7 +50,7 @@ def engine(
     """Answers as vLLM does: a value of the call, else its own, else a neutral one. ``hottest``: temperature it takes."""
 
     def ask(path: str, body: dict[str, Any]) -> Any:
-        asked = {**NEUTRAL, **own, **{n: body[n] for n in NEUTRAL if body.get(n) is not None}}
+        asked = {**NEUTRAL_SAMPLING, **own, **{n: body[n] for n in NEUTRAL_SAMPLING if body.get(n) is not None}}
         if path == "/v1/responses":
             told = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
             return {name: asked[name] for name in told} if responses else None
@@ -77,7 +77,7 @@ def engine(
                 keep &= p[order] >= asked["min_p"] * p.max()
                 z[order[~keep]] = -np.inf
             lp = z - z.max() - np.log(np.exp(z - z.max()).sum())
-            top = {f"token_id:{i}": max(float(lp[i]), -9999.0) for i in np.argsort(-lp)[:LIKELIEST]}
+            top = {f"token_id:{i}": max(float(lp[i]), -9999.0) for i in np.argsort(-lp)[:LIKELIEST_TOKENS_ASKED]}
             choices.append({"index": index, "logprobs": {"top_logprobs": [top]}})
         return {"choices": choices[::-1]}
 
@@ -138,7 +138,7 @@ def test_without_the_responses_route(name: str) -> None:
 
 
 def test_the_plugin_knows() -> None:
-    told = {"packed": 1, "sampling": NEUTRAL | SHIPPED["Qwen3"]}
+    told = {"packed": 1, "sampling": NEUTRAL_SAMPLING | SHIPPED["Qwen3"]}
     found = answered(find_sampling("m", None, told), lambda *_: pytest.fail("nothing need be asked"))
     assert found == EngineSampling(SHIPPED["Qwen3"])
     assert answered(find_sampling("m", None, told | {"logprobs_mode": "raw_logprobs"}), lambda *_: None).raw

@@ -11,7 +11,7 @@ import slipstream.engines
 import slipstream.operate.doctor
 from slipstream.contract.funnel import Stage
 from slipstream.engines.findings import Finding, fail, ok, warn
-from slipstream.operate.doctor.proxy import WHY
+from slipstream.operate.doctor.proxy import CAUSE_TEXTS
 
 ROOMS = [Path(room.__file__).parent for room in (slipstream.operate.doctor, slipstream.engines)]
 HERE = Path(__file__).parent
@@ -26,7 +26,7 @@ def test_levels() -> None:
 
 
 def test_every_stage_of_the_funnel_has_a_why() -> None:
-    assert {stage for stage, cause in WHY if not cause} == set(get_args(Stage))
+    assert {stage for stage, cause in CAUSE_TEXTS if not cause} == set(get_args(Stage))
 
 
 def told() -> dict[str, list[str]]:

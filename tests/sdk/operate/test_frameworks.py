@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.operate.setup.frameworks import BY_NAME, FRAMEWORKS, detect, lines_for, named
+from slipstream.operate.setup.frameworks import BY_NAME, FRAMEWORK_GUIDES, detect, lines_for, named
 
 OTHER_LANGUAGES = ("vercel-ai", "llm", "other")
 
@@ -49,4 +49,4 @@ def test_what_is_installed_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert detect(tmp_path) == "openai-agents"
     (tmp_path / "pyproject.toml").write_text("my notes on langgraph and crewai")
     assert detect(tmp_path) == "agno"
-    assert len(BY_NAME) == len(FRAMEWORKS)
+    assert len(BY_NAME) == len(FRAMEWORK_GUIDES)

@@ -9,14 +9,14 @@ import pytest
 from slipstream.cli import main
 from slipstream.config import Config, load_config
 from slipstream.errors import ConfigError
-from slipstream.operate.setup.profiles import PROFILES, profile_settings
+from slipstream.operate.setup.profiles import SETTING_PROFILES, profile_settings
 
 
-@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("name", SETTING_PROFILES)
 def test_each_is_a_configuration_that_differs_from_the_default(name: str) -> None:
     config = load_config(env={}, base=profile_settings(name))
     assert config != Config()
-    for section, values in PROFILES[name].settings.items():
+    for section, values in SETTING_PROFILES[name].settings.items():
         assert isinstance(values, dict)
         for key, value in values.items():
             assert getattr(getattr(config, section), key) == value

@@ -9,11 +9,11 @@ import pytest
 
 from slipstream.config import load_config
 from slipstream.operate.setup.frameworks import BY_NAME
-from slipstream.operate.setup.profiles import PROFILES
+from slipstream.operate.setup.profiles import SETTING_PROFILES
 from slipstream.operate.setup.starter import Answers, gpu_gib, model_for, next_steps, render
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", SETTING_PROFILES)
 @pytest.mark.parametrize("judge", [None, "openai/gpt-5-mini"])
 def test_what_is_written_is_a_configuration(tmp_path: Path, profile: str, judge: str | None) -> None:
     answers = Answers('a "model"', "m", "openai", judge, profile, 8123, share=True)

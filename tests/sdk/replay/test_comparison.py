@@ -8,7 +8,7 @@ from tests.support.replayed import recorded, tool_message
 
 from slipstream.errors import ConfigError
 from slipstream.replay.comparison import (
-    ROUNDS,
+    ROUND_ERROR_SHARES,
     CasePair,
     PairedTest,
     Questions,
@@ -68,9 +68,9 @@ def rounds(loss: float, *, replays: int, own: float) -> tuple[int, int]:
     rng = np.random.default_rng(11)
     first = later = 0
     for _ in range(replays):
-        test = PairedTest("f", 0.01, detect, alike=True, rounds=ROUNDS)
+        test = PairedTest("f", 0.01, detect, alike=True, rounds=ROUND_ERROR_SHARES)
         effects = rng.normal(-loss, own, 100)
-        for turn in range(len(ROUNDS)):
+        for turn in range(len(ROUND_ERROR_SHARES)):
             for n, x in enumerate(effects + rng.normal(0.0, 0.25, 100)):
                 test.see(CasePair(f"e{n}", 0.5 + x / 2, 0.5 - x / 2, 0))
             first += turn == 0 and test.verdict == "worse"

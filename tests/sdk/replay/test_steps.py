@@ -141,14 +141,14 @@ def test_a_vllm_gets_the_recorded_token_ids(server: Server, version: str, exact:
 
 
 def test_a_side_that_breaks_has_answered_badly(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "TRIES", 1)
+    monkeypatch.setattr(steps, "STEP_ATTEMPTS", 1)
     server.routes["POST", "/v1/chat/completions"] = lambda _: Reply({"error": "NaN"}, 500)
     (case,) = asyncio.run(replayer(server, ReplayBudget()).run([case_of(recorded("e1"))]))
     assert case.error is None and guard(case.steps[0].candidate[0]) == "error"
 
 
 def test_a_control_that_breaks_is_no_reason_to_pass(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "TRIES", 1)
+    monkeypatch.setattr(steps, "STEP_ATTEMPTS", 1)
     said = {"choices": [{"message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}]}
     server.routes["POST", "/v1/chat/completions"] = lambda seen: (
         Reply({"error": "NaN"}, 500) if seen.json["model"] == "m" else Reply(said)

@@ -17,7 +17,7 @@ def package(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("value = 1\n")
     monkeypatch.syspath_prepend(str(folder.parent))
-    monkeypatch.setattr(machine, "LARGE", ("large_package", "not_there"))
+    monkeypatch.setattr(machine, "LARGE_PACKAGES", ("large_package", "not_there"))
     monkeypatch.setattr(sys, "pycache_prefix", None)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

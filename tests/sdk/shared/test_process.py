@@ -45,7 +45,7 @@ def test_a_parent_that_died_before_is_no_parent() -> None:
 
 
 def test_without_prctl_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipstream.shared.processes.process.LIBC", None)
+    monkeypatch.setattr("slipstream.shared.processes.process.LIBC_LIBRARY", None)
     die_with_parent(signal.SIGTERM, os.getppid())
 
 

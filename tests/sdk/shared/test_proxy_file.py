@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import StartError
-from slipstream.shared.processes.proxy_file import FILE, announce_proxy, running_proxy
+from slipstream.shared.processes.proxy_file import PROXY_FILE_NAME, announce_proxy, running_proxy
 
 
 def test_what_is_announced_is_found(tmp_path: Path) -> None:
@@ -24,13 +24,13 @@ def test_what_is_announced_is_found(tmp_path: Path) -> None:
 def test_one_that_was_killed_is_not_found(tmp_path: Path) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
-    (tmp_path / FILE).write_text(json.dumps({"url": "http://h:1", "pid": dead.pid}))
+    (tmp_path / PROXY_FILE_NAME).write_text(json.dumps({"url": "http://h:1", "pid": dead.pid}))
     assert running_proxy(tmp_path) is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"url": "x", "pid": "y"}'])
 def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / FILE).write_text(text)
+    (tmp_path / PROXY_FILE_NAME).write_text(text)
     assert running_proxy(tmp_path) is None
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from slipstream.contract import Sidecar
 from slipstream.shared.processes.sidecars import (
-    FILE,
     RECENT_SECONDS,
+    SIDECARS_FILE_NAME,
     SidecarFile,
     read_stack,
     sentence,
@@ -51,15 +51,15 @@ def test_the_file_of_a_run_that_was_killed_counts_for_nothing(tmp_path: Path) ->
     SidecarFile(tmp_path)([child("judge")])
     dead = subprocess.Popen(["true"])
     dead.wait()
-    told = json.loads((tmp_path / FILE).read_text())
+    told = json.loads((tmp_path / SIDECARS_FILE_NAME).read_text())
     assert told["pid"] == os.getpid()
-    (tmp_path / FILE).write_text(json.dumps({**told, "pid": dead.pid}))
+    (tmp_path / SIDECARS_FILE_NAME).write_text(json.dumps({**told, "pid": dead.pid}))
     assert read_stack(tmp_path).sidecars == []
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', '{"pid": "x", "sidecars": []}'])
 def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / FILE).write_text(text)
+    (tmp_path / SIDECARS_FILE_NAME).write_text(text)
     assert read_stack(tmp_path).sidecars == []
 
 

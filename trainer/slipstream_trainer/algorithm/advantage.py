@@ -10,21 +10,21 @@ from numpy.typing import NDArray
 
 from slipstream.contract import is_sibling
 from slipstream.errors import ConfigError
-from slipstream.settings.trainer import ADVANTAGES
+from slipstream.settings.trainer import ADVANTAGE_FUNCTIONS
 from slipstream.shared.functions import load_function
 from slipstream_trainer.algorithm.traffic import Traffic
 from slipstream_trainer.batch.rows import Sample
 
-EPSILON = 1e-4
+STD_EPSILON = 1e-4
 """TRL's: added to the standard deviation."""
-SAME = 1e-8
+SAME_REWARD_DISTANCE = 1e-8
 """Rewards that differ by less are the same."""
 SMALL, LARGE = 1e-3, 30.0
 """Between them are usual advantages. Below, the optimiser's own constants are larger than the gradient. Above, guards
 and clipping see the scale alone."""
-UNSCALED = ("mean", "leave_one_out")
+SCALE_DEPENDENT_ADVANTAGES = ("mean", "leave_one_out")
 """Advantages that grow with the rewards' scale."""
-BATCH = "batch"
+BATCH_BASELINE = "batch"
 """The one baseline of all episodes that have no group of their own."""
 
 
@@ -32,7 +32,7 @@ def by_std(rewards_E: NDArray[np.float64]) -> NDArray[np.float64]:
     """(reward - mean) / (std + 1e-4): GRPO, https://arxiv.org/abs/2402.03300, with the sample's standard deviation as
     TRL has it.
     """
-    return np.asarray((rewards_E - rewards_E.mean()) / (rewards_E.std(ddof=1) + EPSILON))
+    return np.asarray((rewards_E - rewards_E.mean()) / (rewards_E.std(ddof=1) + STD_EPSILON))
 
 
 def by_mean(rewards_E: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -53,7 +53,7 @@ def centered(rewards_E: NDArray[np.float64], kind: str) -> NDArray[np.float64]:
     """
     if len(rewards_E) < 2:
         return np.zeros(len(rewards_E))
-    function = load_function("trainer.advantage", ADVANTAGES.get(kind, kind))
+    function = load_function("trainer.advantage", ADVANTAGE_FUNCTIONS.get(kind, kind))
     found: object = function(rewards_E.copy())
     try:
         advantages_E = np.asarray(found, dtype=np.float64)
@@ -113,7 +113,7 @@ def assign(
     groups: dict[str, list[Sample]] = {}
     for s in samples:
         if np.isfinite(s.reward) and s.hint is None:
-            groups.setdefault(s.group if s.kind == "task" else BATCH, []).append(s)
+            groups.setdefault(s.group if s.kind == "task" else BATCH_BASELINE, []).append(s)
     out = Advantages(groups=len(groups))
     everything: dict[str, float] = {}
     for members in groups.values():
@@ -170,7 +170,11 @@ def odd_scale(samples: Sequence[Sample], kind: str) -> tuple[bool, str] | None:
     largest = max((abs(s.advantage) for s in samples if s.trainable), default=0.0)
     if largest == 0 or SMALL <= largest <= LARGE:
         return None
-    by_std = 'set trainer.advantage = "std", which divides by the spread of a group, or ' if kind in UNSCALED else ""
+    by_std = (
+        'set trainer.advantage = "std", which divides by the spread of a group, or '
+        if kind in SCALE_DEPENDENT_ADVANTAGES
+        else ""
+    )
     size = "at most" if largest < SMALL else "up to"
     why = f"the rewards' scale is why: the advantages are {size} {largest:.1e}, and about 1 is usual"
     return largest > LARGE, f"{why}: {by_std}scale the rewards to about 0 to 1"
@@ -196,7 +200,7 @@ def _grades(members: Sequence[Sample], discount: float | None) -> dict[Call, flo
 
 def _same(values: NDArray[np.float64]) -> bool:
     """There is nothing to compare."""
-    return len(values) < 2 or bool(np.ptp(values) < SAME)
+    return len(values) < 2 or bool(np.ptp(values) < SAME_REWARD_DISTANCE)
 
 
 def returns_of(calls: Mapping[int, float], last: float, discount: float) -> dict[int, float]:

@@ -16,7 +16,7 @@ import numpy as np
 from slipstream.settings import TrainerConfig
 from slipstream_trainer.batch.rows import Sample
 
-QUANTILE = 0.75
+AGE_QUANTILE = 0.75
 """The quantile of the runs' ages in a batch. Runs of the control arm are always old, but fewer than a quarter."""
 LATE, EARLY = 0.5, 0.25
 """Shares of ``max_staleness`` above which a step waits for more groups, and below which it waits for fewer."""
@@ -39,7 +39,7 @@ class Cadence:
         runs = {s.run: s.staleness for s in samples if s.call}
         if not runs or not t.max_staleness:
             return
-        behind = float(np.quantile(list(runs.values()), QUANTILE))
+        behind = float(np.quantile(list(runs.values()), AGE_QUANTILE))
         if behind > LATE * t.max_staleness and t.min_groups * self.factor < t.max_groups:
             self.factor *= 2
         elif behind <= EARLY * t.max_staleness and self.factor > 1:

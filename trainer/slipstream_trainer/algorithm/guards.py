@@ -10,21 +10,23 @@ import torch
 
 from slipstream.settings import TrainerConfig
 
-EXTREME = 100.0
+MAX_TOKEN_RATIO = 100.0
 """Cap of one token's ratio in the mean, so that a single token does not decide."""
 
 
 def mean_ratio(log_ratio_T: torch.Tensor) -> float:
     """Mean of π_old / π_engine over tokens."""
-    return float(log_ratio_T.double().exp().clamp(max=EXTREME).mean()) if len(log_ratio_T) else 1.0
+    return float(log_ratio_T.double().exp().clamp(max=MAX_TOKEN_RATIO).mean()) if len(log_ratio_T) else 1.0
 
 
 def engine_kl(log_ratio_T: torch.Tensor) -> float:
-    """KL(π_engine ‖ π_old) a token, by ``k3`` on tokens that the engine sampled. One token counts ≤ ``EXTREME``."""
+    """KL(π_engine ‖ π_old) a token, by ``k3`` on tokens that the engine sampled. One token counts ≤
+    ``MAX_TOKEN_RATIO``.
+    """
     if not len(log_ratio_T):
         return 0.0
     d = log_ratio_T.double()
-    return float((d.exp() - d - 1).clamp(max=EXTREME).mean())
+    return float((d.exp() - d - 1).clamp(max=MAX_TOKEN_RATIO).mean())
 
 
 def k3(trainer_logprobs_T: torch.Tensor, new_T: torch.Tensor) -> torch.Tensor:

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 FIT, WIDTH, POWER, ALPHA = 5e-4, 2000, 0.775, 32.0
 """Learning rate at a hidden size, its exponent, and the α of the fit."""
-CAUTION = 0.5
+START_SHARE = 0.5
 """Share of the fit at which a policy begins: the first batches are small, and steering raises what is too low."""
 EPISODE_NATS = 1.0
 """Most KL of a step for a whole episode: where many tokens were sampled, each moves less."""
-ENOUGH = 64
+FULL_STEP_EPISODES = 64
 """Episodes with an advantage (eight groups of eight) that make a full step. From fewer the gradient is noisier: the
 rate falls with the square root of their share, as Adam's rate scales with the batch
 (https://arxiv.org/abs/2205.10287), and the target with the share. From more, both rise.
@@ -52,7 +52,7 @@ TOO_FAR = 2.0
 """A step with more than so many times its target KL is shortened to its target."""
 TOO_SHORT = 0.7
 """A shortened step with less than this share of its target KL becomes longer again."""
-SHORTEST = 0.05
+MIN_STEP_SHARE = 0.05
 """Share of its length that a step keeps at least, each time that it is shortened."""
 QUADRATIC, STEEPEST = 2.0, 8.0
 """Power of a step's length with which KL grows: what is expected of a small step, and the most that is believed."""
@@ -67,7 +67,7 @@ def start_rate(t: TrainerConfig, hidden: int) -> float:
     if t.learning_rate != "auto":
         return t.learning_rate
     alpha = t.lora_alpha * (math.sqrt(t.lora_rank) if t.rslora else 1.0)
-    caution = 1.0 if t.algorithm == "sft" else CAUTION
+    caution = 1.0 if t.algorithm == "sft" else START_SHARE
     return float(caution * FIT * (WIDTH / hidden) ** POWER * ALPHA / alpha)
 
 
@@ -84,7 +84,7 @@ def evidence(scored: Scored) -> float:
     teaches_T = scored.advantage_T != 0
     if scored.hinted_T is not None:
         teaches_T = teaches_T | scored.hinted_T
-    return min(MOST_STEPS, len({*scored.unit_T[teaches_T].tolist()}) / ENOUGH)
+    return min(MOST_STEPS, len({*scored.unit_T[teaches_T].tolist()}) / FULL_STEP_EPISODES)
 
 
 @dataclass(slots=True)
@@ -118,12 +118,12 @@ class StepPace:
         if not steers(t) or not (kl > TOO_FAR * reach.target_kl or too_short):
             return 1.0
         if not math.isfinite(kl):
-            return SHORTEST
+            return MIN_STEP_SHARE
         power = QUADRATIC
         if share < 1:
             seen = math.log(full / kl) / -math.log(share) if math.isfinite(full) else STEEPEST / 2
             power = min(STEEPEST, max(QUADRATIC, seen))
-        return min(1 / share, max(SHORTEST, float((reach.target_kl / kl) ** (1 / power))))
+        return min(1 / share, max(MIN_STEP_SHARE, float((reach.target_kl / kl) ** (1 / power))))
 
     def note(self, t: TrainerConfig, reach: Reach, kl: float, *, undone: bool) -> None:
         """After a step that was taken, or undone."""

@@ -30,13 +30,13 @@ import torch
 
 from slipstream.errors import ConfigError
 from slipstream.settings import TrainerConfig
-from slipstream.settings.trainer import LOSSES
+from slipstream.settings.trainer import LOSS_FUNCTIONS
 from slipstream.shared.functions import load_function, load_object
 
 if TYPE_CHECKING:
     from slipstream_trainer.batch.work import Work
 
-LENGTH = 512
+MAX_COMPLETION_TOKENS = 512
 """dr_grpo's constant: TRL's default ``max_completion_length``. A factor on the loss, nothing else."""
 CISPO_HIGH = 4.0
 """cispo's ε_high where none is set: ratios up to 5, as in ScaleRL (https://arxiv.org/abs/2510.13786)."""
@@ -48,7 +48,8 @@ class TrlLoss:
 
     type: str
     divisor: Literal["batch", "part", "length", "episode"]
-    """By what TRL divides the sum of a part's terms: the batch's tokens, the part's, ``LENGTH``, or each episode's."""
+    """By what TRL divides the sum of a part's terms: the batch's tokens, the part's, ``MAX_COMPLETION_TOKENS``, or
+    each episode's."""
     level: Literal["token", "sequence"] = "token"
 
     @property
@@ -65,13 +66,13 @@ class TrlLoss:
         return 1 / units if self.divisor == "length" else 1.0
 
 
-CISPO = TrlLoss("cispo", "batch")
-GRPO = TrlLoss("grpo", "episode")
-BNPO = TrlLoss("bnpo", "part")
-DAPO = TrlLoss("dapo", "batch")
+CISPO_LOSS = TrlLoss("cispo", "batch")
+GRPO_LOSS = TrlLoss("grpo", "episode")
+BNPO_LOSS = TrlLoss("bnpo", "part")
+DAPO_LOSS = TrlLoss("dapo", "batch")
 DR_GRPO = TrlLoss("dr_grpo", "length")
-GSPO = TrlLoss("grpo", "episode", "sequence")
-SAPO = TrlLoss("sapo", "episode")
+GSPO_LOSS = TrlLoss("grpo", "episode", "sequence")
+SAPO_LOSS = TrlLoss("sapo", "episode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ LossFunction = Callable[[LossTokens, TrainerConfig], torch.Tensor]
 
 def find_loss(t: TrainerConfig) -> TrlLoss | LossFunction:
     """By its name or place. Raises ``ConfigError``."""
-    spec = LOSSES.get(t.loss, t.loss)
+    spec = LOSS_FUNCTIONS.get(t.loss, t.loss)
     found = load_object("trainer.loss", spec)
     return found if isinstance(found, TrlLoss) else load_function("trainer.loss", spec)
 
@@ -113,13 +114,13 @@ def epsilon_high(t: TrainerConfig) -> float:
 def trl_settings(t: TrainerConfig) -> dict[str, Any]:
     """Arguments of ``GRPOConfig`` that make the loss."""
     found, high = find_loss(t), epsilon_high(t)
-    loss = found if isinstance(found, TrlLoss) else DAPO  # not called
+    loss = found if isinstance(found, TrlLoss) else DAPO_LOSS  # not called
     return {
         "loss_type": loss.type,
         "importance_sampling_level": loss.level,
         "epsilon": t.epsilon,
-        "epsilon_high": 1 + high if loss is CISPO else high,  # TRL's cispo clips the ratio at epsilon_high itself
-        "max_completion_length": LENGTH,
+        "epsilon_high": 1 + high if loss is CISPO_LOSS else high,  # TRL's cispo clips the ratio at epsilon_high itself
+        "max_completion_length": MAX_COMPLETION_TOKENS,
         "use_bias_correction_kl": True,
         "vllm_importance_sampling_correction": True,
         "vllm_importance_sampling_mode": "token_truncate",

@@ -3,7 +3,7 @@
 A run of no task is compared with all of its batch. An easy customer's run would count as good for being easy. So the
 trainer remembers for each kind (an API key; a key with a set of tags) how far its rewards lie from all runs' level, as
 a fading mean. A run's *offset* is that distance: its tag set's, drawn to its key's, which is drawn to zero, each by
-``PRIOR`` runs. A tag set that never came before has its key's.
+``PRIOR_RUNS`` runs. A tag set that never came before has its key's.
 
 The level is the fading mean of the rewards less their offsets. So neither a better policy nor another mix of traffic
 changes the distance between two kinds.
@@ -22,12 +22,12 @@ from slipstream_trainer.batch.rows import Sample
 
 HALF_LIFE = 64
 """Later runs of a kind after which a run counts half."""
-PRIOR = 8.0
+PRIOR_RUNS = 8.0
 """Runs of a kind that count as much as what is expected of it without any."""
-CLOSER = 0.99
+MAX_SPREAD_SHARE = 0.99
 """Offsets are used where they lessen the rewards' spread to this share or below. Else they would add noise, which
 ``trainer.advantage = "std"`` makes larger where rewards hardly differ."""
-MOST = 4096
+MAX_KINDS = 4096
 """Kinds that are remembered; those seen last stay."""
 
 
@@ -72,7 +72,7 @@ class Traffic:
         for kind in kinds:
             weight, total, seen = self.kinds.get(kind, (1.0, 0.0, 0.0))
             # by all runs: the weight stops growing, and a part of the distance would stay for good
-            found = (seen * total / weight + PRIOR * found) / (seen + PRIOR)
+            found = (seen * total / weight + PRIOR_RUNS * found) / (seen + PRIOR_RUNS)
         return found
 
     def even_out(
@@ -87,7 +87,7 @@ class Traffic:
         offsets_E = np.array([self.offset(kinds) for kinds in kinds_E])
         self._note(kinds_E, rewards_E, offsets_E)
         even_E = rewards_E - (offsets_E - offsets_E.mean())
-        if even_E.std() > CLOSER * rewards_E.std():
+        if even_E.std() > MAX_SPREAD_SHARE * rewards_E.std():
             return rewards_E, np.zeros(len(rewards_E), dtype=bool)
         return even_E, offsets_E != 0
 
@@ -101,5 +101,5 @@ class Traffic:
                 apart.setdefault(kind, []).append(distance)
         for kind, distances in apart.items():
             self.kinds[kind] = _later(self.kinds.pop(kind, (0.0, 0.0, 0.0)), distances)
-        for kind in list(self.kinds)[:-MOST]:
+        for kind in list(self.kinds)[:-MAX_KINDS]:
             del self.kinds[kind]

@@ -14,7 +14,8 @@ denies it. It is TRL's SDPO (https://arxiv.org/abs/2601.20802) with ``distillati
 ``distillation_alpha = 0.5`` and ``teacher_model_kind = "base"``, but for w_t, which is the engine's.
 
 How far a step goes: rewards are few and noisy, so their step stays near (``learning_rate``). Words say at each token
-where to go, so a step goes ``WAY`` of what lies between policy and teacher, in up to ``PASSES`` passes over the batch.
+where to go, so a step goes ``WAY_SHARE`` of what lies between policy and teacher, in up to ``MAX_PASSES`` passes over
+the batch.
 It ends before if a pass brought them no nearer. The nearer the policy is to its teacher, the shorter the steps.
 
 A teacher who wants what the policy would hardly ever say replaces what it does and does not correct it, as with "always
@@ -35,11 +36,11 @@ from slipstream_trainer.algorithm.learning_rate import EPISODE_NATS, TOO_FAR, Re
 if TYPE_CHECKING:
     from slipstream_trainer.batch.layout import Scored
 
-WAY = 0.25
+WAY_SHARE = 0.25
 """KL of a full step as a share of the divergence of policy and teacher. It is about half of the way to what lies
 between them: there, KL grows with the square of the way.
 """
-PASSES = 8
+MAX_PASSES = 8
 """Most passes over a batch with words."""
 
 
@@ -63,7 +64,7 @@ def further(t: TrainerConfig, reach: Reach, scored: Scored, weight_T: torch.Tens
     heard_T = (weight_T > 0).cpu().numpy()
     share = evidence(replace(scored, hinted_T=heard_T)) / evidence(scored)
     near = share * reach.target_kl
-    most = min(WAY * apart, EPISODE_NATS * scored.units / max(1, scored.tokens), t.max_kl / TOO_FAR)
+    most = min(WAY_SHARE * apart, EPISODE_NATS * scored.units / max(1, scored.tokens), t.max_kl / TOO_FAR)
     enough = min(1.0, evidence(replace(scored, hinted_T=heard_T, advantage_T=0 * scored.advantage_T)))
     more = max(0.0, most * enough - near) * float(heard_T.mean())
     return Reach(reach.rate * share**0.5, near + more)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NO_PLACE = "no_place_for_words"
 """Why a reply is not trained on: the chat template has no user's turn that fits before it."""
-MARK = "HINT2MARK"
+HINT_MARK = "HINT2MARK"
 
 
 class Hints:
@@ -58,10 +58,10 @@ class Hints:
 
     def _turn(self) -> tuple[list[int], list[int]] | None:
         """The ids around a user's turn after another turn. None: the template has none."""
-        before, after = self._tried("a", "b"), self._tried("a", "b", MARK)
+        before, after = self._tried("a", "b"), self._tried("a", "b", HINT_MARK)
         if before is None or after is None:
             return None
-        opening, found, closing = after.removeprefix(before).partition(MARK)
+        opening, found, closing = after.removeprefix(before).partition(HINT_MARK)
         return (self._ids(opening), self._ids(closing)) if found and after.startswith(before) else None
 
     def place(self, prompt_P: Ints, words: str) -> Ints | None:

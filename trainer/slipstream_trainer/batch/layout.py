@@ -162,11 +162,11 @@ def end_to_end(rows: list[Row], budget: int) -> list[list[list[Row]]]:
     return [[lane] for lane in lanes]
 
 
-LANE = 16_384
+LANE_TOKENS = 16_384
 """Tokens of a lane on a GPU, whatever the budget: a longer row stands alone, and others' lanes stay as they are."""
-BLOCK = 128
+BLOCK_TOKENS = 128
 """Tokens of a block of attention on a GPU: rows' lengths are multiples of it there."""
-TILE = 512
+TILE_TOKENS = 512
 """Rows' lengths that are compiled apart are multiples of it: products with 16,000 rows take an H200 6 % longer than
 with 16,384, and with 14,848 a tenth less time.
 """
@@ -174,7 +174,7 @@ with 16,384, and with 14,848 a tenth less time.
 
 def in_tiles(tokens: int) -> int:
     """The shortest length that holds ``tokens`` and pays on a GPU."""
-    return -(-tokens // TILE) * TILE
+    return -(-tokens // TILE_TOKENS) * TILE_TOKENS
 
 
 def forest_width(tokens: int, budget: int, compiled: Collection[int] = ()) -> int:
@@ -182,8 +182,8 @@ def forest_width(tokens: int, budget: int, compiled: Collection[int] = ()) -> in
     from 1,024, then quarters of a lane, and beyond it quarters of a power of two). Or a shorter one that is
     ``compiled`` already.
     """
-    quarter = max(1024, -(-min(budget, LANE) // 4 // BLOCK) * BLOCK)
-    if tokens > LANE:
+    quarter = max(1024, -(-min(budget, LANE_TOKENS) // 4 // BLOCK_TOKENS) * BLOCK_TOKENS)
+    if tokens > LANE_TOKENS:
         quarter = 2 ** ((tokens - 1).bit_length() - 3)
     width = 1024
     while width < tokens and width < quarter:
@@ -384,7 +384,7 @@ def make_plan(
         tree = pack_tree([ids[c] for c in run]) if len(run) > 1 else None
         rows.append(Row(run, tree.size if tree else len(ids[run[0]]), tree=tree))
     if forest:
-        filled = end_to_end(rows, min(each, LANE))
+        filled = end_to_end(rows, min(each, LANE_TOKENS))
     else:
         filled = side_by_side([r for r in rows if r.tree is None], each) + side_by_side(
             [r for r in rows if r.tree], each

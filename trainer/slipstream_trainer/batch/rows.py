@@ -29,13 +29,13 @@ Floats = NDArray[np.float32]
 MISSING_LOGPROB = -9000.0
 """vLLM says -9999 for a log-probability that it does not have."""
 
-ALIKE = ("group", "kind", "episode", "call", "number", "choice", "call_reward")
+COPIED_COLUMNS = ("group", "kind", "episode", "call", "number", "choice", "call_reward")
 """Columns that a sample has as they are."""
 IF_NULL = {"reward": math.nan, "temperature": math.nan, "adapter": "", "staleness": 0, "key": "", "tags": ""}
 """Columns that a sample has as they are, and what stands for a null."""
-LATE = ("hint", "tags")
+LATE_COLUMNS = ("hint", "tags")
 """Columns that an older proxy does not send."""
-PLAIN = {*ALIKE, *IF_NULL, "trainable", "untrainable_reason", "filter"} - {*LATE}
+PLAIN_COLUMNS = {*COPIED_COLUMNS, *IF_NULL, "trainable", "untrainable_reason", "filter"} - {*LATE_COLUMNS}
 NO_FILTER = (0.0, 0.0, 1.0)
 """min_p, top_k and top_p that cut nothing off."""
 
@@ -130,12 +130,14 @@ def read_samples(table: pa.Table, vocab: int | None = None) -> list[Sample]:
     """
     prompts, completions = prompts_of(table), lists_of(table, "completion_ids", np.int32)
     logprobs = lists_of(table, "logprobs", np.float32)
-    late = [n for n in LATE if n in table.column_names]
-    plain = {n: table.column(n).to_pylist() for n in (*PLAIN, *late)}
+    late = [n for n in LATE_COLUMNS if n in table.column_names]
+    plain = {n: table.column(n).to_pylist() for n in (*PLAIN_COLUMNS, *late)}
     samples = []
     for i in range(table.num_rows):
         p = {n: column[i] for n, column in plain.items()}
-        given = {n: p[n] for n in ALIKE} | {n: x if (x := p.get(n)) is not None else y for n, y in IF_NULL.items()}
+        given = {n: p[n] for n in COPIED_COLUMNS} | {
+            n: x if (x := p.get(n)) is not None else y for n, y in IF_NULL.items()
+        }
         s = Sample(
             **given,
             prompt_P=prompts[i],

@@ -9,14 +9,14 @@ import torch
 
 from slipstream_trainer.batch.layout import MicroBatch, Plan
 
-PLACES = 1024
+EXACT_KL_POSITIONS = 1024
 """Scored positions of a micro-batch at which the KL of a step is taken over the whole vocabulary."""
 
 
 def places_of(micro: MicroBatch, device: torch.device) -> torch.Tensor:
-    """Evenly over a micro-batch's scored positions, at most ``PLACES``."""
+    """Evenly over a micro-batch's scored positions, at most ``EXACT_KL_POSITIONS``."""
     count = len(micro.slots.source_S)
-    return torch.linspace(0, count - 1, min(count, PLACES)).round().long().to(device)
+    return torch.linspace(0, count - 1, min(count, EXACT_KL_POSITIONS)).round().long().to(device)
 
 
 @dataclass(slots=True, eq=False)

@@ -17,12 +17,18 @@ from typing import Any
 import torch
 
 from slipstream.errors import ConfigError, StartError
-from slipstream.shared.adapter_config import CONFIG, PART, WEIGHTS, AdapterConfig, BadAdapter
+from slipstream.shared.adapter_config import (
+    CONFIG_FILE_NAME,
+    WEIGHT_NAME_PATTERN,
+    WEIGHTS_FILE_NAME,
+    AdapterConfig,
+    BadAdapter,
+)
 
-ADAPTER = "default"
+PEFT_ADAPTER_NAME = "default"
 """PEFT's name of the one adapter."""
-_PARAMETER = re.compile(rf"^base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.{ADAPTER}\.weight$")
-MERGE = "merge the adapter into the base model (PEFT's merge_and_unload), and train that"
+_PARAMETER = re.compile(rf"^base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.{PEFT_ADAPTER_NAME}\.weight$")
+MERGE_ADVICE = "merge the adapter into the base model (PEFT's merge_and_unload), and train that"
 Halves = dict[str, dict[str, torch.Tensor]]
 """Module's path in the base model → ``A`` and ``B``."""
 
@@ -31,12 +37,12 @@ def layers_of(model: torch.nn.Module) -> dict[str, Any]:
     """Module's path in the base model → PEFT's layer."""
     prefix = "base_model.model."
     found = ((n.removeprefix(prefix), m) for n, m in model.named_modules())
-    return {name: m for name, m in found if ADAPTER in getattr(m, "lora_A", {})}
+    return {name: m for name, m in found if PEFT_ADAPTER_NAME in getattr(m, "lora_A", {})}
 
 
 def scales_of(model: torch.nn.Module) -> dict[str, float]:
     """Module's path in the base model → by what B · A is multiplied."""
-    return {name: float(layer.scaling[ADAPTER]) for name, layer in layers_of(model).items()}
+    return {name: float(layer.scaling[PEFT_ADAPTER_NAME]) for name, layer in layers_of(model).items()}
 
 
 def halves_of(weights: dict[str, torch.Tensor]) -> Halves:
@@ -59,12 +65,12 @@ def fit(model: torch.nn.Module, halves: Halves, scale_of: Callable[[str], float]
     _check_places(layers, used, whose)
     with torch.no_grad():
         for name, layer in layers.items():
-            a, b = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
+            a, b = layer.lora_A[PEFT_ADAPTER_NAME].weight, layer.lora_B[PEFT_ADAPTER_NAME].weight
             if name not in used:
                 b.zero_()
                 continue
             theirs_a, theirs_b = used[name]["A"], used[name]["B"]
-            rank, ratio = len(theirs_a), scale_of(name) / float(layer.scaling[ADAPTER])
+            rank, ratio = len(theirs_a), scale_of(name) / float(layer.scaling[PEFT_ADAPTER_NAME])
             made_a, made_b = a.detach().clone(), torch.zeros_like(b)
             made_a[:rank] = theirs_a.to(a)
             made_b[:, :rank] = (theirs_b.double() * ratio).to(b)
@@ -77,10 +83,10 @@ def _check_places(layers: dict[str, Any], halves: Halves, whose: str) -> None:
         kinds = ", ".join(sorted({name.rpartition(".")[2] for name in strange}))
         raise ConfigError(
             f"{whose} adapts {len(strange)} layers that trainer.lora_targets leaves out ({strange[0]}; in all: {kinds})"
-            f": add them to trainer.lora_targets; if they are no linear layers of this model's blocks, {MERGE}"
+            f": add them to trainer.lora_targets; if they are no linear layers of this model's blocks, {MERGE_ADVICE}"
         )
     ranks = {name: len(ab["A"]) for name, ab in halves.items()}
-    room = min(layer.r[ADAPTER] for layer in layers.values())
+    room = min(layer.r[PEFT_ADAPTER_NAME] for layer in layers.values())
     if (most := max(ranks.values(), default=0)) > room:
         raise ConfigError(
             f"{whose} has the rank {most}, and trainer.lora_rank is {room}: set trainer.lora_rank = {most} (and "
@@ -88,7 +94,7 @@ def _check_places(layers: dict[str, Any], halves: Halves, whose: str) -> None:
         )
     for name, ab in halves.items():
         own = layers[name]
-        inputs, outputs = own.lora_A[ADAPTER].weight.shape[1], own.lora_B[ADAPTER].weight.shape[0]
+        inputs, outputs = own.lora_A[PEFT_ADAPTER_NAME].weight.shape[1], own.lora_B[PEFT_ADAPTER_NAME].weight.shape[0]
         if ab["A"].shape[1:] != (inputs,) or ab["B"].shape != (outputs, ranks[name]):
             shapes = f"A {tuple(ab['A'].shape)} and B {tuple(ab['B'].shape)}"
             raise StartError(
@@ -116,18 +122,22 @@ def _read(folder: Path) -> tuple[Halves, AdapterConfig]:
         weights = load_peft_weights(str(folder), device="cpu")
         halves: Halves = {}
         for name, weight in weights.items():
-            if not (part := PART.match(name)):
-                raise ConfigError(f"{whose}: {name} is no lora_A or lora_B of a linear layer: {MERGE}")
+            if not (part := WEIGHT_NAME_PATTERN.match(name)):
+                raise ConfigError(f"{whose}: {name} is no lora_A or lora_B of a linear layer: {MERGE_ADVICE}")
             halves.setdefault(part["module"], {})[part["side"]] = weight
         if config.parameters:
-            wanted = f"{CONFIG}: target_parameters = {list(config.parameters)}"
-            raise ConfigError(f"{whose}: {wanted}: the trainer adapts linear layers, and no such tensors: {MERGE}")
+            wanted = f"{CONFIG_FILE_NAME}: target_parameters = {list(config.parameters)}"
+            raise ConfigError(
+                f"{whose}: {wanted}: the trainer adapts linear layers, and no such tensors: {MERGE_ADVICE}"
+            )
         for name, ab in halves.items():
             if ab.keys() != {"A", "B"}:
                 raise StartError(f"{whose}: {name} has no lora_{'B' if 'A' in ab else 'A'}")
             config.check_rank(name, len(ab["A"]))
     except BadAdapter as e:
-        raise (ConfigError if (folder / CONFIG).is_file() else StartError)(f"{whose} can't be loaded: {e}") from e
+        raise (ConfigError if (folder / CONFIG_FILE_NAME).is_file() else StartError)(
+            f"{whose} can't be loaded: {e}"
+        ) from e
     except (OSError, ValueError, RuntimeError) as e:
         raise StartError(f"{whose} can't be loaded: {e}") from e
     return halves, config
@@ -135,7 +145,7 @@ def _read(folder: Path) -> tuple[Halves, AdapterConfig]:
 
 def changes_base(model: torch.nn.Module) -> bool:
     """Whether the policy is another than the base model."""
-    return any(bool(layer.lora_B[ADAPTER].weight.any()) for layer in layers_of(model).values())
+    return any(bool(layer.lora_B[PEFT_ADAPTER_NAME].weight.any()) for layer in layers_of(model).values())
 
 
 def distance(model: torch.nn.Module, folder: Path) -> float:
@@ -146,7 +156,11 @@ def distance(model: torch.nn.Module, folder: Path) -> float:
     halves, config = _read(folder)
     apart, size = 0.0, 0.0
     for name, layer in layers_of(model).items():
-        ours = (layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight, layer.scaling[ADAPTER])
+        ours = (
+            layer.lora_A[PEFT_ADAPTER_NAME].weight,
+            layer.lora_B[PEFT_ADAPTER_NAME].weight,
+            layer.scaling[PEFT_ADAPTER_NAME],
+        )
         parts = [ours]
         if name in halves:
             parts.append((halves[name]["A"], halves[name]["B"], -config.scale_of(name)))
@@ -168,4 +182,4 @@ def check_adapter(folder: Path, max_rank: int) -> str | None:
         AdapterConfig.read(folder, max_rank)
     except BadAdapter as e:
         return str(e)
-    return None if (folder / WEIGHTS).is_file() else f"{WEIGHTS} is missing"
+    return None if (folder / WEIGHTS_FILE_NAME).is_file() else f"{WEIGHTS_FILE_NAME} is missing"

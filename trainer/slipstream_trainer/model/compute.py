@@ -3,8 +3,8 @@
 Compiled layers: norms, rotary embedding, gated MLP and LoRA's sums as a few kernels that keep less for backward.
 
 Compiling takes 20 s for each length of a row, so nothing waits for it. Rows are computed by the layers as they are,
-with a dense mask, until rows of their length have taken ``PAYS`` seconds. Then another process compiles that length
-(``warmup.py``). What it leaves in the compiler's cache is taken over in a few seconds.
+with a dense mask, until rows of their length have taken ``COMPILE_AFTER_S`` seconds. Then another process compiles
+that length (``warmup.py``). What it leaves in the compiler's cache is taken over in a few seconds.
 
 Attention masks of tree rows: dense where that is quick (CPU), FlexAttention's block mask on a GPU.
 
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slipstream_trainer.batch.layout import BLOCK, MicroBatch, in_tiles
+from slipstream_trainer.batch.layout import BLOCK_TOKENS, MicroBatch, in_tiles
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-VARIANTS = 128
+MAX_COMPILED_VARIANTS = 128
 """Compilations of a layer's code side by side: lengths (``layout.forest_width``) × training or not × adapter or not."""
-PAYS = 10.0
+COMPILE_AFTER_S = 10.0
 """Seconds that rows of one length have taken uncompiled before it is compiled: about half of what compiling takes. A
 length that comes up rarely is never compiled.
 """
@@ -51,21 +51,21 @@ MOST_LENGTHS = 16
 """Compiled at most: each of them takes room in a GPU's memory and in the compiler's list of what it has."""
 PAYS_HERE = 60.0
 """The same where no other process compiles, and several that train together wait meanwhile."""
-LIMIT = 600.0
+COMPILE_TIMEOUT_S = 600.0
 """Seconds after which a process that compiles is ended."""
-LONG = 32_768
+LONG_ROW_TOKENS = 32_768
 """Rows of more tokens are compiled at their first use, while the step waits: uncompiled, their mask alone would take
 2 bytes for each pair of tokens, 32 GiB for 131,072.
 """
-UNCOMPILED = "sdpa"
+UNCOMPILED_ATTENTION = "sdpa"
 """Attention of layers that are not compiled: FlexAttention without a compiler holds every pair's score in memory."""
-LIST = "compiled.json"
+COMPILED_LIST_FILE = "compiled.json"
 """In the trainer's folder: lengths that were compiled, so that the next start has them soon."""
 
 
 def compile_layers(layers: Sequence[torch.nn.Module]) -> None:
     """Each by itself, in place: equal layers share their code, so the wait is one layer's."""
-    torch._dynamo.config.recompile_limit = max(VARIANTS, torch._dynamo.config.recompile_limit)
+    torch._dynamo.config.recompile_limit = max(MAX_COMPILED_VARIANTS, torch._dynamo.config.recompile_limit)
     for layer in layers:
         layer.compile(dynamic=False)
 
@@ -89,7 +89,7 @@ class LayerCompiler:
         self.base, self.layers, self.config, self.folder = base, layers, config, folder
         self.attention = str(base.config._attn_implementation)
         """Of compiled layers."""
-        self.uncompiled = "eager" if capped(base) else UNCOMPILED
+        self.uncompiled = "eager" if capped(base) else UNCOMPILED_ATTENTION
         self.late = self._takes(self.uncompiled)
         self.beside = beside
         self.ready: set[int] = set()
@@ -125,8 +125,8 @@ class LayerCompiler:
 
     def _known(self) -> list[int]:
         try:
-            found = [int(width) for width in json.loads((self.folder / LIST).read_text())]
-            return [width for width in found if width <= min(LONG, self.config.trainer.token_budget)]
+            found = [int(width) for width in json.loads((self.folder / COMPILED_LIST_FILE).read_text())]
+            return [width for width in found if width <= min(LONG_ROW_TOKENS, self.config.trainer.token_budget)]
         except (OSError, ValueError, TypeError):
             return []
 
@@ -134,7 +134,7 @@ class LayerCompiler:
 
     def switch(self, rows: int, width: int) -> str:
         """Before a forward pass of this shape. → The attention that computes it."""
-        on = not self.late or (rows == 1 and (width in self.ready or width > LONG))
+        on = not self.late or (rows == 1 and (width in self.ready or width > LONG_ROW_TOKENS))
         if on != self._on:
             for layer, call in zip(self.layers, self._calls, strict=True):
                 layer._compiled_call_impl = call if on else None
@@ -149,7 +149,7 @@ class LayerCompiler:
         whole = sum(m.computed for m in micro)
         for m in micro:
             rows, width = m.ids_RN.shape
-            if rows > 1 or width > LONG:
+            if rows > 1 or width > LONG_ROW_TOKENS:
                 continue
             took = seconds * m.computed / whole
             if width not in self.ready:
@@ -160,7 +160,7 @@ class LayerCompiler:
 
     def _shorter(self) -> list[int]:
         """The length whose compilation would save most of what filling up rows takes, if that pays."""
-        if not self.beside or len(self.ready) >= MOST_LENGTHS or sum(self.filling.values()) < PAYS:
+        if not self.beside or len(self.ready) >= MOST_LENGTHS or sum(self.filling.values()) < COMPILE_AFTER_S:
             return []
 
         def saves(length: int) -> float:
@@ -168,7 +168,7 @@ class LayerCompiler:
             return sum(took * (w - length) / (w - n) for n, w, took in rows)
 
         best = max({n for n, _ in self.filling} - self.failed, key=saves, default=0)
-        return [best] if saves(best) >= PAYS else []
+        return [best] if saves(best) >= COMPILE_AFTER_S else []
 
     # the process beside
 
@@ -180,11 +180,11 @@ class LayerCompiler:
         if self.process is not None:
             code = self.process.poll()
             if code is None:
-                if time.monotonic() - self._began > LIMIT:
+                if time.monotonic() - self._began > COMPILE_TIMEOUT_S:
                     self.process.kill()
                 return
             self._ended(code)
-        due = [w for w, spent in self.spent.items() if spent >= PAYS and w not in self.ready | self.failed]
+        due = [w for w, spent in self.spent.items() if spent >= COMPILE_AFTER_S and w not in self.ready | self.failed]
         for width in [*self._due, *sorted(due, key=lambda w: -self.spent[w]), *self._shorter()]:
             if width not in self.ready | self.failed:
                 self._begin(width)
@@ -221,9 +221,9 @@ class LayerCompiler:
             self.failed.add(self.width)
             return
         log.info("compiled for rows of %d tokens in %.0f s, beside the steps", self.width, seconds)
-        kept = self.folder / f"{LIST}.{os.getpid()}"
+        kept = self.folder / f"{COMPILED_LIST_FILE}.{os.getpid()}"
         kept.write_text(json.dumps(sorted(self.ready)))
-        kept.replace(self.folder / LIST)
+        kept.replace(self.folder / COMPILED_LIST_FILE)
 
     def end(self) -> None:
         """Stop compiling."""
@@ -248,13 +248,13 @@ def block_mask(ends_RN: torch.Tensor) -> BlockMask:
         return (k <= q) & (q < ends_RN[b, k])
 
     rows, n = ends_RN.shape
-    blocks = -(-n // BLOCK)
+    blocks = -(-n // BLOCK_TOKENS)
     at_B = torch.arange(blocks, device=ends_RN.device)
     after_BB = at_B[:, None] > at_B[None, :]
-    filled_RN = torch.nn.functional.pad(ends_RN, (0, blocks * BLOCK - n))
-    ends_RBK = filled_RN.reshape(rows, blocks, BLOCK)
-    last_q_B = (at_B + 1) * BLOCK - 1
-    some_RBB = after_BB & (ends_RBK.amax(-1)[:, None] > (at_B * BLOCK)[:, None])
+    filled_RN = torch.nn.functional.pad(ends_RN, (0, blocks * BLOCK_TOKENS - n))
+    ends_RBK = filled_RN.reshape(rows, blocks, BLOCK_TOKENS)
+    last_q_B = (at_B + 1) * BLOCK_TOKENS - 1
+    some_RBB = after_BB & (ends_RBK.amax(-1)[:, None] > (at_B * BLOCK_TOKENS)[:, None])
     whole_RBB = after_BB & (ends_RBK.amin(-1)[:, None] > last_q_B[:, None])
     part_RBB = (some_RBB & ~whole_RBB) | torch.eye(blocks, dtype=torch.bool, device=ends_RN.device)
 
@@ -265,7 +265,7 @@ def block_mask(ends_RN: torch.Tensor) -> BlockMask:
         return found.sum(-1, dtype=torch.int32), order.to(torch.int32)
 
     return BlockMask.from_kv_blocks(
-        *listed(part_RBB), *listed(whole_RBB), BLOCK_SIZE=BLOCK, mask_mod=ancestor, seq_lengths=(n, n)
+        *listed(part_RBB), *listed(whole_RBB), BLOCK_SIZE=BLOCK_TOKENS, mask_mod=ancestor, seq_lengths=(n, n)
     )
 
 
@@ -285,7 +285,7 @@ def tree_mask(ends_RN: torch.Tensor, implementation: str, dtype: torch.dtype | N
 
 DIRECT_LIMIT = 2**26
 """Scored positions × vocabulary up to which the logits are simply made (256 MiB in fp32)."""
-PIECE = 2**24
+PIECE_ELEMENTS = 2**24
 """Places × vocabulary that are compared at once (64 MiB in fp32 for each of a few tensors)."""
 
 
@@ -439,7 +439,7 @@ def teacher_gaps(
         return apart, (old.exp() * (old - new)).sum(-1).detach()
 
     found = []
-    size = max(1, PIECE // head.weight.shape[0])
+    size = max(1, PIECE_ELEMENTS // head.weight.shape[0])
     for piece in torch.split(torch.arange(len(hidden_WH), device=hidden_WH.device), size):
         cold = inverse_temperature_W[piece] if inverse_temperature_W is not None else None
         asked = hidden_WH[piece], teacher_WH[piece], cold

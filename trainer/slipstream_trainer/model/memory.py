@@ -23,7 +23,7 @@ PER_TOKEN_LAYER = 17
 """
 PER_TOKEN_MIDDLE = 4
 """The same of the gated MLP, in units of its intermediate size."""
-SHARE = 0.85
+ACTIVATION_SHARE = 0.85
 """The part of the free memory that activations may take."""
 
 
@@ -85,7 +85,7 @@ class Checkpointing:
             largest = max((m.computed for m in plan.micro), default=0)
             whole = int(self.whole * largest) or activation_bytes(self.model.config, largest, 2)
             entry = largest * self.model.config.get_text_config().hidden_size * 2
-            wanted = layers_to_checkpoint(count, whole, entry, int(SHARE * free))
+            wanted = layers_to_checkpoint(count, whole, entry, int(ACTIVATION_SHARE * free))
         self._set(wanted)
         return wanted
 

@@ -21,7 +21,7 @@ from slipstream.errors import ConfigError, StartError
 from slipstream.shared.hub import check_own_code, model_folder
 from slipstream_trainer.model.adapter import load_adapter
 from slipstream_trainer.model.compute import capped
-from slipstream_trainer.model.memory import SHARE, activation_bytes
+from slipstream_trainer.model.memory import ACTIVATION_SHARE, activation_bytes
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -83,9 +83,9 @@ def attention_of(model: type[PreTrainedModel] | PreTrainedModel, *, tree: bool) 
     return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
 
 
-ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
+ROUTER_LAYERS = frozenset({"gate", "router", "shared_expert_gate"})
 """Layers that choose experts. A LoRA there would move tokens to other experts between sampling and training."""
-REFUSED = {
+REFUSED_SETTINGS = {
     "falcon_h1": frozenset({"out_proj", "conv1d"}),
     "nemotron_h": frozenset({"out_proj", "conv1d"}),
     "glm": frozenset({"gate_up_proj"}),
@@ -126,7 +126,7 @@ def choose_targets(model: PreTrainedModel, wanted: list[str] | str) -> Targets:
         return Targets(list(wanted), f"LoRA adapts {', '.join(wanted)}, as trainer.lora_targets says")
     linear, refused = _linear(model)
     blocks = tuple(f"{n}." for n in _blocks(model))
-    takes = [n for n in linear if n.startswith(blocks) and _last(n) not in refused | ROUTERS] if blocks else []
+    takes = [n for n in linear if n.startswith(blocks) and _last(n) not in refused | ROUTER_LAYERS] if blocks else []
     if not takes:
         raise ConfigError("trainer.lora_targets = 'all-linear' finds no linear layer in this model: name some")
     kinds = list(dict.fromkeys(_last(n) for n in takes))
@@ -146,7 +146,7 @@ def _linear(model: PreTrainedModel) -> tuple[list[str], frozenset[str]]:
     """The names of its linear layers but the head, and what of them no adapter can have."""
     head = model.get_output_embeddings()
     names = [name for name, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m is not head]
-    return names, REFUSED.get(str(model.config.get_text_config().model_type), frozenset())
+    return names, REFUSED_SETTINGS.get(str(model.config.get_text_config().model_type), frozenset())
 
 
 def _last(name: str) -> str:
@@ -195,7 +195,7 @@ def check_quantize(config: Config) -> None:
         _check_4bit("trainer.quantize = '4bit'")
 
 
-UNSLOTH = "pip install 'slipstream[unsloth]' in an environment of its own, and set trainer.python to its Python"
+UNSLOTH_ADVICE = "pip install 'slipstream[unsloth]' in an environment of its own, and set trainer.python to its Python"
 
 
 def check_frugal(config: Config) -> None:
@@ -207,7 +207,7 @@ def check_frugal(config: Config) -> None:
     if not torch.cuda.is_available():
         raise ConfigError("trainer.mode = 'frugal' needs a GPU: set trainer.mode = 'auto'")
     if importlib.util.find_spec("unsloth") is None:
-        raise ConfigError(f"trainer.mode = 'frugal' needs Unsloth: {UNSLOTH}")
+        raise ConfigError(f"trainer.mode = 'frugal' needs Unsloth: {UNSLOTH_ADVICE}")
 
 
 def _check_4bit(what: str) -> None:
@@ -373,8 +373,8 @@ def _load_frugal(config: Config, path: str) -> tuple[PeftModel, PreTrainedTokeni
     except (ImportError, RuntimeError, NotImplementedError) as e:
         said = f"Unsloth can't be used ({type(e).__name__}: {e})"
         if config.trainer.mode == "frugal":
-            raise ConfigError(f"trainer.mode = 'frugal': {said}: {UNSLOTH}") from e
-        log.warning("the model may not fit this GPU, and %s: %s", said, UNSLOTH)
+            raise ConfigError(f"trainer.mode = 'frugal': {said}: {UNSLOTH_ADVICE}") from e
+        log.warning("the model may not fit this GPU, and %s: %s", said, UNSLOTH_ADVICE)
         return None
     t = config.trainer
     model, tokenizer = FastLanguageModel.from_pretrained(
@@ -418,7 +418,7 @@ def frugal_is_needed(config: Config, path: str) -> bool:
     entries = tokens * text.hidden_size * 2 * text.num_hidden_layers
     free, _ = torch.cuda.mem_get_info(device())
     needed = weights + entries + activation_bytes(text, tokens, 2)
-    return bool(needed > SHARE * free)
+    return bool(needed > ACTIVATION_SHARE * free)
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:

@@ -25,12 +25,12 @@ from slipstream.contract import Hold, HoldIn
 from slipstream.errors import ApiError, StartError, Unavailable
 from slipstream.shared.backoff import Backoff
 from slipstream_trainer.model.shards import reshard
-from slipstream_trainer.versions.publisher import BUSY, FIRST_PAUSE, LAST_PAUSE, Stop
+from slipstream_trainer.versions.publisher import FIRST_PAUSE, LAST_PAUSE, RETRIED_STATUSES, Stop
 
 log = logging.getLogger(__name__)
-TTL = 30.0
+LEASE_TTL_S = 30.0
 """Seconds after which the engine wakes when nothing is heard of a trainer that holds it."""
-RENEW = 5.0
+RENEW_INTERVAL_S = 5.0
 ENTER, LEAVE = "enter", "leave"
 """What the first process tells the others about a turn."""
 
@@ -201,7 +201,7 @@ class GpuLease:
 
     def _ask(self) -> Hold:
         assert self.client is not None
-        return self.client.hold_engine(HoldIn(worker=self.worker, seconds=TTL))
+        return self.client.hold_engine(HoldIn(worker=self.worker, seconds=LEASE_TTL_S))
 
     def _hold(self) -> Hold:
         backoff, said = Backoff(FIRST_PAUSE, LAST_PAUSE), False
@@ -215,7 +215,7 @@ class GpuLease:
                     raise StartError(f"engine.share: this proxy can't let the engine sleep: {e}") from e
                 if e.status == 409 and "share" in str(e):
                     raise StartError(f"engine.share is set here and not at the proxy: {e}") from e
-                if not isinstance(e, Unavailable) and e.status not in (409, *BUSY):
+                if not isinstance(e, Unavailable) and e.status not in (409, *RETRIED_STATUSES):
                     raise
                 if not said:
                     log.warning("the engine does not give way: %s; trying until it does", e)
@@ -224,19 +224,19 @@ class GpuLease:
                 raise Stop
 
     def _renew(self, done: threading.Event) -> None:
-        while not done.wait(RENEW):
+        while not done.wait(RENEW_INTERVAL_S):
             try:
                 self._ask()
             except ApiError as e:
                 log.warning("the hold of the engine could not be renewed: %s", e)
 
     def _release(self) -> float:
-        """→ Seconds that the engine took to wake. What can't be released ends by itself after ``TTL``."""
+        """→ Seconds that the engine took to wake. What can't be released ends by itself after ``LEASE_TTL_S``."""
         assert self.client is not None
         try:
             return self.client.release_engine(self.worker).wake_seconds
         except ApiError as e:
-            log.warning("the engine could not be released, it wakes in %.0f s: %s", TTL, e)
+            log.warning("the engine could not be released, it wakes in %.0f s: %s", LEASE_TTL_S, e)
             return 0.0
 
 

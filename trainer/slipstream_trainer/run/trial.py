@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slipstream_trainer.versions.publisher import Publisher
 
 log = logging.getLogger(__name__)
-SPREAD = 0.02
+TRIAL_WEIGHT_STD = 0.02
 """Standard deviation of the trial's B: as large as the weights of a usual model."""
 
 
@@ -67,7 +67,7 @@ def _write(model: PeftModel, folder: Path, max_rank: int) -> None:
     """The policy's adapter as it stands, with random B."""
     before, random = weights_of(model), torch.Generator().manual_seed(0)
     spread = {
-        n: torch.randn(w.shape, generator=random).mul_(SPREAD).to(w) if ".lora_B." in n else w
+        n: torch.randn(w.shape, generator=random).mul_(TRIAL_WEIGHT_STD).to(w) if ".lora_B." in n else w
         for n, w in before.items()
     }
     put_weights(model, spread)

@@ -21,7 +21,7 @@ import torch
 from slipstream.config import Config, load_config
 from slipstream_trainer.batch.layout import forest_width
 from slipstream_trainer.batch.work import Work
-from slipstream_trainer.model.compute import DIRECT_LIMIT, LONG
+from slipstream_trainer.model.compute import DIRECT_LIMIT, LONG_ROW_TOKENS
 from slipstream_trainer.step.selfcheck import filler
 from slipstream_trainer.step.step import plan_batch
 from slipstream_trainer.versions.checkpoint import random_state, set_random_state
@@ -57,7 +57,7 @@ def warm_up(trainer: CapturedGRPOTrainer) -> dict[int, float]:
             set_random_state(state)
         return {}
     took = {}
-    for width in widths(min(LONG, trainer.config.trainer.token_budget)):
+    for width in widths(min(LONG_ROW_TOKENS, trainer.config.trainer.token_budget)):
         start = time.monotonic()
         try:
             compute(trainer, filler(width, trainer.vocab))

@@ -25,7 +25,7 @@ from slipstream_trainer.run.gpu_lease import GpuLease, worker_name
 from slipstream_trainer.run.trial import try_adapter
 from slipstream_trainer.versions.adapter_folder import sweep
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
-from slipstream_trainer.versions.current_policy import FORGOTTEN, CurrentPolicy
+from slipstream_trainer.versions.current_policy import FORGOTTEN_REASON, CurrentPolicy
 from slipstream_trainer.versions.events import Metrics, clean, line
 from slipstream_trainer.versions.publisher import Publisher, Stop
 from slipstream_trainer.versions.reporting import Reporter
@@ -289,11 +289,11 @@ class Worker:
                 )
             if rolled_back:
                 return f"{before.weights}, which this step started from, was rolled back meanwhile", "skipped"
-            return f"{FORGOTTEN} that {before.weights}, which this step started from, was trained on", "released"
+            return f"{FORGOTTEN_REASON} that {before.weights}, which this step started from, was trained on", "released"
         if leased.id not in self.current.forgotten:
             return None
         self.current.undo()
-        return f"{FORGOTTEN} of this batch", "released"
+        return f"{FORGOTTEN_REASON} of this batch", "released"
 
     def _skip(
         self,

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 
 from slipstream.config import Config
-from slipstream_trainer.batch.layout import BLOCK, Layout, MicroBatch, make_plan
+from slipstream_trainer.batch.layout import BLOCK_TOKENS, Layout, MicroBatch, make_plan
 from slipstream_trainer.batch.rows import Sample
 from slipstream_trainer.batch.work import Work
 
 log = logging.getLogger(__name__)
-ROUNDING = {torch.float32: 2e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
+ROUNDING_NATS = {torch.float32: 2e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
 """Mean difference of log-probabilities, nats a token, that the order of additions explains."""
-SCORED = 32
+SCORED_TOKENS = 32
 """Sampled tokens of a filler: it is the layers that count, not the head."""
-ROOM = 128
+MIN_ROW_TOKENS = 128
 """At least as many tokens as ``two_and_a_half`` has."""
 
 
@@ -57,7 +57,7 @@ def two_and_a_half(vocab: int) -> list[Sample]:
     ]
 
 
-def filler(tokens: int, vocab: int, sampled: int = SCORED) -> Sample:
+def filler(tokens: int, vocab: int, sampled: int = SCORED_TOKENS) -> Sample:
     """A made-up sample that computes ``tokens`` tokens, of which a few are sampled."""
     ids = np.random.default_rng(tokens).integers(0, vocab, tokens + 1).astype(np.int32)
     scored = min(sampled, tokens)
@@ -67,8 +67,8 @@ def filler(tokens: int, vocab: int, sampled: int = SCORED) -> Sample:
 
 def logprobs(trainer: Computing, layout: Layout, *, forest: bool, width: int = 0) -> torch.Tensor:
     """Log-probabilities of the sampled tokens, in the samples' order. ``width``: of the row, filled up behind them."""
-    multiple = 1 if trainer.device.type == "cpu" else BLOCK
-    more = [filler(width - ROOM, trainer.vocab)] if width else []
+    multiple = 1 if trainer.device.type == "cpu" else BLOCK_TOKENS
+    more = [filler(width - MIN_ROW_TOKENS, trainer.vocab)] if width else []
     budget = trainer.config.trainer.token_budget if width else 16_384
     plan = make_plan(
         two_and_a_half(trainer.vocab) + more,
@@ -88,7 +88,7 @@ def logprobs(trainer: Computing, layout: Layout, *, forest: bool, width: int = 0
 
 def bound(trainer: Computing) -> float:
     kind = torch.bfloat16 if trainer.args.bf16 else trainer.base.dtype
-    return ROUNDING.get(kind, ROUNDING[torch.bfloat16])
+    return ROUNDING_NATS.get(kind, ROUNDING_NATS[torch.bfloat16])
 
 
 def check_packing(trainer: Computing) -> dict[str, float]:

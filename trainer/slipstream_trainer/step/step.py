@@ -20,26 +20,32 @@ from slipstream_trainer.algorithm.guards import Snapshot, after_step, before_ste
 from slipstream_trainer.algorithm.learning_rate import Reach, StepPace, evidence, steers
 from slipstream_trainer.algorithm.losses import epsilon_high
 from slipstream_trainer.algorithm.traffic import Traffic
-from slipstream_trainer.algorithm.words import PASSES, further, means
+from slipstream_trainer.algorithm.words import MAX_PASSES, further, means
 from slipstream_trainer.batch.dataset import choose
-from slipstream_trainer.batch.layout import BLOCK, Costs, Layout, Plan, Scored, make_plan
+from slipstream_trainer.batch.layout import BLOCK_TOKENS, Costs, Layout, Plan, Scored, make_plan
 from slipstream_trainer.batch.rows import Floats, Sample, exact_continuations, untrainable
 from slipstream_trainer.batch.work import Work, places_of
 from slipstream_trainer.model.memory import largest
 from slipstream_trainer.model.shards import even, reshard
 from slipstream_trainer.step.trainer import CPU_MICRO, CapturedGRPOTrainer
 
-MOST = 100_000
+MAX_REPORTED_TOKENS = 100_000
 """Tokens told of a batch, those of its last groups: the page shows newest runs first, and a batch can have millions."""
-FEWEST = 32
+MIN_GAP_TOKENS = 32
 """Tokens that a mean gap of the engine needs."""
-FAR = 1000.0
+MAX_REPORTED_VALUE = 1000.0
 """What is not finite, or further, is told as this far."""
 
 
-def gaps_of(samples: Sequence[Sample], scored: Scored, gap_T: Floats, most: int = MOST) -> list[ChoiceGaps]:
+def gaps_of(
+    samples: Sequence[Sample], scored: Scored, gap_T: Floats, most: int = MAX_REPORTED_TOKENS
+) -> list[ChoiceGaps]:
     """``gap_T``: the trainer's minus the engine's, of each of ``scored``'s tokens, which stand sample by sample."""
-    told_T = np.nan_to_num(np.clip(gap_T, -FAR, FAR), nan=FAR).astype(np.float64).round(4)
+    told_T = (
+        np.nan_to_num(np.clip(gap_T, -MAX_REPORTED_VALUE, MAX_REPORTED_VALUE), nan=MAX_REPORTED_VALUE)
+        .astype(np.float64)
+        .round(4)
+    )
     found: list[ChoiceGaps] = []
     for i in reversed(range(len(samples))):
         s = samples[i]
@@ -62,15 +68,19 @@ def engine_gap(samples: Sequence[Sample], scored: Scored, gap_T: Floats) -> floa
     """
     own_S = np.array([s.own for s in samples], dtype=bool)
     own_T = own_S[scored.sample_T]
-    if int(own_T.sum()) < FEWEST:
+    if int(own_T.sum()) < MIN_GAP_TOKENS:
         return None
-    return float(np.abs(np.clip(np.nan_to_num(gap_T[own_T], nan=FAR), -FAR, FAR)).mean())
+    return float(
+        np.abs(
+            np.clip(np.nan_to_num(gap_T[own_T], nan=MAX_REPORTED_VALUE), -MAX_REPORTED_VALUE, MAX_REPORTED_VALUE)
+        ).mean()
+    )
 
 
 MOST_CHANGES = 3
 """Times that one step's length is changed and looked at again."""
-REFUSED = "what users said replaces what the model does and does not correct it (trainer.words_kl)"
-LAYOUTS: dict[str, Layout] = {"auto": "auto", "merged": "merged", "frugal": "merged", "tree": "tree"}
+REFUSED_WORDS_TEXT = "what users said replaces what the model does and does not correct it (trainer.words_kl)"
+LAYOUT_BY_BACKEND: dict[str, Layout] = {"auto": "auto", "merged": "merged", "frugal": "merged", "tree": "tree"}
 
 
 @dataclass(slots=True)
@@ -108,14 +118,14 @@ def plan_batch(trainer: CapturedGRPOTrainer, samples: Sequence[Sample]) -> Plan:
     if trainer.world > 1:
         total = sum(len(s.prompt_P) + len(s.completion_C) for s in samples if s.trainable)
         micro = min(micro, -(-total // (2 * trainer.world)))
-    layout = LAYOUTS[t.mode] if trainer.trees else "merged"
+    layout = LAYOUT_BY_BACKEND[t.mode] if trainer.trees else "merged"
     plan = make_plan(
         samples,
         layout=layout,
         budget=t.token_budget,
         micro=max(1, micro),
         costs=costs_of(trainer),
-        multiple=1 if cpu else BLOCK,
+        multiple=1 if cpu else BLOCK_TOKENS,
         forest=trainer.forests,
         compiled=trainer.compiler.ready if trainer.compiler and trainer.world == 1 else (),
     )
@@ -237,7 +247,7 @@ def _steps(
     _teach(trainer, work, samples)
     reach = pace.reach(t, trainer.hidden, plan.scored, applied)
     rewards_T, apart = work.advantage_T, math.inf
-    for inner in range(t.inner_steps + PASSES - 1):
+    for inner in range(t.inner_steps + MAX_PASSES - 1):
         loss = trainer.backward(work)
         if inner == 0 and _mostly_refused(work):
             trainer.model.zero_grad(set_to_none=True)
@@ -251,7 +261,7 @@ def _steps(
         norm = trainer.clip()
         ratio, far, guarded = _from_engine(trainer, work)
         why = before_step(t, loss=loss, ratio=ratio, grad_norm=norm, kl=far, guarded=guarded)
-        if why := why or (REFUSED if _idle(work) else None):
+        if why := why or (REFUSED_WORDS_TEXT if _idle(work) else None):
             trainer.model.zero_grad(set_to_none=True)
             result.outcome, result.reason = ("undone" if inner else "skipped"), why
             break

@@ -41,9 +41,9 @@ class TaughtRow(TypedDict, total=False):
 
 HELD_OUT, MOST_HELD_OUT = 0.1, 64
 """Share of the parts that are not trained on, and the most. The epoch with the least loss on them is kept."""
-BATCH = 16
+STEP_SEQUENCES = 16
 """Sequences, or pairs, of a step."""
-EPOCHS = 3.0
+DEFAULT_EPOCHS = 3.0
 PREFERENCE_RATE = 0.1
 """Share of imitation's learning rate for preferences: a pair pulls on whole conversations."""
 
@@ -63,7 +63,7 @@ def teach(
     t = config.trainer
     train, held_out = _split(parts, t.seed)
     with tempfile.TemporaryDirectory(prefix="slipstream-distill-") as scratch, targets_as_given():
-        trainer = _trainer(config, model, tokenizer, train, held_out, method, epochs or EPOCHS, scratch)
+        trainer = _trainer(config, model, tokenizer, train, held_out, method, epochs or DEFAULT_EPOCHS, scratch)
         best = _Best(model)
         for unwanted in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(unwanted)
@@ -116,7 +116,7 @@ def _trainer(
     t, gpu = config.trainer, torch.cuda.is_available()
     longest = max(max(len(r["ids"]), len(r.get("bad_ids", ()))) for r in [*train, *held_out])
     least = 2 if method == "kto" else 1  # its KL is estimated from the other sequences of a micro-batch
-    size = max(least, min(BATCH, len(train), t.token_budget // longest // (2 if method == "dpo" else 1)))
+    size = max(least, min(STEP_SEQUENCES, len(train), t.token_budget // longest // (2 if method == "dpo" else 1)))
     imitation = t.model_copy(update={"algorithm": "sft"})
     rate = start_rate(imitation, int(model.config.get_text_config().hidden_size))
     more: dict[str, object] = {"dataset_kwargs": {"skip_prepare_dataset": True}} if method == "sft" else {}
@@ -126,7 +126,7 @@ def _trainer(
         output_dir=scratch,
         per_device_train_batch_size=size,
         per_device_eval_batch_size=size,
-        gradient_accumulation_steps=max(1, BATCH // size),
+        gradient_accumulation_steps=max(1, STEP_SEQUENCES // size),
         num_train_epochs=epochs,
         learning_rate=rate if method == "sft" or t.learning_rate != "auto" else rate * PREFERENCE_RATE,
         lr_scheduler_type="linear",

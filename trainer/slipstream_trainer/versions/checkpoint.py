@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-STATE = "state.safetensors"
-RECONSTRUCT: Any = np.zeros(0).__reduce__()[0]
+STATE_FILE = "state.safetensors"
+ARRAY_RECONSTRUCTOR: Any = np.zeros(0).__reduce__()[0]
 """What makes an array of its bytes, where an older checkpoint names it."""
-DONE = "told"
+DONE_FILE = "told"
 """A file that marks a checkpoint as published, reported and acknowledged."""
 LOCK_SECONDS = 30.0
 """How long a start waits for the trainer before it to end."""
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError, SafetensorError)
+UNREADABLE_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError, SafetensorError)
 """What reading a damaged checkpoint raises."""
 
 
@@ -131,10 +131,10 @@ def _older(path: Path) -> dict[str, Any]:
         np.ndarray,
         np.dtype,
         type(np.dtype(np.uint32)),
-        (RECONSTRUCT, "numpy.core.multiarray._reconstruct"),
+        (ARRAY_RECONSTRUCTOR, "numpy.core.multiarray._reconstruct"),
     ]
     try:
-        with torch.serialization.safe_globals([RECONSTRUCT, *kinds]):
+        with torch.serialization.safe_globals([ARRAY_RECONSTRUCTOR, *kinds]):
             found: dict[str, Any] = torch.load(old, map_location="cpu", weights_only=True)
     except OSError:
         raise
@@ -198,7 +198,7 @@ class Checkpoints:
             raw = json.loads((path / "state.json").read_text())
             made = {"pace": StepPace(**raw["pace"]), "traffic": Traffic(**raw.get("traffic", {}))}
             return CheckpointState(**(raw | made))
-        except UNREADABLE as e:
+        except UNREADABLE_ERRORS as e:
             raise BadCheckpoint(f"{path.name}/state.json cannot be read: {e!r}") from e
 
     def of_weights(self, name: str) -> list[Path]:
@@ -220,7 +220,7 @@ class Checkpoints:
             "optimizer": snapshot.optimizer,
             "random": random_state(),
         }
-        save_tree(kept, temporary / STATE)
+        save_tree(kept, temporary / STATE_FILE)
         (temporary / "state.json").write_text(json.dumps(asdict(state)))
         rename_whole(temporary, final)
         return final
@@ -236,10 +236,10 @@ class Checkpoints:
         """
         state = self.read(path)
         try:
-            raw = load_tree(path / STATE) if (path / STATE).is_file() else _older(path)
+            raw = load_tree(path / STATE_FILE) if (path / STATE_FILE).is_file() else _older(path)
             snapshot, random_states = Snapshot(raw["weights"], raw["optimizer"]), raw["random"]
-        except UNREADABLE as e:
-            raise BadCheckpoint(f"{path.name}/{STATE} cannot be read: {e!r}") from e
+        except UNREADABLE_ERRORS as e:
+            raise BadCheckpoint(f"{path.name}/{STATE_FILE} cannot be read: {e!r}") from e
         scales = self._scales(path, state, raw, now := scales_of(model))
         if snapshot.misfit(model) is None and scales == now:
             snapshot.restore(model, optimizer)
@@ -276,16 +276,16 @@ class Checkpoints:
         )
 
     def told(self, path: Path) -> bool:
-        return (path / DONE).exists()
+        return (path / DONE_FILE).exists()
 
     def set_told(self, path: Path) -> None:
         self._without_names(path)
-        (path / DONE).touch()
+        (path / DONE_FILE).touch()
 
     def _without_names(self, path: Path) -> None:
         """The ids of episodes, which clients wrote, stay here only until the proxy has the ack with them."""
         place = path / "state.json"
-        with contextlib.suppress(*UNREADABLE):
+        with contextlib.suppress(*UNREADABLE_ERRORS):
             raw = json.loads(place.read_text())
             if raw.get("advantages") or raw.get("words"):
                 temporary = path / "state.json.part"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slipstream_trainer.step.trainer import CapturedGRPOTrainer
 
 log = logging.getLogger(__name__)
-FORGOTTEN = "an episode was forgotten"
+FORGOTTEN_REASON = "an episode was forgotten"
 
 
 class CurrentPolicy:
@@ -139,7 +139,7 @@ class CurrentPolicy:
             steps = self.state.ahead
             if self.forgotten.isdisjoint(self.state.unpublished):
                 return False
-            self._go_on_from(self.state.published, f"{FORGOTTEN} before the {steps} newest steps were published")
+            self._go_on_from(self.state.published, f"{FORGOTTEN_REASON} before the {steps} newest steps were published")
             return True
         taken, ours = self.fallen, self.state.weights
         made = "" if taken == ours else f", and {ours} was made from it"
@@ -150,7 +150,7 @@ class CurrentPolicy:
     def undo(self) -> None:
         """To the weights and the optimiser before the step that was just computed."""
         if self.recovery.version(self.state.weights).source != "checkpoint":
-            self._go_on_from(self.state.published, FORGOTTEN)
+            self._go_on_from(self.state.published, FORGOTTEN_REASON)
 
     def _go_on_from(self, name: str, cause: str, **data: str) -> None:
         """Weights and optimiser of that version, or as much of them as there is: an event says what."""

@@ -50,8 +50,8 @@ def line(data: Mapping[str, object]) -> str:
     return ", ".join(p for p in parts if p)
 
 
-REASONS = 30
-GAUGES = {
+MAX_REASONS = 30
+STEP_GAUGES = {
     "reward": "Mean reward of the newest batch.",
     "reward_std": "Its standard deviation.",
     "loss": "Loss of the newest step.",
@@ -102,7 +102,7 @@ class Metrics:
         self.untrainable.labels("rolled_back")
         for outcome in ("step", "skipped", "undone"):
             self.batches.labels(outcome)
-        self.gauges = {n: gauge(f"slipstream_trainer_{n}", text) for n, text in GAUGES.items()}
+        self.gauges = {n: gauge(f"slipstream_trainer_{n}", text) for n, text in STEP_GAUGES.items()}
 
     def serve(self, host: str, port: int) -> int:
         """→ The port."""
@@ -127,8 +127,8 @@ class Metrics:
             self.untrainable.labels(self._known(str(reason))).inc(count)
 
     def _known(self, reason: str) -> str:
-        """The first ``REASONS`` have series of their own."""
-        if reason in self._reasons or len(self._reasons) < REASONS:
+        """The first ``MAX_REASONS`` have series of their own."""
+        if reason in self._reasons or len(self._reasons) < MAX_REASONS:
             self._reasons.add(reason)
             return reason
         return "other"

@@ -37,9 +37,9 @@ T = TypeVar("T")
 
 FIRST_PAUSE, LAST_PAUSE = 0.25, 10.0
 """Seconds between requests to a proxy that does not answer."""
-LATE = 1.0
+STORE_LAG_S = 1.0
 """Seconds that a busy store may be behind an event that it was sent."""
-BUSY = (429, 500, 502, 503, 504)
+RETRIED_STATUSES = (429, 500, 502, 503, 504)
 
 
 class Stop(BaseException):
@@ -63,7 +63,7 @@ class Publisher:
             try:
                 return ask()
             except ApiError as e:
-                if not isinstance(e, Unavailable) and e.status not in BUSY:
+                if not isinstance(e, Unavailable) and e.status not in RETRIED_STATUSES:
                     raise
                 self.metrics.unreachable.inc()
                 if not said:
@@ -136,7 +136,7 @@ class Publisher:
         def post() -> None:
             nonlocal tries
             tries += 1
-            if (again or tries > 1) and (is_there() or self.stop.wait(LATE) or is_there()):
+            if (again or tries > 1) and (is_there() or self.stop.wait(STORE_LAG_S) or is_there()):
                 return
             self.client.post_event(event(state.event["kind"], **state.event["data"]))
 

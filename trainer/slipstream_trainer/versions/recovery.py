@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from slipstream_trainer.step.trainer import CapturedGRPOTrainer
 
 log = logging.getLogger(__name__)
-ROUNDING = 1e-3
+ROUNDING_SHARE = 1e-3
 """Difference of two policies' changes of the base weights, over their size, that is none. Another scale makes more."""
 Source = Literal["checkpoint", "adapter", "start"]
 IN_USE = (AdapterState.LOADING, AdapterState.CANDIDATE, AdapterState.LIVE)
-ACCEPTED = 2
+KEPT_ACCEPTED_VERSIONS = 2
 """Retired accepted versions whose checkpoints are kept: the live one may be taken back, and the one before it too."""
 
 
@@ -40,7 +40,7 @@ def returnable(known: AdapterList, model: str) -> set[str]:
     retired = sorted(accepted, key=lambda a: (a.decided or 0.0, a.version))
     live = known.live.get(model, model)
     in_use = (a.name for a in ours if a.state in IN_USE or a.best)
-    return {model, live, *in_use, *(a.name for a in retired[-ACCEPTED:])}
+    return {model, live, *in_use, *(a.name for a in retired[-KEPT_ACCEPTED_VERSIONS:])}
 
 
 @dataclass(slots=True, frozen=True)
@@ -110,7 +110,7 @@ class Recovery:
         except (ConfigError, StartError) as e:
             log.warning("%s is not compared with what the engine serves: %s", path.name, e)
             return
-        if apart > ROUNDING:
+        if apart > ROUNDING_SHARE:
             log.error(
                 "%s is not the policy that the engine serves as %s (%.2g of its size apart): going on from its files, "
                 "with a fresh optimiser",

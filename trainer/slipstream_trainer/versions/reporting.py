@@ -13,14 +13,14 @@ from slipstream.config import Config
 from slipstream.contract import folder_of
 from slipstream.errors import ConfigError
 from slipstream_trainer.versions.events import clean
-from slipstream_trainer.versions.runs import RUNS, VersionRun
+from slipstream_trainer.versions.runs import RUN_TRACKERS, VersionRun
 
 if TYPE_CHECKING:
     from slipstream_trainer.step.trainer import CapturedGRPOTrainer
     from slipstream_trainer.versions.checkpoint import CheckpointState
 
 log = logging.getLogger(__name__)
-PACKAGES = {
+REPORTED_PACKAGES = {
     "tensorboard": ("tensorboard", "tensorboardX"),
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),
@@ -37,10 +37,12 @@ PACKAGES = {
 def check_report_to(config: Config) -> None:
     """Raises ``ConfigError`` for a logger that nobody knows or that is not installed."""
     for name in config.trainer.report_to:
-        packages = PACKAGES.get(name)
+        packages = REPORTED_PACKAGES.get(name)
         if packages is None:
-            near = difflib.get_close_matches(name, PACKAGES, 1, 0.5)
-            raise ConfigError(f"trainer.report_to: {name!r} is not known; known are {', '.join(near or PACKAGES)}")
+            near = difflib.get_close_matches(name, REPORTED_PACKAGES, 1, 0.5)
+            raise ConfigError(
+                f"trainer.report_to: {name!r} is not known; known are {', '.join(near or REPORTED_PACKAGES)}"
+            )
         if not any(importlib.util.find_spec(p) for p in packages):
             raise ConfigError(f"trainer.report_to: {name} is not installed: pip install {packages[0]}")
 
@@ -77,7 +79,7 @@ class Reporter:
     def version(self, state: CheckpointState, figures: Mapping[str, object]) -> None:
         """A run for the adapter that this step made."""
         config, name = self.trainer.config, state.adapter
-        for made in [RUNS[n] for n in self.names if n in RUNS] if name else []:
+        for made in [RUN_TRACKERS[n] for n in self.names if n in RUN_TRACKERS] if name else []:
             version = VersionRun(
                 str(name),
                 state.base,

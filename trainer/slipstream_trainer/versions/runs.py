@@ -95,7 +95,7 @@ def to_tensorboard(version: VersionRun, config: Config, folder: Path) -> None:
             board.add_scalar(f"version/{name}", value, version.step)
 
 
-RUNS: Mapping[str, Callable[[VersionRun, Config, Path], None]] = {
+RUN_TRACKERS: Mapping[str, Callable[[VersionRun, Config, Path], None]] = {
     "mlflow": to_mlflow,
     "wandb": to_wandb,
     "tensorboard": to_tensorboard,

@@ -14,14 +14,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-TREE = "tree"
+TREE_KEY = "tree"
 
 
 def save_tree(tree: object, path: Path) -> None:
     """Raises ``TypeError`` for a value that is neither a tensor nor a table, a list, a number or a text."""
     tensors: dict[str, torch.Tensor] = {}
     said = json.dumps(_said(tree, tensors))
-    save_file(tensors or {"": torch.zeros(0)}, path, {TREE: said})
+    save_file(tensors or {"": torch.zeros(0)}, path, {TREE_KEY: said})
 
 
 def _said(value: object, tensors: dict[str, torch.Tensor]) -> object:
@@ -46,7 +46,7 @@ def _said(value: object, tensors: dict[str, torch.Tensor]) -> object:
 def load_tree(path: Path) -> Any:
     """Raises ``SafetensorError``, ``ValueError``, ``KeyError`` or ``TypeError`` for a file that is none of ours."""
     with safe_open(path, framework="pt", device="cpu") as file:
-        said = json.loads(file.metadata()[TREE])
+        said = json.loads(file.metadata()[TREE_KEY])
         return _read(said, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - no mapping
 
 

@@ -15,7 +15,14 @@ from pathlib import Path
 
 from slipstream.config import Config
 from slipstream.contract import Adapter, folder_of
-from slipstream.shared.adapter_config import CONFIG, PART, WEIGHTS, AdapterConfig, BadAdapter, bounded_int
+from slipstream.shared.adapter_config import (
+    CONFIG_FILE_NAME,
+    WEIGHT_NAME_PATTERN,
+    WEIGHTS_FILE_NAME,
+    AdapterConfig,
+    BadAdapter,
+    bounded_int,
+)
 from slipstream.shared.hub import model_folder
 from slipstream_proxy.json_types import JsonObject
 
@@ -61,7 +68,7 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-NAME = re.compile(r"^(?P<model>[A-Za-z0-9._~-]{1,120})@(?P<version>[1-9][0-9]{0,8})$")
+ADAPTER_NAME_PATTERN = re.compile(r"^(?P<model>[A-Za-z0-9._~-]{1,120})@(?P<version>[1-9][0-9]{0,8})$")
 HEADER_BYTES = 16 * 2**20
 """Of a safetensors header: an entry has about 150, and an adapter of the largest models some 50,000 entries."""
 MOST_AXES = 8
@@ -76,7 +83,7 @@ _PIECE = 2**22
 
 def split_name(name: str) -> tuple[str, int]:
     """``<model>@<n>`` → (model, n)."""
-    m = NAME.match(name)
+    m = ADAPTER_NAME_PATTERN.match(name)
     if not m:
         raise BadAdapter(f"{name!r} is no adapter's name: <model>@<n> with n from 1 on")
     return m["model"], int(m["version"])
@@ -175,35 +182,38 @@ def base_shapes(model: str | None) -> dict[str, list[int]]:
 def check_shapes(tensors: dict[str, JsonObject], base: dict[str, list[int]]) -> None:
     """A is [rank, in] and B [out, rank] of a base module. vLLM 0.32 takes smaller ones and computes nonsense."""
     for name, entry in tensors.items():
-        part = PART.match(name)
+        part = WEIGHT_NAME_PATTERN.match(name)
         weight = base.get(part["module"]) if part else None
         if not part or weight is None or len(weight) != 2:
             continue  # saved names differ from module names in some families: those are for the engine to judge
         shape, outer = [int(n) for n in entry["shape"]], weight[1] if part["side"] == "A" else weight[0]
         if len(shape) != 2 or shape[1 if part["side"] == "A" else 0] != outer:
             there = f"the base model's layer has {weight}: an adapter of another model?"
-            raise BadAdapter(f"{WEIGHTS}: {name} has shape {shape}, {there}")
+            raise BadAdapter(f"{WEIGHTS_FILE_NAME}: {name} has shape {shape}, {there}")
 
 
 def check_pairs(tensors: dict[str, JsonObject], config: AdapterConfig) -> None:
     """A's outer side is B's inner one, and the rank that the configuration gives it."""
-    shapes = {name: [int(n) for n in entry["shape"]] for name, entry in tensors.items() if PART.match(name)}
+    shapes = {
+        name: [int(n) for n in entry["shape"]] for name, entry in tensors.items() if WEIGHT_NAME_PATTERN.match(name)
+    }
     for name, shape in shapes.items():
         side, twin = (".lora_A", ".lora_B") if ".lora_A" in name else (".lora_B", ".lora_A")
         other = shapes.get(name.replace(side, twin))
         if other is None:
-            raise BadAdapter(f"{WEIGHTS}: {name} has no {twin.removeprefix('.')}")
+            raise BadAdapter(f"{WEIGHTS_FILE_NAME}: {name} has no {twin.removeprefix('.')}")
         if len(shape) != 2 or len(other) != 2 or (side == ".lora_A" and shape[0] != other[1]):
             raise BadAdapter(
-                f"{WEIGHTS}: {name} has shape {shape} and its {twin.removeprefix('.')} {other}: their ranks differ"
+                f"{WEIGHTS_FILE_NAME}: {name} has shape {shape} and its {twin.removeprefix('.')} "
+                f"{other}: their ranks differ"
             )
-        if side == ".lora_A" and (part := PART.match(name)):
+        if side == ".lora_A" and (part := WEIGHT_NAME_PATTERN.match(name)):
             config.check_rank(part["module"], shape[0])
 
 
 def check_folder(folder: Path, max_rank: int, base: dict[str, list[int]] | None = None) -> str:
     """Raises ``BadAdapter``; returns the weights' SHA-256. ``base``: see ``base_shapes``."""
-    config_path, weights = folder / CONFIG, folder / WEIGHTS
+    config_path, weights = folder / CONFIG_FILE_NAME, folder / WEIGHTS_FILE_NAME
     for path in (config_path, weights):
         if not path.is_file():
             raise BadAdapter(f"{folder.name}/{path.name} is missing")

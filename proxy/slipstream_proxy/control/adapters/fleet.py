@@ -24,10 +24,10 @@ from slipstream_proxy.control.storage.store_handle import StoreHandle
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-ATTEMPTS = 5
+LOAD_ATTEMPTS = 5
 TAKE_OVER = 10.0
 """Seconds after which this proxy decides on an adapter that another one is loading: that proxy may have died."""
-ROLES = frozenset({AdapterState.LIVE, AdapterState.CANDIDATE})
+SERVED_STATES = frozenset({AdapterState.LIVE, AdapterState.CANDIDATE})
 
 
 class Fleet:
@@ -46,7 +46,7 @@ class Fleet:
 
     async def agree(self, decide: Callable[[], Awaitable[T]]) -> T:
         """Decide on what is known now, and again if another proxy changed adapters first. Raises ``Problem`` 503."""
-        for _ in range(ATTEMPTS):
+        for _ in range(LOAD_ATTEMPTS):
             await self.follow()
             try:
                 return await decide()
@@ -87,7 +87,11 @@ class Fleet:
     def _coming(self, found: list[Adapter]) -> list[Adapter]:
         """Those that calls will be sent to, and were not."""
         known = self.registry.items
-        return [a for a in found if a.state in ROLES and (a.name not in known or known[a.name].state not in ROLES)]
+        return [
+            a
+            for a in found
+            if a.state in SERVED_STATES and (a.name not in known or known[a.name].state not in SERVED_STATES)
+        ]
 
     async def _load(self, adapter: Adapter) -> bool:
         """Into every engine that takes adapters. False: one does not take this, and the old adapters keep serving."""
@@ -129,7 +133,7 @@ class Fleet:
 
 
 S = AdapterState
-NEXT = "names are never used again: take the next number"
+NEXT_NAME_ADVICE = "names are never used again: take the next number"
 MOST_AHEAD = 1_000_000
 """Versions that a new one may leave out."""
 
@@ -160,7 +164,7 @@ class AdapterRegistrar:
         before = self.registry.items.get(name)
         if not folder.is_dir() or folder.is_symlink():
             if before:
-                raise Problem(409, f"{name} is there already", field="body.path", fix=NEXT)
+                raise Problem(409, f"{name} is there already", field="body.path", fix=NEXT_NAME_ADVICE)
             fix = "write the files first, then register"
             raise Problem(404, f"no folder {name} in adapters.dir", field="body.path", fix=fix)
         try:
@@ -174,7 +178,7 @@ class AdapterRegistrar:
         if before is not None:
             if before.sha256 == digest:
                 return before  # a trainer that was killed after registering asks again
-            raise Problem(409, f"{name} is there already", field="body.path", fix=NEXT)
+            raise Problem(409, f"{name} is there already", field="body.path", fix=NEXT_NAME_ADVICE)
         adapter = _new(wanted, name, model, version, S.LOADING).model_copy(update={"sha256": digest})
         if self.journal.stores.shared:
             adapter = adapter.model_copy(update={"engine_path": self.registry.files.own_path(adapter)})

@@ -27,11 +27,11 @@ from slipstream_proxy.store.store import Store
 log = logging.getLogger(__name__)
 PAUSE, PART, MOST_PAUSE = 0.05, 0.1, 2.0
 """Seconds between two looks, so that a broken adapter meets few users. More if a look takes over ``PART`` of that."""
-LONGEST = 10.0
+MAX_LOOK_INTERVAL_S = 10.0
 """Seconds between two looks while nothing is heard of rewards: another proxy may have got some."""
-SETTLING = 2.0
+SPOOL_SETTLING_S = 2.0
 """Seconds in which what happened gets into the spool, of all proxies."""
-READ = 500
+OUTCOMES_PER_READ = 500
 """Outcomes read at once, so that calls are not held up."""
 KEEP_EVERY = 500
 """Outcomes after which the trial is kept in the store, for a restart."""
@@ -61,7 +61,7 @@ class Gatekeeper:
         self._tasks: list[asyncio.Task[None]] = []
         self._unkept: dict[str, int] = {}
         """Model → outcomes read since its trial was kept."""
-        self._looked = -LONGEST
+        self._looked = -MAX_LOOK_INTERVAL_S
         """When held-out runs were last looked at (monotonic)."""
         self._keeps: dict[str, int] = {}
         """Model → how often its trial was kept."""
@@ -82,7 +82,7 @@ class Gatekeeper:
 
     async def _run(self) -> None:
         while True:
-            await rest(LONGEST, self._rewards_changed)
+            await rest(MAX_LOOK_INTERVAL_S, self._rewards_changed)
             self._rewards_changed.clear()
             began = time.monotonic()
             try:
@@ -103,7 +103,7 @@ class Gatekeeper:
         await self.fleet.follow()
         changed = await in_thread(store.events.latest, (REWARDS_CHANGED,))
         held_out = None
-        if time.monotonic() - self._looked > LONGEST:
+        if time.monotonic() - self._looked > MAX_LOOK_INTERVAL_S:
             self._looked, held_out = time.monotonic(), await in_thread(store.statistics.success_by_adapter)
         for model in self.registry.models:
             if model not in self.trials.cursors:
@@ -119,10 +119,10 @@ class Gatekeeper:
 
     async def _read(self, store: Store, model: str) -> bool:
         """What was written down since, up to the first verdict. → Whether there may be more."""
-        due = self.trials.is_due(model, time.time() - SETTLING)
+        due = self.trials.is_due(model, time.time() - SPOOL_SETTLING_S)
         now = await in_thread(self._read_until) if due else 0.0
-        found = await in_thread(store.outcomes.since, model, self.trials.cursors[model], READ)
-        more = len(found) == READ
+        found = await in_thread(store.outcomes.since, model, self.trials.cursors[model], OUTCOMES_PER_READ)
+        more = len(found) == OUTCOMES_PER_READ
         compared = [outcome.eid for outcome in found if outcome.reward is not None and outcome.chances]
         guards = list(self.config.gate.guards)
         measures = await in_thread(store.outcomes.measures, compared, guards) if compared and guards else {}
@@ -150,7 +150,7 @@ class Gatekeeper:
 
     def _read_until(self) -> float:
         """When what happened before is in the store, in seconds since the epoch. Blocks."""
-        now, ingester = time.time() - SETTLING, self.stores.ingester
+        now, ingester = time.time() - SPOOL_SETTLING_S, self.stores.ingester
         oldest = ingester.backlog()[1] if ingester is not None else 0.0
         return now if oldest is None else min(now, oldest)
 

@@ -25,7 +25,7 @@ from slipstream_proxy.control.engines.pool import EnginePool
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.storage.mutation_log import Mutations
-from slipstream_proxy.control.storage.store_handle import RETRY, StoreHandle
+from slipstream_proxy.control.storage.store_handle import RETRY_HEADERS, StoreHandle
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.adapters.trials import GateTrials
@@ -65,7 +65,7 @@ class LivePublisher:
 
 
 log = logging.getLogger(__name__)
-AWAY = "the proxies keep adapters' states in their shared store, and it takes no changes just now"
+STORE_AWAY_TEXT = "the proxies keep adapters' states in their shared store, and it takes no changes just now"
 
 
 class ConcurrentChange(Exception):
@@ -116,11 +116,11 @@ class AdapterJournal:
     async def _swap(self, changed: Sequence[Adapter], events: Sequence[Event]) -> int:
         store = self.stores.current
         if store is None:
-            raise Problem(503, AWAY, fix="ask again", headers=RETRY)
+            raise Problem(503, STORE_AWAY_TEXT, fix="ask again", headers=RETRY_HEADERS)
         try:
             revision = await in_thread(store.adapters.swap, self.registry.revision, changed, events)
         except Exception as e:
-            raise Problem(503, f"{AWAY}: {e}"[:500], fix="ask again", headers=RETRY) from e
+            raise Problem(503, f"{STORE_AWAY_TEXT}: {e}"[:500], fix="ask again", headers=RETRY_HEADERS) from e
         if revision is None:
             raise ConcurrentChange
         return revision

@@ -28,10 +28,10 @@ from slipstream.contract import AdapterState, ReplayPair, ReplayQuestion, Replay
 from slipstream.engines.engine import EngineAway
 from slipstream.errors import ConfigError
 from slipstream.replay.beside import groups_of_step, note
-from slipstream.replay.comparison import JUDGE, CasePair, Detect, PairedTest, Questions, checked, groups_of
-from slipstream.replay.report import LIMITS, beside, worst_step
+from slipstream.replay.comparison import JUDGE_MEASURE, CasePair, Detect, PairedTest, Questions, checked, groups_of
+from slipstream.replay.report import LIMIT_TEXTS, beside, worst_step
 from slipstream.replay.steps import ReplayBudget, ReplayCase, Replayer, Side, Told, case_of
-from slipstream.settings.gate import AUTOMATIC, GateReplayConfig
+from slipstream.settings.gate import AUTOMATIC_CASE_SETS, GateReplayConfig
 from slipstream.shared.backoff import rest
 from slipstream.shared.functions import load_function
 from slipstream_proxy.control.adapters.fleet import Fleet
@@ -56,16 +56,16 @@ detect: Detect = functools.partial(BettingDetector, lump=1.0, rate=0.0, shifts=F
 
 LOOK, SLOW_LOOK = 0.05, 0.5
 """Seconds between two looks at the engine's load: while a request of ours runs, and while none does."""
-QUIET = 1.0
+IDLE_AFTER_S = 1.0
 """Seconds without a call of an agent after which the engine is idle."""
-CROWD = 16
+CROWD_CALLS = 16
 """Calls of agents beside which one request of ours is not felt: it is a sixteenth of the batch at most."""
-PATIENCE = 120.0
+BUSY_AGENTS_TIMEOUT_S = 120.0
 """Seconds after which agents who never rest get one request of a replay beside their calls: a version that waits for
 its replay keeps the trainer waiting.
 """
 AT_ONCE = 32
-STRETCH = 1.25
+MAX_STRETCH_FACTOR = 1.25
 """So much longer than alone may one of our requests take beside others of ours. A GPU decodes 32 in the time of one. On
 a CPU each makes the engine's step longer, and an agent's call that comes waits for a step.
 """
@@ -96,7 +96,7 @@ class IdleTurns:
         """Of our requests that run, the oldest first."""
         self._room = 0
         self._changed = asyncio.Condition()
-        self._busy_until = time.monotonic() + QUIET
+        self._busy_until = time.monotonic() + IDLE_AFTER_S
         self._strikes = 0
         self._most, self._ceiling, self._good, self._again = 1, AT_ONCE, 0, AGAIN
         """How many of ours may run at once, how many at most, good judgements since then, and how many it needs."""
@@ -107,7 +107,7 @@ class IdleTurns:
 
     def agents_came(self) -> None:
         """A call of an agent is about to come."""
-        self._busy_until = time.monotonic() + QUIET
+        self._busy_until = time.monotonic() + IDLE_AFTER_S
         self._allow(int(self.starves))
 
     @property
@@ -147,13 +147,13 @@ class IdleTurns:
             return  # our requests find out themselves
         if not self._awake.is_set():
             self._allow(0)
-        elif load is None or (load[1] == 0 and load[0] - ours >= CROWD):
+        elif load is None or (load[1] == 0 and load[0] - ours >= CROWD_CALLS):
             self._allow(1)
         elif sum(load) > ours:
             # one of ours that ended may still be counted: twice in a row it is an agent's
             self._strikes += 1
             if self._strikes > 1 or ours == 0:
-                self._busy_until = now + QUIET
+                self._busy_until = now + IDLE_AFTER_S
                 self._allow(int(self.starves and load[1] == 0))
         elif now >= self._busy_until:
             self._strikes, self._idle_at = 0, now
@@ -170,7 +170,7 @@ class IdleTurns:
         pace, self._paces = statistics.median(self._paces), []
         if self._most == 1:  # one judgement alone may be half of the next
             self._alone += (pace - self._alone) * (0.2 if self._alone else 1.0)
-        elif pace > STRETCH * self._alone:
+        elif pace > MAX_STRETCH_FACTOR * self._alone:
             self._ceiling, self._good, self._again = self._most // 2, 0, 2 * self._again
         if (good := self._good + 1) >= self._again:
             self._ceiling, self._good = min(2 * self._ceiling, AT_ONCE), 0
@@ -202,8 +202,8 @@ def at_once(engines: EnginePool) -> int:
 
 # --- the judge's queue
 
-ATTEMPTS = 3
-PREFIX = "replay-"
+CASE_ATTEMPTS = 3
+REPLAY_PREFIX = "replay-"
 
 
 @dataclass(slots=True)
@@ -224,7 +224,7 @@ class StepJudging:
     async def case(self, case: ReplayCase) -> None:
         """Have each step scored. Raises ``ValueError`` where the judge gives none."""
         for step in case.steps:
-            for group in groups_of_step(case, step, PREFIX + new_id()):
+            for group in groups_of_step(case, step, REPLAY_PREFIX + new_id()):
                 pending = self._waiting[group.id] = _Pending(group, asyncio.get_running_loop().create_future())
                 try:
                     note(step, group, await pending.done)
@@ -237,7 +237,7 @@ class StepJudging:
         free = [p for p in self._waiting.values() if p.until < now and not p.done.done()][: wanted.limit]
         if not free or not self._turn:
             return None
-        lease, until = PREFIX + new_id(), now + wanted.seconds
+        lease, until = REPLAY_PREFIX + new_id(), now + wanted.seconds
         for pending in free:
             pending.lease, pending.until = lease, until
         return c.GroupLease(lease=lease, until=until, groups=[p.group for p in free])
@@ -263,27 +263,27 @@ class StepJudging:
         else:
             pending.until = 0.0
             pending.group.attempts += 1
-            if pending.group.attempts >= ATTEMPTS:
+            if pending.group.attempts >= CASE_ATTEMPTS:
                 pending.done.set_exception(ValueError(f"the judge gave no scores: {body.failed}"[:300]))
         return True
 
 
 # --- a version's replay
 
-TOGETHER = 4
+CONCURRENT_CASES = 4
 """Cases that are asked at once. They count in their own order."""
 KEEP_EVERY = 5.0
 """Seconds after which what is known is kept."""
-ALIVE = 60.0
+OTHER_PROXY_TIMEOUT_S = 60.0
 """Seconds after which another proxy's replay is taken for dead."""
-WORST = 3
+WORST_CASES_SHOWN = 3
 """Cases of a question that are shown."""
-RESULTS = 20
+KEPT_RESULT_VERSIONS = 20
 """Newest versions of a model whose worst cases are kept."""
-DAY = 86_400.0
+DAY_S = 86_400.0
 MOST_VALUES = 64
 """Values of a tag above which it is no stratum: it names runs."""
-ROLLBACKS = 10
+ROLLBACKS_LOOKED_AT = 10
 """Newest rolled back versions whose runs are looked at."""
 
 
@@ -344,7 +344,7 @@ class ReplayProgress:
                 found = self.worst[name, question]
                 found.append(pair)
                 found.sort(key=lambda p: p.difference)
-                del found[WORST:]
+                del found[WORST_CASES_SHOWN:]
         if case is not None and case.error is None:
             self.exact[0] += sum(s.exact for s in case.steps)
             self.exact[1] += len(case.steps)
@@ -464,7 +464,7 @@ def _told(name: str, test: PairedTest) -> ReplayQuestion:
 
 def result_set(adapter: str) -> str:
     """The set of cases that has a version's worst steps."""
-    return (PREFIX + re.sub(r"[^A-Za-z0-9._-]", "-", adapter))[:128]
+    return (REPLAY_PREFIX + re.sub(r"[^A-Za-z0-9._-]", "-", adapter))[:128]
 
 
 def shown_step(pair: CasePair, of: str, question: str, names: tuple[str, str]) -> c.EpisodeDetail:
@@ -593,11 +593,14 @@ class ReplayGate:
             self._loaded.discard(name)
             return
         kept = await self.access.ask(self.access.store.cache.get, f"replay/{name}") or {}
-        other = kept.get("by") != self._me and time.time() - kept.get("at", 0.0) < ALIVE
+        other = kept.get("by") != self._me and time.time() - kept.get("at", 0.0) < OTHER_PROXY_TIMEOUT_S
         if self.access.stores.shared and kept and other:
             return
         turns = IdleTurns(
-            lambda: load_of(self.engines, self._engine), self.engines.awake, PATIENCE, lambda: at_once(self.engines)
+            lambda: load_of(self.engines, self._engine),
+            self.engines.awake,
+            BUSY_AGENTS_TIMEOUT_S,
+            lambda: at_once(self.engines),
         )
         self.running, self._turns = name, turns
         watch = asyncio.create_task(self._turns.watch(), name="idle time")
@@ -638,8 +641,8 @@ class ReplayGate:
         sets: dict[str, tuple[int, list[_Place]]] = {}
         lacking: list[str] = []
         for name in settings.sets:
-            stored = name if name not in AUTOMATIC or len(self.registry.models) == 1 else f"{name}.{model}"
-            if not again and name in AUTOMATIC:
+            stored = name if name not in AUTOMATIC_CASE_SETS or len(self.registry.models) == 1 else f"{name}.{model}"
+            if not again and name in AUTOMATIC_CASE_SETS:
                 await self._fill(name, stored, model)
             version = kept["sets"].get(stored) if again else None
             places = await self._places(stored, version)
@@ -648,7 +651,7 @@ class ReplayGate:
             else:
                 lacking.append(stored)
         by, share = settings.by, self.registry.config.gate.alpha / max(len(sets), 1)
-        score = checked(load_function("gate.replay.by", by), by) if by not in (None, JUDGE) else None
+        score = checked(load_function("gate.replay.by", by), by) if by not in (None, JUDGE_MEASURE) else None
         questions = {
             name: Questions(
                 detect, share, by, score, [p.reward for p in places if p.reward is not None], [p.groups for p in places]
@@ -691,7 +694,7 @@ class ReplayGate:
             adapter = self._waiting(name)
             if adapter is None or self.registry.accepted(adapter.model) != progress.control:
                 return False
-            some = order[progress.seen : progress.seen + TOGETHER]
+            some = order[progress.seen : progress.seen + CONCURRENT_CASES]
             cases = await self._whole(progress, some)
             if not await self._answer(adapter, progress, [case for case in cases if case is not None and case.steps]):
                 await asyncio.sleep(1.0)
@@ -725,10 +728,11 @@ class ReplayGate:
         base = f"{engine.url}/v1"
         sides = [Side(n, base, n, ids=True) for n in (adapter.name, progress.control)]
         sent = self.registry.config.engine.headers(engine.url)
-        judge = self.judging.case if self.settings.by == JUDGE else None
+        judge = self.judging.case if self.settings.by == JUDGE_MEASURE else None
         assert self._turns is not None
         replayer = Replayer(
-            *sides, samples=self.settings.samples, concurrency=TOGETHER, budget=progress.budget, headers=sent, each=1,
+            *sides, samples=self.settings.samples, concurrency=CONCURRENT_CASES, budget=progress.budget,
+            headers=sent, each=1,
             turn=self._turns.turn, after=judge,
         )  # fmt: skip
         begun = await replayer.run(cases)
@@ -787,7 +791,7 @@ class ReplayGate:
         """Drop the worst cases of versions long ago."""
         begins = result_set(f"{model}@")
         sets = [s for s in await self.access.ask(self.access.store.cases.sets) if s.name.startswith(begins)]
-        for old in sorted(sets, key=lambda s: -s.changed)[RESULTS:]:
+        for old in sorted(sets, key=lambda s: -s.changed)[KEPT_RESULT_VERSIONS:]:
             await self.cases.drop(old.name)
 
     async def worst(self, adapter: c.Adapter) -> c.ReplayShown:
@@ -798,7 +802,7 @@ class ReplayGate:
             pairs = sorted(
                 (pair_shown(x.detail) for x in page.cases if x.detail), key=lambda p: p.candidate - p.control
             )
-        return c.ReplayShown(adapter=adapter.name, replay=replay, worst=pairs[:50], limits=LIMITS)
+        return c.ReplayShown(adapter=adapter.name, replay=replay, worst=pairs[:50], limits=LIMIT_TEXTS)
 
     async def _results(self, name: str) -> c.CasePage | None:
         return await self.access.ask(self.access.store.cases.page, name, None, "", 100, whole=True)
@@ -809,7 +813,7 @@ class ReplayGate:
         if name == "auto-sample":
             known = await self.cases.known(stored)
             enough = known is not None and known.cases >= self.settings.cases // 2
-            if enough and self.access.now() - known.changed < DAY:  # type: ignore[union-attr]
+            if enough and self.access.now() - known.changed < DAY_S:  # type: ignore[union-attr]
                 return
             found, _ = await self.cases.find(EpisodeFilter(model=model, split="train", limit=1000))
             if chosen := spread(found, self.settings.cases):
@@ -831,10 +835,10 @@ class ReplayGate:
         room = self.settings.cases - len(have)
         back = sorted((a for a in self.registry.in_state(S.ROLLED_BACK) if a.model == model), key=lambda a: -a.version)
         found: list[Name] = []
-        for adapter in back[:ROLLBACKS]:
+        for adapter in back[:ROLLBACKS_LOOKED_AT]:
             runs, _ = await self.cases.find(EpisodeFilter(model=model, adapter=adapter.name, limit=1000), 5000)
             rewarded = sorted((e for e in runs if e.reward is not None), key=lambda e: (e.reward, rank(e.key, e.id)))
-            worst = [(e.key, e.id) for e in rewarded[: max(1, self.settings.cases // ROLLBACKS)]]
+            worst = [(e.key, e.id) for e in rewarded[: max(1, self.settings.cases // ROLLBACKS_LOOKED_AT)]]
             found += [one for one in worst if one not in have]
         return found[: max(room, 0)]
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from slipstream.contract import EXPLORE_TAG, SIBLING_TAG, SIBLINGS_TAG, Split, sibling_of
-from slipstream.engines.engine import NEUTRAL, EngineAway
+from slipstream.engines.engine import NEUTRAL_SAMPLING, EngineAway
 from slipstream.replay.steps import tokens_of
 from slipstream.settings import ModelRoute
 from slipstream.settings.proxy import route_of
@@ -29,7 +29,7 @@ from slipstream_proxy.control.shared.threads import end, in_thread
 from slipstream_proxy.control.storage.access import StoreAccess
 from slipstream_proxy.control.storage.spool_reader import Item
 from slipstream_proxy.dialects.base import dumps
-from slipstream_proxy.dialects.sampling import FILTERS, has_media
+from slipstream_proxy.dialects.sampling import TOKEN_FILTERS, has_media
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.ids import new_id
 from slipstream_proxy.log.records import CallHead, Kind, Parsed
@@ -40,22 +40,22 @@ from slipstream_proxy.store.values import RecordedCall
 
 log = logging.getLogger(__name__)
 
-WAITING = 256
+MAX_WAITING_STEPS = 256
 """Newest steps that wait for the engine."""
-TOGETHER = 8
+CONCURRENT_STEPS = 8
 """Steps that are sampled at once."""
-NEXT = 0.1
+NEXT_STEP_INTERVAL_S = 0.1
 """Seconds until the next look for a step, while others are sampled."""
-PATIENCE = 300.0
+SAMPLE_TIMEOUT_S = 300.0
 """Seconds for one sample."""
-RECENT = 3600.0
+MAX_STEP_AGE_S = 3600.0
 """Seconds after which a step is not sampled any more."""
-AGAIN = 10.0
+BLOCKED_RETRY_INTERVAL_S = 10.0
 """Seconds until the next look, where nothing can be sampled now."""
-DAY = 86_400.0
-OPEN = 16_384
+DAY_S = 86_400.0
+UNLIMITED_SAMPLE_TOKENS = 16_384
 """Tokens that a sample may have whose step named no limit: so many are set aside for it."""
-KEPT = ("stop", "stop_token_ids", "max_tokens", "max_completion_tokens")
+KEPT_SAMPLING_FIELDS = ("stop", "stop_token_ids", "max_tokens", "max_completion_tokens")
 """Of the step's own settings: where a reply ends. Everything else is the policy's own."""
 
 
@@ -69,12 +69,12 @@ class LiveStep:
         """The request of one more sample, without its model. A grammar, and what else shaped the reply, is left out,
         and so is what the engine would take by itself.
         """
-        return {**self._asked(*KEPT), **NEUTRAL, "logprobs": True, "return_token_ids": True}
+        return {**self._asked(*KEPT_SAMPLING_FIELDS), **NEUTRAL_SAMPLING, "logprobs": True, "return_token_ids": True}
 
     def most(self) -> int:
         """Tokens that all its samples may have."""
         asked = [self.parsed.sampling.get(name) for name in ("max_completion_tokens", "max_tokens")]
-        limit = next((n for n in asked if isinstance(n, int) and n > 0), OPEN)
+        limit = next((n for n in asked if isinstance(n, int) and n > 0), UNLIMITED_SAMPLE_TOKENS)
         return self.route.explore_samples * limit
 
     def live(self) -> tuple[JsonObject, JsonObject] | None:
@@ -86,7 +86,7 @@ class LiveStep:
         made = {"index": 0, "message": choice.message, "finish_reason": choice.finish_reason}
         made |= {"token_ids": choice.completion_ids, "logprobs": {"content": content}}
         reply: JsonObject = {"choices": [made], "prompt_token_ids": parsed.prompt_ids}
-        return self._asked(*KEPT, "temperature", *FILTERS), reply
+        return self._asked(*KEPT_SAMPLING_FIELDS, "temperature", *TOKEN_FILTERS), reply
 
     def _asked(self, *settings: str) -> JsonObject:
         """The step's request, with these of its own settings."""
@@ -118,7 +118,7 @@ class SiblingSampler:
     ) -> None:
         self.access, self.writer, self.registry, self.engines = access, writer, registry, engines
         self.replays, self.metrics = replays, metrics
-        self.waiting: deque[LiveStep] = deque(maxlen=WAITING)
+        self.waiting: deque[LiveStep] = deque(maxlen=MAX_WAITING_STEPS)
         self._day = 0.0
         self._spent: dict[str, int] = {}
         """Model → tokens that were sampled since the day began. Those that were thrown away are in no store."""
@@ -148,7 +148,7 @@ class SiblingSampler:
         return {m: await self._spent_today(m) for m in {r.trained or self.access.config.model_name for r in routes}}
 
     async def _spent_today(self, model: str) -> int:
-        day = self.access.now() // DAY * DAY
+        day = self.access.now() // DAY_S * DAY_S
         stored = await self.access.ask(self.access.store.episodes.sampled, model, day)
         if day != self._day:
             self._day, self._spent = day, {}
@@ -172,7 +172,7 @@ class SiblingSampler:
         route = route_of(self.access.config.models, head.model)
         if route is None or route.explore != "siblings" or head.trained is None or head.split != Split.TRAIN:
             return None
-        if head.at < self.access.now() - RECENT:  # the store is filled again
+        if head.at < self.access.now() - MAX_STEP_AGE_S:  # the store is filled again
             return None
         as_chat = head.dialect == "chat" or head.extra.get("route") == "chat"
         whole = head.outcome == "ok" and head.status == 200 and not head.note and not has_media(parsed.messages)
@@ -187,7 +187,7 @@ class SiblingSampler:
 
     async def _run(self) -> None:
         while True:
-            await rest(AGAIN, self._wake)
+            await rest(BLOCKED_RETRY_INTERVAL_S, self._wake)
             self._wake.clear()
             if not self.waiting or self.replays.running is not None:
                 continue
@@ -205,7 +205,7 @@ class SiblingSampler:
         watch = asyncio.create_task(turns.watch(), name="idle time for siblings")
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(TOGETHER):
+                for _ in range(CONCURRENT_STEPS):
                     group.create_task(self._work(turns))
         finally:
             await end([watch])
@@ -215,7 +215,7 @@ class SiblingSampler:
         """One step after another. Steps can come while others are sampled, so it stays as long as those are."""
         while (self.waiting or self.busy) and self.replays.running is None:
             if not self.waiting:
-                await asyncio.sleep(NEXT)
+                await asyncio.sleep(NEXT_STEP_INTERVAL_S)
                 continue
             step = self.waiting.pop()
             self.busy += 1
@@ -234,7 +234,7 @@ class SiblingSampler:
             return True
         if spent + self._reserved[model] >= step.route.explore_tokens:
             self.waiting.append(step)  # until it is known what the others took
-            await asyncio.sleep(NEXT)
+            await asyncio.sleep(NEXT_STEP_INTERVAL_S)
             return True
         self._reserved[model] += step.most()
         try:
@@ -270,7 +270,7 @@ class SiblingSampler:
             try:
                 async with turns.turn() as told:
                     url = f"{engine.url}/v1/chat/completions"
-                    status, answer, _ = await self.engines.ask("POST", url, body, PATIENCE)
+                    status, answer, _ = await self.engines.ask("POST", url, body, SAMPLE_TIMEOUT_S)
                     if status == 200 and isinstance(answer, dict):
                         told(tokens := _tokens(answer))
                         model = str(step.head.trained)

@@ -27,20 +27,20 @@ from slipstream_proxy.control.engines.engine_lease import EngineLease
 from slipstream_proxy.control.engines.pool import EngineFailed, EnginePool, EngineRefused
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import end, in_thread
-from slipstream_proxy.control.storage.store_handle import RETRY, StoreHandle
+from slipstream_proxy.control.storage.store_handle import RETRY_HEADERS, StoreHandle
 
 log = logging.getLogger(__name__)
-GRACE = 3.0
+UNLOAD_GRACE_S = 3.0
 """Seconds between the moment an adapter is no longer served and its unloading: a worker may still hold a pin to it."""
-TICK = 0.5
+TICK_INTERVAL_S = 0.5
 PINS_SHARE, PINS_CHEAP, PINS_REST = 0.005, 0.003, 2.0
 """Counting the open episodes' pins takes at most this share of the time, unless a count takes fewer seconds than
-``PINS_CHEAP``; the rest after one is at most ``PINS_REST`` seconds, fewer than ``GRACE``."""
+``PINS_CHEAP``; the rest after one is at most ``PINS_REST`` seconds, fewer than ``UNLOAD_GRACE_S``."""
 FIRST_CHECK = 5.0
-MOVES = ("slot", "taken_back", "refused")
+MOVE_CAUSES = ("slot", "taken_back", "refused")
 """Causes for which a running episode leaves its adapter. All are counted from the start: an alert asks for them."""
 S = AdapterState
-SERVED = (S.LIVE, S.CANDIDATE)
+SERVED_STATES = (S.LIVE, S.CANDIDATE)
 
 
 class Swapper:
@@ -62,11 +62,11 @@ class Swapper:
         self.lifecycle, self.fleet = lifecycle, fleet
         self.engines, self.lease, self.publisher, self.stores = engines, lease, publisher, stores
         self.config = registry.config
-        self.grace = GRACE
+        self.grace = UNLOAD_GRACE_S
         self.draining: dict[str, float] = {}
         self.superseded: dict[str, float] = {}
         """Adapter that only running episodes have → since when (monotonic)."""
-        self.moves = Counter(dict.fromkeys(MOVES, 0))
+        self.moves = Counter(dict.fromkeys(MOVE_CAUSES, 0))
         """Cause → running episodes that changed their adapter."""
         self.failing: dict[str, float] = {}
         """Adapter → since when the engine answers 5xx for it (monotonic)."""
@@ -117,8 +117,8 @@ class Swapper:
                 await asyncio.sleep(0.1)
             except Exception:
                 log.exception("swapping failed; trying again")
-                await asyncio.sleep(TICK)
-            await rest(TICK, wake)
+                await asyncio.sleep(TICK_INTERVAL_S)
+            await rest(TICK_INTERVAL_S, wake)
 
     async def tick(self) -> None:
         """One look at what should be loaded and what is."""
@@ -286,12 +286,12 @@ class Swapper:
         if seconds <= 0:
             return
         self.lifecycle.changes.expect_servable(adapter)
-        if adapter.state not in (*SERVED, S.RETIRED, S.ROLLED_BACK):
+        if adapter.state not in (*SERVED_STATES, S.RETIRED, S.ROLLED_BACK):
             why = adapter.reason or self.why_loading(adapter) or "it is being loaded"
             fix = "ask again when it serves, or name another version"
             raise Problem(409, f"{name} is {adapter.state.value}: {why}", field="path.adapter", fix=fix)
         if not self.engines.takers():
-            raise Problem(503, "no engine takes adapters just now", fix="see slipstream status", headers=RETRY)
+            raise Problem(503, "no engine takes adapters just now", fix="see slipstream status", headers=RETRY_HEADERS)
         needed, most = registry.keep().keys() | {name}, self.config.engine.max_loras
         if len(needed) > most or (renewed and name in registry.given_up):
             text = f"the engine's slots ({most}) are all in use, by {', '.join(sorted(needed - {name}))}"

@@ -21,11 +21,11 @@ from slipstream_proxy.store.tables.rows import load
 from slipstream_proxy.store.values import Outcome
 
 log = logging.getLogger(__name__)
-WARM = 2000
+WARM_UP_OUTCOMES = 2000
 """Outcomes that a gate without a memory reads first: they give it the rewards' scale."""
 ENOUGH_HELD_OUT = 32
 """Held-out runs of the newest versions that are looked at."""
-VERSIONS = 100
+KEPT_VERSIONS = 100
 """Newest versions of a model whose evidence is kept."""
 S = AdapterState
 
@@ -228,7 +228,7 @@ class GateTrials:
                 return place, float(kept.get("at", 0.0)), trial
             except (KeyError, TypeError, ValueError, AssertionError) as e:
                 log.warning("the gate begins again: what it kept for %s cannot be read: %s", model, e)
-        return store.outcomes.last(model, WARM), 0.0, self.make()
+        return store.outcomes.last(model, WARM_UP_OUTCOMES), 0.0, self.make()
 
     def kept(self, model: str) -> dict[str, JsonValue]:
         """The runs that wait are not in it: they are read again."""
@@ -261,7 +261,7 @@ class GateTrials:
         for version, readings in taken.items():
             name = _history_key(model, version)
             value = dump_readings(joined(load_readings(store.cache.get(name)), readings))
-            changes.append({"key": name, "value": value, "at": now, "newest": [_history_key(model, ""), VERSIONS]})
+            changes.append({"key": name, "value": value, "at": now, "newest": [_history_key(model, ""), KEPT_VERSIONS]})
         return changes
 
 

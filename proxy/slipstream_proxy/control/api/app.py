@@ -31,12 +31,12 @@ from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.json_types import JsonObject
 
-__all__ = ["DEPS", "ROUTES", "Deps", "make_app"]
+__all__ = ["ALL_ROUTES", "DEPS_KEY", "Deps", "make_app"]
 
 log = logging.getLogger(__name__)
-DEPS: web.AppKey[Deps] = web.AppKey("deps", Deps)
-MODULES = (episodes, cases, rewards, imports, log_files, work, groups, status, adapters)
-ROUTES: list[Route] = [route for module in MODULES for route in module.ROUTES]
+DEPS_KEY: web.AppKey[Deps] = web.AppKey("deps", Deps)
+ROUTE_MODULES = (episodes, cases, rewards, imports, log_files, work, groups, status, adapters)
+ALL_ROUTES: list[Route] = [route for module in ROUTE_MODULES for route in module.API_ROUTES]
 BODY_LIMIT = 64 * 2**20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -89,7 +89,7 @@ def _allowed(request: web.Request) -> str:
 @web.middleware
 async def shape(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Every error in the contract's shape; nothing of ours leaks in an internal one."""
-    deps = request.app[DEPS]
+    deps = request.app[DEPS_KEY]
     started = time.monotonic()
     problem: Problem | None = None
     response: web.StreamResponse
@@ -127,17 +127,17 @@ REQUEST_LINE = 128 * 1024
 @functools.cache
 def description() -> JsonObject:
     """The OpenAPI description. It takes 0.1 s to make, so a start does not wait for it."""
-    return openapi.document(ROUTES)
+    return openapi.document(ALL_ROUTES)
 
 
 def make_app(deps: Deps) -> web.Application:
     app = web.Application(middlewares=[shape], client_max_size=BODY_LIMIT)
-    app[DEPS] = deps
+    app[DEPS_KEY] = deps
 
     async def spec(_: Ctx) -> web.StreamResponse:
         return web.json_response(await asyncio.to_thread(description))
 
-    for route in (*ROUTES, Route("GET", "/slipstream/openapi.json", spec, "This API, as OpenAPI")):
+    for route in (*ALL_ROUTES, Route("GET", "/slipstream/openapi.json", spec, "This API, as OpenAPI")):
         app.router.add_route(route.method, route.path, functools.partial(checked, deps, route=route))
     app.on_shutdown.append(deps.endless.end)
     internal.add(app, deps)

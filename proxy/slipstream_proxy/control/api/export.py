@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.store.store import Store
     from slipstream_proxy.store.values import EpisodeFilter
 
-EDITED = "edited"
+EDITED_MARK = "edited"
 EDITED_CALL = "edited_call"
 
 
@@ -58,7 +58,7 @@ def edits_of(calls: Sequence[CallRecord], rewards: Sequence[Reward], last: CallR
     by_id = {c.id: c for c in calls}
     found: dict[str, Edit] = {}
     for reward in rewards:
-        text = reward.meta.get(EDITED)
+        text = reward.meta.get(EDITED_MARK)
         named = reward.call or reward.meta.get(EDITED_CALL)
         call = last if named is None else by_id.get(str(named))
         if reward.source == "human" and isinstance(text, str) and text.strip() and call is not None:
@@ -67,12 +67,12 @@ def edits_of(calls: Sequence[CallRecord], rewards: Sequence[Reward], last: CallR
 
 
 log = logging.getLogger(__name__)
-CHATS = ("chat", "completions")
+CHAT_FORMATS = ("chat", "completions")
 """Formats whose messages are a chat's."""
 DPO_TASKS = 50
 Note = Callable[[list[tuple[str, str]]], None]
 """Told of the (key, id) of episodes that are about to leave."""
-TYPES = {
+CONTENT_TYPES = {
     "jsonl": "application/x-ndjson",
     "sft": "application/x-ndjson",
     "dpo": "application/x-ndjson",
@@ -121,7 +121,7 @@ def chat_of(episode: EpisodeDetail) -> list[JsonObject] | None:
 
 
 def _chat(call: CallRecord, messages: list[JsonObject], role: str) -> list[JsonObject]:
-    if call.dialect in CHATS:
+    if call.dialect in CHAT_FORMATS:
         return messages
     place = Place(Report(), call.id)
     return [dict(message) for message in messages_of(messages, role, place)]
@@ -153,7 +153,7 @@ def tools_of(episode: EpisodeDetail) -> str | None:
     """As JSON, which TRL reads: a column of nested schemas has no type that all rows share."""
     call = good_calls(episode)[-1]
     tools = Conversations(episode.call_list).tools(call)
-    if call.dialect not in CHATS:
+    if call.dialect not in CHAT_FORMATS:
         tools = [tool_of(tool) for tool in tools]
     return json.dumps(tools_for_template(tools)) if tools else None
 
@@ -233,9 +233,9 @@ def dpo_rows(store: Store, wanted: EpisodeFilter, note: Note) -> Iterator[JsonOb
                 yield row
 
 
-LISTS = ("prompt_ids", "completion_ids", "logprobs")
+CALL_LIST_COLUMNS = ("prompt_ids", "completion_ids", "logprobs")
 """Columns with one list for each call: the prompt's ids, and each choice's ids and log-probabilities."""
-PLAIN = {
+PLAIN_COLUMNS = {
     "TEXT": ["id", "key", "task", "model", "adapter", "arm", "group"],
     "BIGINT": ["calls", "prompt_tokens", "completion_tokens"],
     "FLOAT8": ["started", "ended", "reward", "advantage"],
@@ -245,7 +245,7 @@ JSON_TEXT = ["split", "state", "tags", "messages", "rewards", "call_list", "line
 
 
 def parquet_row(e: EpisodeDetail) -> JsonObject:
-    row = e.model_dump(mode="python", include={name for names in PLAIN.values() for name in names})
+    row = e.model_dump(mode="python", include={name for names in PLAIN_COLUMNS.values() for name in names})
     row |= {
         "split": e.split.value,
         "state": e.state.value,
@@ -254,8 +254,8 @@ def parquet_row(e: EpisodeDetail) -> JsonObject:
     }
     row |= {name: json.dumps(getattr(e, name)) for name in ("batches", "trained_adapters")}
     row |= {"rewards": _dumped(e.rewards), "lineage": _dumped(e.lineage)}
-    row["call_list"] = json.dumps([c.model_dump(exclude=set(LISTS)) for c in e.call_list], default=str)
-    row |= {name: [getattr(c, name) for c in e.call_list] for name in LISTS}
+    row["call_list"] = json.dumps([c.model_dump(exclude=set(CALL_LIST_COLUMNS)) for c in e.call_list], default=str)
+    row |= {name: [getattr(c, name) for c in e.call_list] for name in CALL_LIST_COLUMNS}
     return row
 
 
@@ -294,11 +294,13 @@ def parquet(batches: Iterator[list[EpisodeDetail]]) -> Iterator[bytes]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from slipstream_proxy.store.backends.duckfile import ARROW
+    from slipstream_proxy.store.backends.duckfile import ARROW_TYPES
 
     ids = pa.list_(pa.int32())
     lists = {"prompt_ids": ids, "completion_ids": pa.list_(ids), "logprobs": pa.list_(pa.list_(pa.float32()))}
-    plain = [(name, ARROW[kind]) for kind, names in (*PLAIN.items(), ("TEXT", JSON_TEXT)) for name in names]
+    plain = [
+        (name, ARROW_TYPES[kind]) for kind, names in (*PLAIN_COLUMNS.items(), ("TEXT", JSON_TEXT)) for name in names
+    ]
     schema = pa.schema([*plain, *((name, pa.list_(kind)) for name, kind in lists.items())])
     with tempfile.TemporaryDirectory(prefix="slipstream-export-") as folder:
         path = Path(folder) / "episodes.parquet"
@@ -331,7 +333,7 @@ async def send(
     )
     first = await ctx.deps.wait_for(in_thread(next, stream, b""))
     headers = {
-        "content-type": TYPES[format],
+        "content-type": CONTENT_TYPES[format],
         "x-slipstream-export": export,
         "content-disposition": f'attachment; filename="slipstream.{"parquet" if format == "parquet" else "jsonl"}"',
     }

@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from slipstream.contract import API, Error, Model
+from slipstream.contract import API_PREFIX, Error, Model
 from slipstream_proxy.control.shared.problem import Problem
-from slipstream_proxy.control.shared.shares import LOOKING, LOOKS, WRITES, WaitingLine
+from slipstream_proxy.control.shared.shares import CHANGES_LINE, READS_LINE, SEARCHES_LINE, WaitingLine
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.redaction import redacted_body, redaction_of
@@ -48,14 +48,14 @@ BEGUN_HEADER = "x-slipstream-begun"
 F = TypeVar("F")
 JSON, OPENAPI = "application/json", "/slipstream/openapi.json"
 INFERENCE, REWARD, GRADE, JUDGE, TRAINER, ADMIN = "inference", "reward", "grade", "judge", "trainer", "admin"
-VIEWER = "viewer"
+VIEWER_SCOPE = "viewer"
 """Reads everything, whosever it is, and changes nothing."""
-MANY = 2**53
-ENDLESS: JsonObject = {"x-endless": True}
+MAX_JSON_INTEGER = 2**53
+ENDLESS_MARK: JsonObject = {"x-endless": True}
 """Marks a query parameter that makes the reply endless. OpenAPI tools try every parameter: it is told in words."""
-SAID = ("reason", "text", "group")
+AUDITED_FIELDS = ("reason", "text", "group")
 """Fields of a body that its audit entry holds."""
-EVERY_SCOPE = (INFERENCE, REWARD, GRADE, JUDGE, TRAINER, VIEWER, ADMIN)
+EVERY_SCOPE = (INFERENCE, REWARD, GRADE, JUDGE, TRAINER, VIEWER_SCOPE, ADMIN)
 
 
 class Query(BaseModel):
@@ -78,7 +78,7 @@ class Caller:
     @property
     def sees_all(self) -> bool:
         """Whether it may read what belongs to other keys."""
-        return self.admin or VIEWER in self.scopes
+        return self.admin or VIEWER_SCOPE in self.scopes
 
     def may(self, scopes: tuple[str, ...]) -> bool:
         return self.admin or any(s in self.scopes for s in scopes)
@@ -177,12 +177,12 @@ class Routes(list[Route]):
         result: type[BaseModel] | str | None = None,
         **more: Any,
     ) -> Callable[[Handler], Handler]:
-        """``path``: below ``API``. ``result``: what a reply 200 is. ``more``: other fields of ``Route``."""
+        """``path``: below ``API_PREFIX``. ``result``: what a reply 200 is. ``more``: other fields of ``Route``."""
         more.setdefault("responses", {200: result})
 
         def keep(handler: Handler) -> Handler:
             summary = " ".join((handler.__doc__ or "").partition("\n\n")[0].split()).removesuffix(".")
-            self.append(Route(method, API + path, handler, summary, scopes, query, body, **more))
+            self.append(Route(method, API_PREFIX + path, handler, summary, scopes, query, body, **more))
             return handler
 
         return keep
@@ -294,7 +294,11 @@ def _with_surrogates(kind: type[BaseModel], raw: bytes, error: ValidationError) 
 
 def _within(body: BaseModel) -> BaseModel:
     """Counts beyond 2^53 mean "as many as there are": what stores and other languages can hold of them."""
-    far = {k: max(-MANY, min(MANY, v)) for k, v in body if isinstance(v, int) and not -MANY <= v <= MANY}
+    far = {
+        k: max(-MAX_JSON_INTEGER, min(MAX_JSON_INTEGER, v))
+        for k, v in body
+        if isinstance(v, int) and not -MAX_JSON_INTEGER <= v <= MAX_JSON_INTEGER
+    }
     return body.model_copy(update=far) if far else body
 
 
@@ -325,11 +329,11 @@ IN_TEXT = ("q", "outcome", "trainable", "kind")
 
 def _line(route: Route, caller: Caller, query: BaseModel) -> WaitingLine | None:
     """Where a caller's request waits for its turn; None: nowhere."""
-    if route.endless or caller.may((JUDGE, TRAINER, VIEWER)):
+    if route.endless or caller.may((JUDGE, TRAINER, VIEWER_SCOPE)):
         return None
     if route.method != "GET":
-        return WRITES
-    return LOOKING if any(getattr(query, name, None) is not None for name in IN_TEXT) else LOOKS
+        return CHANGES_LINE
+    return SEARCHES_LINE if any(getattr(query, name, None) is not None for name in IN_TEXT) else READS_LINE
 
 
 async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamResponse:
@@ -354,13 +358,13 @@ async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamR
         response = await route.handler(ctx)
     if route.audit is not None:
         target = ctx.target or next(iter(request.match_info.values()), route.path.split("/")[3])
-        said = {name: getattr(ctx.body, name, None) for name in SAID}
+        said = {name: getattr(ctx.body, name, None) for name in AUDITED_FIELDS}
         detail = {k: v for k, v in said.items() if v is not None} | ctx.detail
         await deps.audit.note(caller.key, route.audit, target, detail, write=ctx.write)
     return response
 
 
-SOURCES = {"judge": JUDGE, "human": GRADE}
+RESERVED_SOURCE_SCOPES = {"judge": JUDGE, "human": GRADE}
 """Reserved source → the scope that it needs."""
 OF_OTHERS = (GRADE, JUDGE, ADMIN)
 """Scopes that may score an episode of another key."""
@@ -379,7 +383,7 @@ def check_teacher(ctx: Ctx) -> None:
 
 def check_source(caller: Caller, source: str, field: str) -> None:
     """Raises ``Problem`` 403: the source belongs to another scope."""
-    needed = SOURCES.get(source.lower())
+    needed = RESERVED_SOURCE_SCOPES.get(source.lower())
     if needed is not None and not caller.may((needed,)):
         fix = f"use a key with the scope {needed}, or leave `source` out"
         raise Problem(403, f"this key may not write rewards with the source {source!r}", field=field, fix=fix)
@@ -414,6 +418,10 @@ def check_reward(caller: Caller, name: str, source: str, judge_names: Collection
     ``judge_names``: reward names that the judge writes.
     """
     check_source(caller, source, "body.source")
-    if name.lower() in {n.lower() for n in judge_names} and source.lower() not in SOURCES and not caller.admin:
+    if (
+        name.lower() in {n.lower() for n in judge_names}
+        and source.lower() not in RESERVED_SOURCE_SCOPES
+        and not caller.admin
+    ):
         fix = "choose a name of your own and give it a weight in reward.weights"
         raise Problem(403, f"{name!r} is a reward name of the judge's", field="body.name", fix=fix)

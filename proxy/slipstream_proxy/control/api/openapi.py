@@ -11,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 from slipstream import __version__
 from slipstream import contract as c
-from slipstream_proxy.control.api.http import ENDLESS, JSON, Route
+from slipstream_proxy.control.api.http import ENDLESS_MARK, JSON, Route
 from slipstream_proxy.json_types import JsonObject
 
 _PARAMETER = re.compile(r"\{(\w+)(?::((?:[^{}]|\{[^{}]*\})+))?\}")
@@ -31,7 +31,7 @@ MORE_ERRORS = {
     413: "Too large.",
     415: "Another content type is meant.",
 }
-REF = "#/components/schemas/{model}"
+SCHEMA_REF = "#/components/schemas/{model}"
 
 
 def path_of(route: Route) -> tuple[str, list[JsonObject]]:
@@ -47,7 +47,7 @@ def path_of(route: Route) -> tuple[str, list[JsonObject]]:
 def query_of(model: type[BaseModel] | None) -> list[JsonObject]:
     if model is None:
         return []
-    schema = model.model_json_schema(ref_template=REF)
+    schema = model.model_json_schema(ref_template=SCHEMA_REF)
     found = []
     for name, part in schema.get("properties", {}).items():
         if part.get("x-endless"):
@@ -68,7 +68,7 @@ def query_of(model: type[BaseModel] | None) -> list[JsonObject]:
 
 def _defs(models: Iterable[type[BaseModel]]) -> tuple[dict[Any, Any], JsonObject]:
     unique = list(dict.fromkeys(models))
-    refs, top = models_json_schema([(m, "validation") for m in unique], ref_template=REF)
+    refs, top = models_json_schema([(m, "validation") for m in unique], ref_template=SCHEMA_REF)
     return {m: refs[(m, "validation")] for m in unique}, _named_only(top.get("$defs", {}))
 
 
@@ -86,7 +86,7 @@ def _named_only(schema: Any) -> Any:
 
 
 def _enums(model: type[BaseModel] | None) -> JsonObject:
-    return dict(model.model_json_schema(ref_template=REF).get("$defs", {})) if model else {}
+    return dict(model.model_json_schema(ref_template=SCHEMA_REF).get("$defs", {})) if model else {}
 
 
 def operation(route: Route, refs: dict[Any, Any], parameters: list[JsonObject]) -> JsonObject:
@@ -116,7 +116,7 @@ def operation(route: Route, refs: dict[Any, Any], parameters: list[JsonObject]) 
         "security": [{"key": []}, {}],
     }
     if route.endless:
-        found |= ENDLESS
+        found |= ENDLESS_MARK
     if route.body:
         found["requestBody"] = {"required": route.body_required, "content": {JSON: {"schema": refs[route.body]}}}
     return found

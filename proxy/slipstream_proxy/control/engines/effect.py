@@ -5,8 +5,8 @@ log-probabilities of a few prompts are asked of the base model, of the adapter, 
 rounds differently from call to call: what differs no more than the base model from itself is no effect.
 
 An adapter of a first small step may change less than that. Then its twin is loaded: the same weights with a scale that
-is ``LOUDER`` times as large. If the engine uses the weights, the twin changes the answer. If it does not, or if all of
-them are zero, nothing does.
+is ``TWIN_SCALE_FACTOR`` times as large. If the engine uses the weights, the twin changes the answer. If it does not,
+or if all of them are zero, nothing does.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from slipstream.engines.engine import NEUTRAL, Reading
+from slipstream.engines.engine import NEUTRAL_SAMPLING, Reading
 from slipstream.shared.files import open_to_engine
 from slipstream_proxy.json_types import JsonObject
 
-PROMPTS = ("a", "The", "1", '{"', "\n\n", "user: yes")
+PROBE_PROMPTS = ("a", "The", "1", '{"', "\n\n", "user: yes")
 """Prompts of the question. Any text does: an adapter that is used changes the likelihood of some token after it."""
-LIKELIEST = 5
+LIKELIEST_TOKENS_ASKED = 5
 """Log-probabilities that are asked for after each prompt."""
-LOUDER = 1000.0
+TWIN_SCALE_FACTOR = 1000.0
 """Factor on the twin's scale: what a learning rate of 1e-6 makes in one step becomes as large as other weights."""
-TWIN = ".tmp-check-"
+TWIN_FOLDER_PREFIX = ".tmp-check-"
 """Begins the name of the twin's folder in ``adapters.dir``. The engine unloads it after the question."""
 WITHOUT_EFFECT = (
-    f"it has no effect: the engine answers as the base model does, even with the adapter's weights {LOUDER:.0f} times "
+    "it has no effect: the engine answers as the base model does, even with the adapter's weights "
+    f"{TWIN_SCALE_FACTOR:.0f} times "
     "as large. vLLM ignores weights whose names fit no layer of its model: set trainer.lora_targets to layers that the "
     "engine has, or publish it with the engine's names"
 )
@@ -39,7 +40,12 @@ WITHOUT_EFFECT = (
 
 def question() -> JsonObject:
     """A completion of one token after each prompt, with log-probabilities."""
-    asked: JsonObject = {"prompt": list(PROMPTS), "max_tokens": 1, "logprobs": LIKELIEST, **NEUTRAL}
+    asked: JsonObject = {
+        "prompt": list(PROBE_PROMPTS),
+        "max_tokens": 1,
+        "logprobs": LIKELIEST_TOKENS_ASKED,
+        **NEUTRAL_SAMPLING,
+    }
     return {**asked, "return_tokens_as_token_ids": True}
 
 
@@ -62,7 +68,7 @@ def changes(base: Reading, adapter: Reading, again: Reading) -> bool:
 @contextlib.contextmanager
 def twin_of(folder: Path, name: str) -> Iterator[Path | None]:
     """The louder twin's folder, beside the adapter's own. None: it cannot be written."""
-    twin = folder.parent / f"{TWIN}{os.getpid()}-{name}"
+    twin = folder.parent / f"{TWIN_FOLDER_PREFIX}{os.getpid()}-{name}"
     try:
         yield _write(folder, twin)
     finally:
@@ -72,9 +78,9 @@ def twin_of(folder: Path, name: str) -> Iterator[Path | None]:
 def _write(folder: Path, twin: Path) -> Path | None:
     try:
         config = json.loads((folder / "adapter_config.json").read_text())
-        config["lora_alpha"] = LOUDER * float(config.get("lora_alpha", 8))
+        config["lora_alpha"] = TWIN_SCALE_FACTOR * float(config.get("lora_alpha", 8))
         patterns = config.get("alpha_pattern") or {}
-        config["alpha_pattern"] = {module: LOUDER * float(alpha) for module, alpha in patterns.items()}
+        config["alpha_pattern"] = {module: TWIN_SCALE_FACTOR * float(alpha) for module, alpha in patterns.items()}
         twin.mkdir()
         (twin / "adapter_config.json").write_text(json.dumps(config))
         shutil.copyfile(folder / "adapter_model.safetensors", twin / "adapter_model.safetensors")

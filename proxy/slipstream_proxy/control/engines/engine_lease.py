@@ -21,9 +21,9 @@ from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import end
 
 log = logging.getLogger(__name__)
-PATIENCE = 10.0
+SLEEP_TIMEOUT_S = 10.0
 """Seconds that a request for a hold waits for engines to fall asleep; then its worker asks again."""
-RESTARTED = 15.0
+RENEWAL_AFTER_RESTART_S = 15.0
 """Seconds that the worker of a hold gets to renew it after the control plane was away."""
 WAKE_TRIES = 5
 WAKE_PAUSE = 1.0
@@ -98,7 +98,7 @@ class EngineLease:
         if isinstance(left, dict) and self.shared and float(left.get("until", 0)) > time.time():
             for engine in self.engines.engines:
                 engine.ok = engine.healthy = True  # as they were when they fell asleep; nobody can look now
-            held = HeldLease(str(left["worker"]), max(float(left["until"]), time.time() + RESTARTED))
+            held = HeldLease(str(left["worker"]), max(float(left["until"]), time.time() + RENEWAL_AFTER_RESTART_S))
             held.asleep = asyncio.create_task(self._sleep(held), name="sleep")  # again: it may have been about to
             self._begin(held)
 
@@ -127,7 +127,7 @@ class EngineLease:
             held.until = until
             self._tell()
         if held.asleep is not None:
-            await asyncio.wait({held.asleep}, timeout=PATIENCE)
+            await asyncio.wait({held.asleep}, timeout=SLEEP_TIMEOUT_S)
         if held.error is not None:
             raise Problem(503, f"the engine cannot sleep: {held.error}", headers={"retry-after": "5"})
         return Hold(worker=held.worker, until=held.until, ready=held.ready, sleep_seconds=held.sleep_seconds)

@@ -15,8 +15,8 @@ from slipstream.shared.backoff import rest
 from slipstream_proxy.json_types import JsonObject
 
 log = logging.getLogger(__name__)
-HEARTBEAT = 5.0
-FORGOTTEN = 1000
+HEARTBEAT_INTERVAL_S = 5.0
+MAX_FORGOTTEN_EPISODES = 1000
 """Forgotten episodes that workers are told of."""
 
 
@@ -83,7 +83,7 @@ class LiveState:
         if self.hold is not None:
             value["hold"] = self.hold
         if self.forgotten:
-            value["forgotten"] = list(self.forgotten)[-FORGOTTEN:]
+            value["forgotten"] = list(self.forgotten)[-MAX_FORGOTTEN_EPISODES:]
         if value == self.value and self.version:
             return False
         self.value = value
@@ -102,7 +102,7 @@ class LiveState:
         except OSError as e:
             log.error("live.json cannot be written: %s", e)
 
-    async def lines(self, heartbeat: float = HEARTBEAT) -> AsyncIterator[bytes]:
+    async def lines(self, heartbeat: float = HEARTBEAT_INTERVAL_S) -> AsyncIterator[bytes]:
         """The object now and at each change, ``{}`` in between."""
         sent = -1
         while True:

@@ -17,7 +17,7 @@ from typing import Any
 
 import aiohttp
 
-from slipstream.engines import OWN, detect
+from slipstream.engines import DEFAULT_ENGINE, detect
 from slipstream.engines.engine import (
     Engine,
     EngineAnswer,
@@ -78,7 +78,7 @@ class EngineReplica:
     ok: bool = False
     healthy: bool = False
     loaded: set[str] = field(default_factory=set)
-    server: Engine = OWN
+    server: Engine = DEFAULT_ENGINE
     """Of which kind it is."""
     title: str = ""
     """How it calls itself; empty: it has not said yet."""

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 CONTROL_MEMORY, TESTED_MEMORY, TASK_MEMORY = 300.0, 200.0, 30.0
 """Episodes that a mean remembers: older ones fade."""
-SHRINK = 3.0
+PRIOR_EPISODES = 3.0
 """Episodes of a task that count as much as knowing nothing of it."""
-TASKS = 4096
+MAX_TASKS = 4096
 """Tasks remembered; the one not seen for longest goes first."""
 
 
@@ -52,7 +52,7 @@ class Baseline:
 
     def _offset(self, task: str) -> float:
         known = self.tasks.get(task)
-        return known.value * known.n / (known.n + SHRINK) if known is not None else 0.0
+        return known.value * known.n / (known.n + PRIOR_EPISODES) if known is not None else 0.0
 
     def see(self, x: float, task: str, *, tested: bool) -> None:
         arm = self.tested if tested else self.control
@@ -62,7 +62,7 @@ class Baseline:
         known = self.tasks.pop(task, None)
         if known is None:
             known = FadingMean(TASK_MEMORY, 0.0)
-            if len(self.tasks) >= TASKS:
+            if len(self.tasks) >= MAX_TASKS:
                 del self.tasks[next(iter(self.tasks))]
         known.see(x - arm.value)
         self.tasks[task] = known

@@ -10,7 +10,7 @@ Its mean over the coin that chose the arm is 1 for every x, so wealth is a test 
 whatever the rewards look like. It is linear and falling in x for a tested episode, so wealth is a supermartingale
 whenever the tested arm's mean is not lower. Wealth is put in again at every start (a version arrives, the control
 moves): the sum over starts is an e-detector (Shin, Ramdas, Rinaldo 2023, arXiv 2203.03532), and the expected sum never
-exceeds what was put in. Guesses p1 are a mixture: odds of p0 times each of ``BETS``.
+exceeds what was put in. Guesses p1 are a mixture: odds of p0 times each of ``BET_SIZES``.
 
 The same bets against shifted questions, "tested - reference is at least d", give the confidence sequence that people
 see: at d = 0 it is the verdict's own wealth, so the two cannot contradict each other.
@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-BETS = [math.exp(-0.2), math.exp(-0.4), math.exp(-0.9), math.exp(-2.2), math.exp(-6.0)]
-WEIGHTS = [2 / 7, 2 / 7, 1 / 7, 1 / 7, 1 / 7]
-SHIFTS = [0.0, -0.6, -0.3, -0.15, -0.07, -0.03, 0.03, 0.07, 0.15, 0.3, 0.6]
+BET_SIZES = [math.exp(-0.2), math.exp(-0.4), math.exp(-0.9), math.exp(-2.2), math.exp(-6.0)]
+BET_WEIGHTS = [2 / 7, 2 / 7, 1 / 7, 1 / 7, 1 / 7]
+TESTED_SHIFTS = [0.0, -0.6, -0.3, -0.15, -0.07, -0.03, 0.03, 0.07, 0.15, 0.3, 0.6]
 """Differences that are tested; the first one decides."""
-EDGE: Final = 0.02
+EDGE_DISTANCE: Final = 0.02
 """Guesses keep this distance from 0 and 1, where a single surprise would end a bet."""
-MOST: Final = 1e30
+MAX_EVIDENCE: Final = 1e30
 LEAST_EPISODES: Final = 8
 """Before these the running z says nothing."""
 
@@ -42,8 +42,8 @@ class BettingDetector:
 
     def __init__(self, sign: int, lump: float, rate: float, *, shifts: bool = True, margin: float = 0.0) -> None:
         self.sign, self.lump, self.rate, self.margin = sign, lump, rate, margin
-        self.shifts = SHIFTS if shifts else SHIFTS[:1]
-        self.wealths: list[float] = [0.0] * (len(self.shifts) * len(BETS))
+        self.shifts = TESTED_SHIFTS if shifts else TESTED_SHIFTS[:1]
+        self.wealths: list[float] = [0.0] * (len(self.shifts) * len(BET_SIZES))
         self.credit = lump
         self.put = 0.0
         """Wealth put in so far, all starts together."""
@@ -56,7 +56,7 @@ class BettingDetector:
     def start(self) -> None:
         """Put in what credit there is: from here the tested arm may be another one."""
         for i in range(len(self.wealths)):
-            self.wealths[i] += self.credit * WEIGHTS[i % len(BETS)]
+            self.wealths[i] += self.credit * BET_WEIGHTS[i % len(BET_SIZES)]
         self.put += self.credit
         self.wealth += self.credit
         self.credit = 0.0
@@ -86,9 +86,9 @@ class BettingDetector:
         self.square += score * score
         if self.sign < 0:
             x, expected = 1.0 - x, 1.0 - expected
-        p0 = min(max(expected, EDGE), 1.0 - EDGE)
+        p0 = min(max(expected, EDGE_DISTANCE), 1.0 - EDGE_DISTANCE)
         odds = p0 / (1.0 - p0)
-        bets = BETS
+        bets = BET_SIZES
         total = 0.0
         for i in range(len(bets)):
             tilted = odds * bets[i]
@@ -97,7 +97,7 @@ class BettingDetector:
             p = p1 if tested else p0
             factor = x * p / mean + (1.0 - x) * (1.0 - p) / (1.0 - mean)
             slope = share * ((1.0 - p1) / (1.0 - mean) - p1 / mean)
-            kept = min(self.wealths[i] * factor / (1.0 + slope * self.margin), MOST)
+            kept = min(self.wealths[i] * factor / (1.0 + slope * self.margin), MAX_EVIDENCE)
             self.wealths[i] = kept
             total += kept
             if len(self.shifts) > 1:
@@ -109,8 +109,8 @@ class BettingDetector:
         for k in range(1, len(self.shifts)):
             d = self.shifts[k]
             here = factor + slope * d if d > 0.0 else factor / (1.0 - slope * d)
-            at = k * len(BETS) + bet
-            self.wealths[at] = min(self.wealths[at] * here, MOST)
+            at = k * len(BET_SIZES) + bet
+            self.wealths[at] = min(self.wealths[at] * here, MAX_EVIDENCE)
 
     def growth(self) -> float:
         """Wealth for each unit put in: 1 without evidence."""
@@ -137,7 +137,7 @@ class BettingDetector:
         need = math.log(max(1.0 / alpha - other, 0.5 / alpha))
         before, below = -1.0, -math.inf
         for d, k in sorted(zip(self.shifts, range(len(self.shifts)), strict=True)):
-            wealth = sum(self.wealths[k * len(BETS) : (k + 1) * len(BETS)])
+            wealth = sum(self.wealths[k * len(BET_SIZES) : (k + 1) * len(BET_SIZES)])
             now = math.log(wealth) if wealth > 0.0 else -700.0
             if now >= need:
                 part = (need - below) / (now - below) if below > -math.inf else 1.0
@@ -153,7 +153,7 @@ class BettingDetector:
         self.load(kept)
         self.credit, self.put = credit, min(self.put, put)
         self.wealths = [min(now, before) for now, before in zip(wealths, self.wealths, strict=True)]
-        self.wealth = sum(self.wealths[: len(BETS)])
+        self.wealth = sum(self.wealths[: len(BET_SIZES)])
 
     def dump(self) -> list[JsonValue]:
         head = [self.credit, self.put, self.n_tested, self.n_reference, self.sum_tested, self.sum_reference]
@@ -169,4 +169,4 @@ class BettingDetector:
         self.n_tested, self.n_reference = int(numbers[2]), int(numbers[3])
         self.sum_tested, self.sum_reference, self.score, self.square = numbers[4:8]
         self.wealths = numbers[8:]
-        self.wealth = sum(self.wealths[: len(BETS)])
+        self.wealth = sum(self.wealths[: len(BET_SIZES)])

@@ -17,32 +17,33 @@ if TYPE_CHECKING:
 
     from slipstream_proxy.control.gate.rules import ArmOutcome
 
-MOST: Final = 10_000
+MAX_WAITING_RUNS: Final = 10_000
 """Runs that wait. While there are so many, newer ones are no evidence: chance alone says which these are."""
 FIRST, LATER = 5.0, 2.5
-"""The deadline in usual durations: for a version of which fewer than ``OWN`` runs were counted, and for others."""
-OWN: Final = 16
-USUAL: Final = 0.95
+"""The deadline in usual durations: for a version of which fewer than ``MIN_OWN_RUNS`` runs were counted, and for
+others."""
+MIN_OWN_RUNS: Final = 16
+USUAL_QUANTILE: Final = 0.95
 """The usual duration is this point of an arm's durations, and the slower arm's counts."""
 RARE, PATIENT = 110, 30.0
 """Where runs are rare, so many begin before the deadline: fewer give no verdict anyway. It is no longer for that than
 so many usual durations.
 """
-REMEMBERED: Final = 200
+REMEMBERED_DURATIONS: Final = 200
 GAPS, PAUSES = 200, 6
 """Newest counted runs whose times say how rare runs are, and how many pauses among them say nothing."""
-FEW: Final = 3
-SILENT: Final = 1.5
-"""A version whose first ``FEW`` runs go on for so many usual durations, while none of its runs has ended, gets a small
-share until one ends, or until the first of them count.
+FIRST_RUNS: Final = 3
+SILENCE_FACTOR: Final = 1.5
+"""A version whose first ``FIRST_RUNS`` runs go on for so many usual durations, while none of its runs has ended, gets
+a small share until one ends, or until the first of them count.
 """
-MANY: Final = 24
+MAX_SILENT_RUNS: Final = 24
 """Runs of such a version that begin before. Where runs are rare, these are the evidence that takes it back."""
-ENOUGH: Final = 8
+MIN_CONTROL_DURATIONS: Final = 8
 """Durations of the control before which the deadline is ``UNKNOWN``."""
 LEAST, UNKNOWN = 30.0, 3600.0
 """Seconds."""
-SPARSE: Final = 0.5
+SPARSE_REWARD_SHARE: Final = 0.5
 """Share of the control's runs with a reward below which a run without one says nothing."""
 
 
@@ -51,8 +52,8 @@ class Deadline:
 
     def __init__(self, declared: float | None = None) -> None:
         self.declared = declared
-        self.control: deque[float] = deque(maxlen=REMEMBERED)
-        self.tested: deque[float] = deque(maxlen=REMEMBERED)
+        self.control: deque[float] = deque(maxlen=REMEMBERED_DURATIONS)
+        self.tested: deque[float] = deque(maxlen=REMEMBERED_DURATIONS)
         self.version = self.own = 0
         """The newest version on trial of which a run was counted, and how many of its runs were."""
         self.rewarded, self.n = 1.0, 2.0
@@ -66,9 +67,9 @@ class Deadline:
         """For a run that was assigned while this version was on trial."""
         if self.declared is not None:
             return self.declared
-        if len(self.control) < ENOUGH:
+        if len(self.control) < MIN_CONTROL_DURATIONS:
             return UNKNOWN
-        known = tried is not None and tried == self.version and self.own >= OWN
+        known = tried is not None and tried == self.version and self.own >= MIN_OWN_RUNS
         times, usual = (LATER if known else FIRST), self.usual()
         return max(times * usual, times / FIRST * min(RARE * self.gap(), PATIENT * usual), LEAST)
 
@@ -77,7 +78,7 @@ class Deadline:
         if self._gap is None:
             known = list(self.began)
             gaps = sorted(max(b - a, 0.0) for a, b in pairwise(known))[:-PAUSES]
-            self._gap = sum(gaps) / len(gaps) if len(gaps) >= ENOUGH else 0.0
+            self._gap = sum(gaps) / len(gaps) if len(gaps) >= MIN_CONTROL_DURATIONS else 0.0
         return self._gap
 
     def count(self, at: float) -> None:
@@ -87,7 +88,7 @@ class Deadline:
 
     def usual(self) -> float:
         """Seconds that few runs take longer than; ``UNKNOWN`` while few are known."""
-        if len(self.control) < ENOUGH:
+        if len(self.control) < MIN_CONTROL_DURATIONS:
             return UNKNOWN
         if self._usual is None:
             self._usual = max(_usual(self.control), _usual(self.tested))
@@ -96,7 +97,7 @@ class Deadline:
     @property
     def sparse(self) -> bool:
         """So many of the control's runs have no reward that lacking one says nothing."""
-        return self.rewarded < SPARSE
+        return self.rewarded < SPARSE_REWARD_SHARE
 
     def see(self, seconds: float | None, version: int, *, tested: bool) -> None:
         """A run was counted. ``seconds``: until its reward; None: it had none in time."""
@@ -105,7 +106,7 @@ class Deadline:
                 self.version, self.own = version, 0
             self.own += 1
         else:
-            self.n = min(self.n + 1.0, float(REMEMBERED))
+            self.n = min(self.n + 1.0, float(REMEMBERED_DURATIONS))
             self.rewarded += ((seconds is not None) - self.rewarded) / self.n
         if seconds is not None:
             (self.tested if tested else self.control).append(seconds)
@@ -113,13 +114,13 @@ class Deadline:
 
     def accept(self) -> None:
         """The tested version is the control from now on."""
-        if len(self.tested) >= ENOUGH:
+        if len(self.tested) >= MIN_CONTROL_DURATIONS:
             self.control = self.tested
         self.forget()
 
     def forget(self) -> None:
         """What was on trial is gone."""
-        self.tested = deque(maxlen=REMEMBERED)
+        self.tested = deque(maxlen=REMEMBERED_DURATIONS)
         self._usual = None
 
     def dump(self) -> dict[str, JsonValue]:
@@ -161,7 +162,7 @@ class AssignmentLine:
         self.cursor = 0
         """The number of what was written down and is counted, with all before it: from there it can be read again."""
         self.starts: list[float] = []
-        """When the first ``FEW`` runs of ``newest``, the newest version on trial, began."""
+        """When the first ``FIRST_RUNS`` runs of ``newest``, the newest version on trial, began."""
         self.newest, self.begun, self.ended = 0, 0, False
         """How many runs of ``newest`` began, and whether one has ended."""
         self.at = 0.0
@@ -170,7 +171,7 @@ class AssignmentLine:
     def assign(self, seq: int, eid: str, at: float, outcome: ArmOutcome, *, compared: bool) -> None:
         """``outcome`` has no reward yet."""
         runs = self.waiting if compared else self.running
-        if eid in runs or len(runs) >= MOST:
+        if eid in runs or len(runs) >= MAX_WAITING_RUNS:
             return
         if compared:
             self.waiting[eid] = WaitingRun(seq, at, outcome, compared=True)
@@ -233,14 +234,14 @@ class AssignmentLine:
         if version > self.newest:
             self.newest, self.begun, self.ended, self.starts = version, 0, False, []
         self.begun += version == self.newest
-        if version == self.newest and len(self.starts) < FEW:
+        if version == self.newest and len(self.starts) < FIRST_RUNS:
             self.starts.append(at)
 
     def is_silent(self, version: int, now: float) -> bool:
         """Whether a version's first runs take much longer than the control's, and none of its runs has ended."""
-        began = self.starts[-1] if len(self.starts) == FEW else now
-        waits = now - began > max(SILENT * self.deadline.usual(), LEAST)
-        return version == self.newest and self.begun >= MANY and not self.ended and waits
+        began = self.starts[-1] if len(self.starts) == FIRST_RUNS else now
+        waits = now - began > max(SILENCE_FACTOR * self.deadline.usual(), LEAST)
+        return version == self.newest and self.begun >= MAX_SILENT_RUNS and not self.ended and waits
 
     def is_due(self, now: float) -> bool:
         """Whether a run is past its deadline, as far as is known."""
@@ -254,7 +255,7 @@ class AssignmentLine:
 def _usual(durations: deque[float]) -> float:
     if not durations:
         return 0.0
-    return sorted(durations)[math.ceil(USUAL * len(durations)) - 1]
+    return sorted(durations)[math.ceil(USUAL_QUANTILE * len(durations)) - 1]
 
 
 def _numbers(kept: JsonValue) -> list[float]:
@@ -264,4 +265,4 @@ def _numbers(kept: JsonValue) -> list[float]:
 
 
 def _durations(kept: JsonValue) -> deque[float]:
-    return deque(_numbers(kept), maxlen=REMEMBERED)
+    return deque(_numbers(kept), maxlen=REMEMBERED_DURATIONS)

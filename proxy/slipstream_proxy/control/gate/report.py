@@ -13,18 +13,18 @@ from slipstream.contract import GateGroup, GateGuard, GateReading, GateReport
 from slipstream_proxy.control.gate.detector import BettingDetector
 from slipstream_proxy.control.gate.rules import Decision
 from slipstream_proxy.control.gate.scale import COARSE_OF
-from slipstream_proxy.control.gate.scale import WINDOW as COARSE_WINDOW
+from slipstream_proxy.control.gate.scale import WINDOW_REWARDS as COARSE_WINDOW
 from slipstream_proxy.control.gate.side_bets import Guard
-from slipstream_proxy.control.gate.trial import OWN, SETTLED, GateTrial
+from slipstream_proxy.control.gate.trial import MIN_OWN_EPISODES, MIN_SCALE_REWARDS, GateTrial
 from slipstream_proxy.json_types import JsonObject
 
-SOON = 8
+MIN_PACE_EPISODES = 8
 """Finished episodes before the pace of the evidence says how long it will take."""
 MANY_LATE = 0.2
 """Share of the runs on trial that timed out above which a verdict says so."""
-SHOWN = 8
+MAX_GROUPS_SHOWN = 8
 """Groups in a report."""
-MANY = 0.5
+MAX_OUTSIDE_SHARE = 0.5
 """Share of rewards outside the declared range above which they say too little."""
 
 
@@ -100,7 +100,7 @@ def gets(trial: GateTrial, names: Mapping[int, str]) -> str:
         return f"{text}: it is held back as long as {' and '.join(trial.doubts())}"
     if trial.stage + 1 == len(plan):
         return f"{text}: a verdict comes next"
-    more = OWN - trial.own % OWN
+    more = MIN_OWN_EPISODES - trial.own % MIN_OWN_EPISODES
     return f"{text}: {100.0 * plan[trial.stage + 1]:.4g}% after {more} more of its runs without suspicion"
 
 
@@ -137,7 +137,7 @@ def groups_of(trial: GateTrial, *, of_best: bool) -> list[GateGroup]:
         for detector in (slot.detectors[of_best],)
         if detector.n_tested or detector.n_reference
     ]
-    return sorted(found, key=lambda group: -group.evidence)[:SHOWN]
+    return sorted(found, key=lambda group: -group.evidence)[:MAX_GROUPS_SHOWN]
 
 
 def interval(trial: GateTrial, *, of_best: bool) -> tuple[float | None, float, float]:
@@ -245,10 +245,10 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         return None, _unsettled(trial), None
     if not trial.scale.count:
         return None, "no finished episode has a reward yet", "post rewards, or set judge.model"
-    if trial.scale.span <= 0.0 and len(trial.scale.ring) > SOON:
+    if trial.scale.span <= 0.0 and len(trial.scale.ring) > MIN_PACE_EPISODES:
         text = f"nearly all rewards are {trial.scale.low:g}, so they cannot tell versions apart"
         return None, text, "post rewards of failed runs too, make the reward finer, or look at reward.weights"
-    if trial.scale.outside > MANY * trial.scale.count and trial.scale.count > SOON:
+    if trial.scale.outside > MAX_OUTSIDE_SHARE * trial.scale.count and trial.scale.count > MIN_PACE_EPISODES:
         low, high = trial.scale.low, trial.scale.high
         text = f"{trial.scale.outside} of {trial.scale.count} rewards lie outside gate.reward_range [{low:g}, {high:g}]"
         return None, text, "declare the rewards' own range, or leave gate.reward_range out"
@@ -272,8 +272,8 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         )
         fix = f"wait until {COARSE_WINDOW:,} rewards of the new kind have come, or declare gate.reward_range"
         return None, f"{text} in it, so nothing is accepted ({counted})", fix
-    left = max(settings.settle - trial.since, OWN - trial.own, 1)
-    after = f"it is accepted after {settings.settle} episodes on trial, {OWN} of them its own"
+    left = max(settings.settle - trial.since, MIN_OWN_EPISODES - trial.own, 1)
+    after = f"it is accepted after {settings.settle} episodes on trial, {MIN_OWN_EPISODES} of them its own"
     return _new_runs(trial, left), f"nothing speaks against it{_said(trial)}; {after} ({counted})", None
 
 
@@ -286,11 +286,11 @@ def _new_runs(trial: GateTrial, tested: int) -> int | None:
     first, second = trial.shares()
     if not trial.settings.canary:
         return math.ceil(tested / max(1.0 - first - second, 0.01))
-    needed, until_next = 0.0, OWN - trial.own % OWN
+    needed, until_next = 0.0, MIN_OWN_EPISODES - trial.own % MIN_OWN_EPISODES
     for share in () if trial.is_held_back else trial.settings.plan[trial.stage + 1 :]:
         here = min(tested, until_next)
         needed, tested = needed + here / max(first, 0.001), tested - here
-        first, until_next = share, OWN
+        first, until_next = share, MIN_OWN_EPISODES
     return math.ceil(needed + tested / max(first, 0.001))
 
 
@@ -314,7 +314,11 @@ def _unsettled(trial: GateTrial) -> str:
     if trial.watch.doubt:
         return "rewards are unlike all before: there is no verdict until it is clear whether their scale has changed"
     low, high, count = trial.scale.low, trial.scale.high, trial.scale.count
-    now = f"so far [{low:g}, {high:g}], {count} of {SETTLED} rewards" if count else f"0 of {SETTLED} rewards so far"
+    now = (
+        f"so far [{low:g}, {high:g}], {count} of {MIN_SCALE_REWARDS} rewards"
+        if count
+        else f"0 of {MIN_SCALE_REWARDS} rewards so far"
+    )
     return f"the scale of rewards has changed: the evidence begins again on the new one ({now})"
 
 
@@ -330,7 +334,7 @@ def _counted(trial: GateTrial, name: str) -> str:
 def _until_rollback(trial: GateTrial, detector: BettingDetector) -> int | None:
     """New runs at the evidence's own pace so far; None while it does not grow."""
     growth = math.log(max(detector.growth(), 1e-12))
-    if detector.n_tested < SOON or growth <= 0.0:
+    if detector.n_tested < MIN_PACE_EPISODES or growth <= 0.0:
         return None
     missing = math.log(1.0 / trial.settings.alpha / max(trial.against(best=False) + trial.against(best=True), 1e-12))
     return _new_runs(trial, max(math.ceil(missing / growth * detector.n_tested), 1))
@@ -340,9 +344,9 @@ def scaled(value: float | None, span: float) -> float | None:
     return None if value is None else float(f"{value * span:.6g}")
 
 
-MOST = 320
+MAX_READINGS = 320
 """Readings kept of a version."""
-READINGS = TypeAdapter(list[GateReading])
+READINGS_TYPE = TypeAdapter(list[GateReading])
 
 
 def reading_of(trial: GateTrial, outcome: int, at: float) -> GateReading | None:
@@ -368,15 +372,15 @@ def joined(before: Sequence[GateReading], after: Sequence[GateReading]) -> list[
 
 
 def thinned(readings: list[GateReading]) -> list[GateReading]:
-    """At most ``MOST``, evenly over the outcomes, with the first and the last.
+    """At most ``MAX_READINGS``, evenly over the outcomes, with the first and the last.
 
     Of each span of outcomes the first reading stays. A span is a power of two long, so that thinning again and again
     leaves the beginning as dense as the end.
     """
-    if len(readings) <= MOST:
+    if len(readings) <= MAX_READINGS:
         return readings
     span = 1
-    while readings[-1].outcome - readings[0].outcome > span * MOST // 2:
+    while readings[-1].outcome - readings[0].outcome > span * MAX_READINGS // 2:
         span *= 2
     first: dict[int, GateReading] = {}
     for reading in readings[:-1]:
@@ -416,6 +420,6 @@ def dump_readings(readings: Sequence[GateReading]) -> dict[str, JsonValue]:
 def load_readings(kept: Mapping[str, object] | None) -> list[GateReading]:
     """None, or what another version of this program wrote: no readings."""
     try:
-        return READINGS.validate_python(kept["readings"]) if kept is not None else []
+        return READINGS_TYPE.validate_python(kept["readings"]) if kept is not None else []
     except (KeyError, ValueError):
         return []

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from slipstream_proxy.assignment import BEST, CANDIDATE, CONTROL, LIVE, chance
+from slipstream_proxy.assignment import BEST_ARM, CANDIDATE_ARM, CONTROL_ARM, LIVE_ARM, chance
 from slipstream_proxy.control.gate.side_bets import Direction
 
 
@@ -72,6 +72,6 @@ class ArmOutcome:
 
 def outcome_of(version: int, arm: str, chances: str, task: str, reward: float, tried: int | None = None) -> ArmOutcome:
     """From what an episode and its pin keep (``assignment.Assignment``)."""
-    live, control = chance(chances, LIVE), chance(chances, CONTROL)
-    best, candidate = chance(chances, BEST), chance(chances, CANDIDATE)
+    live, control = chance(chances, LIVE_ARM), chance(chances, CONTROL_ARM)
+    best, candidate = chance(chances, BEST_ARM), chance(chances, CANDIDATE_ARM)
     return ArmOutcome(version, arm, live, control, best, candidate, task, reward, tried)

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-WINDOW = 1000
+WINDOW_REWARDS = 1000
 """Rewards that the bounds are taken from."""
-EVERY = 16
-"""Rewards between two looks at the bounds, after the first ``EVERY``."""
+LOOK_INTERVAL_REWARDS = 16
+"""Rewards between two looks at the bounds, after the first ``LOOK_INTERVAL_REWARDS``."""
 
 COARSE_OF, COARSE = 128, 0.25
 """Newest rewards, and the part of the range that they fill at least if it is theirs."""
@@ -75,15 +75,15 @@ class RewardScale:
         if self.fixed:
             self.outside += not self.low <= reward <= self.high
             return False
-        if len(self.ring) < WINDOW:
+        if len(self.ring) < WINDOW_REWARDS:
             self.ring.append(reward)
         else:
             gone = self.ring[self.next]
             del self.ordered[bisect_left(self.ordered, gone)]
             self.ring[self.next] = reward
-            self.next = (self.next + 1) % WINDOW
+            self.next = (self.next + 1) % WINDOW_REWARDS
         insort(self.ordered, reward)
-        if self.count > EVERY and self.count % EVERY and self.high > self.low:
+        if self.count > LOOK_INTERVAL_REWARDS and self.count % LOOK_INTERVAL_REWARDS and self.high > self.low:
             return False
         n = len(self.ordered)
         cut = 0 if n < 8 else 1 + n // 100
@@ -114,21 +114,21 @@ def number(value: JsonValue) -> float:
     return float(value)
 
 
-RECENT: Final = (24, 100, 400)
+RECENT_REWARDS: Final = (24, 100, 400)
 """Newest rewards of the reference arm that are looked at together: where runs take time, the old scale goes slowly."""
-LAG: Final = 0.376
-"""Rewards are old when this part of their number, and ``RECENT[0]`` more, came after them."""
-OLD: Final = 1000
+LAG_SHARE: Final = 0.376
+"""Rewards are old when this part of their number, and ``RECENT_REWARDS[0]`` more, came after them."""
+MAX_OLD_REWARDS: Final = 1000
 """Old rewards, at most."""
 LEAST_OLD: Final = 32
-FEWEST: Final = 0.05
+MIN_UNKNOWN_SHARE: Final = 0.05
 """Share of the newest rewards that are unknown, below which they may be those of a new task."""
-ALONE: Final = 8
+MIN_NEW_REWARDS: Final = 8
 """Newest rewards, none of which is the only reward there was, that make another scale."""
-BEYOND: Final = 0.1
+OUTSIDE_SHARE: Final = 0.1
 """Of the old rewards' range: what lies further outside is unlike them."""
-SURE: Final = 1e-6
-DOUBTS: Final = (0.05, 0.005, 0.001)
+SURE_PROBABILITY: Final = 1e-6
+DOUBT_PROBABILITIES: Final = (0.05, 0.005, 0.001)
 """Probabilities of so many unknown rewards by chance: another scale, and perhaps one."""
 NARROW, TASKS = 0.2, 12
 """Share of the old rewards between the newest ones below which the range has shrunk, and tasks that must say so."""
@@ -158,7 +158,7 @@ class ScaleWatch:
     def see(self, reward: float, task: str) -> bool:
         """→ Whether the scale is another one from now on."""
         self._note(reward, task)
-        while len(self.newest) > RECENT[0] + LAG * len(self.old):
+        while len(self.newest) > RECENT_REWARDS[0] + LAG_SHARE * len(self.old):
             self._age()
         return len(self.old) >= LEAST_OLD and self._changed()
 
@@ -174,7 +174,7 @@ class ScaleWatch:
         self.newest.append((reward, task))
         n = len(self.old)
         known = n < LEAST_OLD or len(self.counts) == 1
-        slack = 0.0 if known else BEYOND * (self.ordered[-1] - self.ordered[0])
+        slack = 0.0 if known else OUTSIDE_SHARE * (self.ordered[-1] - self.ordered[0])
         within = known or self.ordered[0] - slack <= reward <= self.ordered[-1] + slack
         new = (self.single + 1.0) / (n + 1.0)
         self.unknown.append((new < 0.5 and not known and reward not in self.counts, new))
@@ -182,18 +182,18 @@ class ScaleWatch:
         self.odd += self.unknown[-1][0] + self.outside[-1][0]
 
     def _changed(self) -> bool:
-        n, few = len(self.old), min(RECENT[0], len(self.newest))
+        n, few = len(self.old), min(RECENT_REWARDS[0], len(self.newest))
         if len(self.counts) == 1:
             self.doubt = not any(reward in self.counts for reward, _ in islice(reversed(self.newest), few))
-            return self.doubt and few >= ALONE
+            return self.doubt and few >= MIN_NEW_REWARDS
         self.doubt = False
-        for window, doubt in zip(RECENT, DOUBTS, strict=True) if self.odd else ():
+        for window, doubt in zip(RECENT_REWARDS, DOUBT_PROBABILITIES, strict=True) if self.odd else ():
             k = min(window, len(self.newest))
             chance = min(_chance(self.unknown, k), _chance(self.outside, k))
             self.doubt = self.doubt or chance < doubt
-            if chance < SURE:
+            if chance < SURE_PROBABILITY:
                 return True
-        if few < RECENT[0] or 4 * len(self.counts) < n:
+        if few < RECENT_REWARDS[0] or 4 * len(self.counts) < n:
             return False
         seen = list(islice(reversed(self.newest), few))
         if len({task or f"#{i}" for i, (_, task) in enumerate(seen)}) < TASKS:
@@ -204,7 +204,7 @@ class ScaleWatch:
     def _age(self) -> None:
         reward, _ = self.newest.popleft()
         self.odd -= self.unknown.popleft()[0] + self.outside.popleft()[0]
-        if len(self.old) >= OLD:
+        if len(self.old) >= MAX_OLD_REWARDS:
             self._forget(self.old.popleft())
         self._remember(reward)
 
@@ -249,7 +249,7 @@ def _chance(flags: deque[tuple[bool, float]], k: int) -> float:
     for flag, probability in islice(reversed(flags), k):
         found += flag
         expected += probability
-    return _tail(k, found, expected / k) if found >= FEWEST * k else 1.0
+    return _tail(k, found, expected / k) if found >= MIN_UNKNOWN_SHARE * k else 1.0
 
 
 def _tail(n: int, least: int, p: float) -> float:

@@ -3,11 +3,11 @@
 A group is the runs of one tag, or of one task: a gain elsewhere hides that it got worse. Each group that gets enough of
 the traffic has bets of its own (``detector``), against the control and against the best version. The groups share a
 fixed part of the error level, whatever their number. A group speaks against a version only where it loses more than
-``MARGIN``: a version that gains on the whole may lose a little somewhere.
+``REWARD_MARGIN``: a version that gains on the whole may lose a little somewhere.
 
 A guard is a side measure of a run with the direction that is bad: a policy can learn to please the reward alone. It has
 the same bets as the reward, and an error level of its own. It speaks against a version only where the measure is worse
-by more than ``MARGIN``.
+by more than ``REWARD_MARGIN``.
 """
 
 from __future__ import annotations
@@ -16,37 +16,38 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
-from slipstream_proxy.control.gate.baseline import CONTROL_MEMORY, SHRINK, Baseline, FadingMean, mean_of
+from slipstream_proxy.control.gate.baseline import CONTROL_MEMORY, PRIOR_EPISODES, Baseline, FadingMean, mean_of
 from slipstream_proxy.control.gate.detector import LEAST_EPISODES, BettingDetector
 from slipstream_proxy.control.gate.scale import RewardScale, number
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-SLOTS: Final = 32
+MAX_GROUPS: Final = 32
 """Groups that are looked at, at most."""
 LUMP, RATE = 0.06, 0.04 / 2000
 """Evidence of all groups together against one of the two references, as ``trial.LUMP`` and ``trial.RATE``."""
-MARGIN: Final = 0.1
+REWARD_MARGIN: Final = 0.1
 """Of the rewards' range."""
 ENOUGH, LEAST_SHARE = 20, 0.02
 """Runs of a group, and its share of the traffic, from which on it is looked at. Below half the share, or half of the
 share of another one, it makes room.
 """
-ALONE: Final = 2.5
+LONE_GROUP_GROWTH: Final = 2.5
 """Growth of one group's evidence that is as suspicious as that of all together at 1."""
 SHORT, PRIOR, MOST_PRIOR = -2.0, 3.0, 20.0
-"""Standard errors, at most, of a reward of any kind, by which a group's loss is larger than ``MARGIN`` where it is
+"""Standard errors, at most, of a reward of any kind, by which a group's loss is larger than ``REWARD_MARGIN`` where
+it is
 suspicious: it moves shares and holds back an acceptance, and takes nothing back. And the runs of the reference that its
 known mean is worth, at least and at most.
 """
-KNOWN: Final = 100.0
+KNOWN_EVIDENCE: Final = 100.0
 """As ``MOST_PRIOR``, where only an acceptance waits."""
 OWN, OF_BEST, OF_ALL = 12, 100, 2500
 """Runs of each group on trial that "better on the whole" waits for; and those without which the best version stays: of
 a small group its part of ``OF_ALL``.
 """
-REMEMBERED: Final = 2000
+REMEMBERED_RUNS: Final = 2000
 """Runs, at most, that shares of the traffic are taken from."""
 
 
@@ -58,7 +59,9 @@ class GroupSlot:
         self.baseline = Baseline()
         self.best = FadingMean(CONTROL_MEMORY)
         """Of the best version."""
-        self.detectors = [BettingDetector(1, LUMP / SLOTS, 0.0, shifts=False, margin=MARGIN) for _ in range(2)]
+        self.detectors = [
+            BettingDetector(1, LUMP / MAX_GROUPS, 0.0, shifts=False, margin=REWARD_MARGIN) for _ in range(2)
+        ]
         """Against the control, and against the best version."""
         self.earned = at
         """The run up to which credit was earned."""
@@ -68,22 +71,24 @@ class GroupSlot:
         known.
         """
         known = self.best if best else self.baseline.control
-        return (known.value * known.n + SHRINK * otherwise) / (known.n + SHRINK)
+        return (known.value * known.n + PRIOR_EPISODES * otherwise) / (known.n + PRIOR_EPISODES)
 
     def errors(self, *, best: bool, most: float = MOST_PRIOR) -> float:
-        """Standard errors by which its rewards are above the reference's less ``MARGIN``: negative where it loses."""
+        """Standard errors by which its rewards are above the reference's less ``REWARD_MARGIN``: negative where it
+        loses.
+        """
         bets = self.detectors[best]
         if not bets.n_tested:
             return 0.0
         known = self.best if best else self.baseline.control
         reference = bets.n_reference + min(max(known.n, PRIOR), most)
         loss = bets.sum_tested / bets.n_tested - bets.sum_reference / reference
-        return (loss + MARGIN) / (0.5 * math.sqrt(1.0 / bets.n_tested + 1.0 / reference))
+        return (loss + REWARD_MARGIN) / (0.5 * math.sqrt(1.0 / bets.n_tested + 1.0 / reference))
 
     def earn(self, at: int) -> None:
         """Each run of any group earns credit for the next start."""
         for detector in self.detectors:
-            detector.credit = min(detector.credit + (at - self.earned) * RATE / SLOTS, detector.lump)
+            detector.credit = min(detector.credit + (at - self.earned) * RATE / MAX_GROUPS, detector.lump)
         self.earned = at
 
     def give(self, name: str) -> None:
@@ -113,13 +118,13 @@ class GroupWatch:
             since = self.seen - self.first.setdefault(name, self.seen)
             if name not in self.slots and n >= max(ENOUGH, LEAST_SHARE * min(self.total, since)):
                 self._look_at(name)
-        if self.total >= REMEMBERED:
+        if self.total >= REMEMBERED_RUNS:
             self.total /= 2.0
             self.counts = {name: n / 2.0 for name, n in self.counts.items() if n > 1.0}
             self.first = {name: self.first.get(name, 0) for name in self.counts}
 
     def _look_at(self, name: str) -> None:
-        if len(self.slots) < SLOTS:
+        if len(self.slots) < MAX_GROUPS:
             self.slots[name] = GroupSlot(name, self.seen)
             return
         least = min(self.slots, key=lambda known: self.counts.get(known, 0.0))
@@ -191,7 +196,7 @@ class GroupWatch:
         put = sum(detector.put for detector in found)
         if put <= 0.0:
             return 1.0
-        return max(self.wealth(best=best) / put, max(d.growth() for d in found) / ALONE)
+        return max(self.wealth(best=best) / put, max(d.growth() for d in found) / LONE_GROUP_GROWTH)
 
     def is_short(self, *, best: bool) -> bool:
         """Whether some group loses, as far as is seen."""
@@ -206,7 +211,7 @@ class GroupWatch:
         worst, found = -1.0, None
         for slot in heard:
             for best in (False, True):
-                errors = min(slot.errors(best=best, most=KNOWN) / least, slot.errors(best=best) / -SHORT)
+                errors = min(slot.errors(best=best, most=KNOWN_EVIDENCE) / least, slot.errors(best=best) / -SHORT)
                 if errors < worst:
                     worst, found = errors, (slot.name, slot.detectors[best])
         return found
@@ -257,7 +262,7 @@ class GroupWatch:
 
 
 Direction = Literal["up", "down"]
-SHARES: Final = frozenset(("cut_off", "refusals", "tool_errors"))
+SHARE_MEASURES: Final = frozenset(("cut_off", "refusals", "tool_errors"))
 """Measures that are shares of a run's calls, from 0 to 1. The range of all others is learned."""
 GUARD_LUMP, GUARD_RATE = 0.6, 0.4 / 2000
 """As ``trial.LUMP`` and ``trial.RATE``, of one guard."""
@@ -265,7 +270,7 @@ GUARD_MARGIN, LEAST_MARGIN = 0.1, 0.01
 """Of the measure's range. Of a share that is rare with the control: that share, and no less than the second: one tool
 call of a hundred that fails may become two.
 """
-USUAL: Final = 0.25
+USUAL_CUT_OFF_SHARE: Final = 0.25
 """Where more of the control's calls than these end by their length, the agent's own limit is what ends them, and that
 more do is no loss of quality: the reward says what such replies are worth.
 """
@@ -278,7 +283,7 @@ acceptance waits. Neither freezes.
 class Guard:
     def __init__(self, name: str, bad: Direction) -> None:
         self.name, self.bad = name, bad
-        self.scale = RewardScale(0.0, 1.0) if name in SHARES else RewardScale()
+        self.scale = RewardScale(0.0, 1.0) if name in SHARE_MEASURES else RewardScale()
         self.baseline = Baseline()
         self.detector = BettingDetector(1, GUARD_LUMP, GUARD_RATE, shifts=False, margin=GUARD_MARGIN)
         self.sums = [0.0, 0.0]
@@ -292,7 +297,7 @@ class Guard:
     def see(self, value: float, task: str, tested: bool, share: float) -> None:
         unit = self.scale.unit(value)
         x = 1.0 - unit if self.bad == "up" else unit
-        if self.name in SHARES:
+        if self.name in SHARE_MEASURES:
             rare = 1.0 - self.baseline.control.value if self.bad == "up" else self.baseline.control.value
             self.detector.margin = min(max(rare, LEAST_MARGIN), GUARD_MARGIN)
         self.detector.see(x, self.baseline.of(task), tested, share)
@@ -309,7 +314,10 @@ class Guard:
         """Whether calls that are cut off are what the control's calls are."""
         control = self.baseline.control
         return (
-            self.name == "cut_off" and self.bad == "up" and control.n >= LEAST_EPISODES and 1.0 - control.value > USUAL
+            self.name == "cut_off"
+            and self.bad == "up"
+            and control.n >= LEAST_EPISODES
+            and 1.0 - control.value > USUAL_CUT_OFF_SHARE
         )
 
     def errors(self) -> float:
@@ -317,9 +325,9 @@ class Guard:
         bets = self.detector
         if bets.n_tested < LEAST_EPISODES:
             return 0.0
-        reference = bets.n_reference + min(max(self.baseline.control.n, PRIOR), KNOWN)
+        reference = bets.n_reference + min(max(self.baseline.control.n, PRIOR), KNOWN_EVIDENCE)
         loss = bets.sum_tested / bets.n_tested - bets.sum_reference / reference
-        mean = (self.sums[1] + 1.0) / (bets.n_tested + 2.0) if self.name in SHARES else 0.5
+        mean = (self.sums[1] + 1.0) / (bets.n_tested + 2.0) if self.name in SHARE_MEASURES else 0.5
         spread = math.sqrt(mean * (1.0 - mean))
         return (loss + bets.margin) / (spread * math.sqrt(1.0 / bets.n_tested + 1.0 / reference))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from slipstream_proxy.assignment import BEST, CANDIDATE, CONTROL, LIVE
+from slipstream_proxy.assignment import BEST_ARM, CANDIDATE_ARM, CONTROL_ARM, LIVE_ARM
 from slipstream_proxy.control.gate.baseline import Baseline
 from slipstream_proxy.control.gate.detector import BettingDetector
 from slipstream_proxy.control.gate.line import Deadline
@@ -31,9 +31,9 @@ each of the two (``side_bets.LUMP``): 1 in all is the false-alarm guarantee.
 """
 SILENT_SHARE = 0.9
 """Of the control, while no run of the version on trial has ended although the control's would have."""
-SETTLED = 32
+MIN_SCALE_REWARDS = 32
 """Rewards on a new scale before which there is no verdict."""
-YOUNG = 12
+YOUNG_EPISODES = 12
 """Finished episodes of a version before which the control gets ``YOUNG_SHARE``: a broken adapter shows at once."""
 YOUNG_SHARE = 0.3
 FIRST_SHARE = 0.5
@@ -41,20 +41,20 @@ FIRST_SHARE = 0.5
 BEST_PART = 0.7
 """The best version's part of the held-out share, while control and best differ."""
 MOST_SHARE = 0.5
-OWN = 16
+MIN_OWN_EPISODES = 16
 """Finished episodes of a version itself before it may be accepted."""
 TRUSTED_Z = -1.5
-HOLD = 2.0
+HOLD_GROWTH = 2.0
 """Growth of the evidence above which a newer version waits (``gate.pace = "careful"``), and above which the control,
 not the best version, is what a rollback goes back to.
 """
 HELD_OUT = 16
 """Held-out runs on each side before they say anything."""
-HELD = 4
+HELD_SETTLES = 4
 """Times ``settle``: so many episodes on trial a loss of a group, or of a guard, that may still be chance holds back an
 acceptance.
 """
-SHRUNK = 1 / 3
+SHRUNK_RANGE_SHARE = 1 / 3
 """Of the range of rewards: what was counted on a wider one does not help to accept a version."""
 OWN_Z = -2.0
 """A version whose own rewards lie further below those of both the control and the versions before it, in standard
@@ -165,7 +165,7 @@ class GateTrial:
             return 0.0, 0.0
         doubt = self._doubt()
         held = s.holdout if apart else s.holdout * doubt
-        if self.on_trial and self.own < YOUNG and self.replayed is None:
+        if self.on_trial and self.own < YOUNG_EPISODES and self.replayed is None:
             held = max(held, YOUNG_SHARE * max(doubt, 0.5))
         room = max(MOST_SHARE - held, 0.0)
         first = max(_suspicion(self.worse), self._by_group(best=False)) if self.on_trial else 0.0
@@ -184,13 +184,16 @@ class GateTrial:
 
     @property
     def stage(self) -> int:
-        """Of the canary's plan: ``OWN`` finished episodes of the version lead to the next one, and doubt one back.
+        """Of the canary's plan: ``MIN_OWN_EPISODES`` finished episodes of the version lead to the next one, and doubt
+        one back.
 
         A replay that says nothing against the version spares it the first one. All of that is known before an
         assignment, so it bends no bet.
         """
         spared = self.replayed is not None and not _grown(self.replayed)
-        return max(0, min(self.own // OWN + spared, max(len(self.settings.plan), 1) - 1) - self.is_held_back)
+        return max(
+            0, min(self.own // MIN_OWN_EPISODES + spared, max(len(self.settings.plan), 1) - 1) - self.is_held_back
+        )
 
     @property
     def is_held_back(self) -> bool:
@@ -215,19 +218,19 @@ class GateTrial:
         """As ``_suspicion``, of the groups. What is seen of one holds back an acceptance, but only for a while."""
         if not self.settings.by_group:
             return 0.0
-        short = self.since < HELD * self.settings.settle and self.groups.is_short(best=best)
+        short = self.since < HELD_SETTLES * self.settings.settle and self.groups.is_short(best=best)
         return 1.0 if short else _grown(self.groups.suspicion(best=best))
 
     def _by_guard(self) -> float:
         """As ``_suspicion``, of the guards."""
         if self.settings.guard_action == "say" or self.frozen_by_hand is False:
             return 0.0
-        short = self.since < HELD * self.settings.settle and self.guards.doubted(WORSE) is not None
+        short = self.since < HELD_SETTLES * self.settings.settle and self.guards.doubted(WORSE) is not None
         return 1.0 if short or self.alarm is not None else _grown(self.guards.growth())
 
     def _by_replay(self) -> float:
         """As ``_suspicion``, of the replay, until the version's own runs say more."""
-        return _grown(self.replayed) if self.replayed is not None and self.own < OWN else 0.0
+        return _grown(self.replayed) if self.replayed is not None and self.own < MIN_OWN_EPISODES else 0.0
 
     def _doubt(self) -> float:
         """Part of the best version's share that it keeps: less, the more the rewards, or those of held-out runs, say
@@ -240,9 +243,9 @@ class GateTrial:
         """(version, arm, share) of every arm beside the live one, as ``assign`` takes them."""
         first, second = self.shares()
         if self.settings.canary:
-            found = [(self.tried, CANDIDATE, first), (self.best, BEST, second)]
+            found = [(self.tried, CANDIDATE_ARM, first), (self.best, BEST_ARM, second)]
         else:
-            found = [(self.control, CONTROL, first), (self.best, BEST, second)]
+            found = [(self.control, CONTROL_ARM, first), (self.best, BEST_ARM, second)]
         return [(version, arm, round(share, 6)) for version, arm, share in found if share > 0.0]
 
     @property
@@ -262,8 +265,8 @@ class GateTrial:
         """A slow slide is likely, or only rewards of the served version itself are missing for it to be accepted: where
         rewards come later than versions, none would ever be. It is held no longer than 20 times ``settle`` episodes.
         """
-        slides = self.tried != self.best and self.worse_best.growth() > HOLD
-        due = self.on_trial and self.since >= self.settings.settle and self.own < OWN and self.trusted()
+        slides = self.tried != self.best and self.worse_best.growth() > HOLD_GROWTH
+        due = self.on_trial and self.since >= self.settings.settle and self.own < MIN_OWN_EPISODES and self.trusted()
         if not slides and not due:
             return False
         if self.asked is None:
@@ -413,7 +416,7 @@ class GateTrial:
         tested = self._against_control(outcome, x, expected)
         self._against_best(outcome, x, expected)
         gone = not tested and outcome.version <= self.floor and outcome.version != self.control
-        if outcome.arm != BEST and not gone:
+        if outcome.arm != BEST_ARM and not gone:
             late = tested or outcome.version > self.floor
             self.baseline.see(x, outcome.task, tested=late)
             self.groups.learn(outcome.groups, x, tested=late)
@@ -432,12 +435,12 @@ class GateTrial:
         longest ones, and those on an older scale, come last.
         """
         alone = outcome.live <= 0.0 and outcome.control <= 0.0 and outcome.candidate <= 0.0
-        return alone and self.on_trial and outcome.seconds is not None and self.scale.count >= SETTLED
+        return alone and self.on_trial and outcome.seconds is not None and self.scale.count >= MIN_SCALE_REWARDS
 
     def _see_span(self) -> None:
         """Where the range of rewards has shrunk, runs that were counted before said little: a loss looked small."""
         self.widest = max(self.widest, self.scale.span)
-        if 0.0 < self.scale.span < SHRUNK * self.widest:
+        if 0.0 < self.scale.span < SHRUNK_RANGE_SHARE * self.widest:
             self.widest = self.scale.span
             self.since = self.late = 0
             self._forget_own()
@@ -475,7 +478,7 @@ class GateTrial:
     @property
     def unsettled(self) -> bool:
         """It is not known yet what a reward means."""
-        return self.watch.doubt or (self.rescaled > 0 and self.scale.count < SETTLED)
+        return self.watch.doubt or (self.rescaled > 0 and self.scale.count < MIN_SCALE_REWARDS)
 
     def _see_duration(self, outcome: ArmOutcome, *, tested: bool) -> None:
         if outcome.finished and outcome.seconds is None:
@@ -491,7 +494,7 @@ class GateTrial:
         if tested <= 0.0 or reference <= 0.0 or _is_over(outcome, self.floor):
             return False
         share = tested / (tested + reference)
-        on_trial = outcome.arm == (CANDIDATE if canary else LIVE) and outcome.version > self.floor
+        on_trial = outcome.arm == (CANDIDATE_ARM if canary else LIVE_ARM) and outcome.version > self.floor
         if on_trial:
             self.since += 1
             self.late += not outcome.finished
@@ -506,7 +509,7 @@ class GateTrial:
                 self.own_late += not outcome.finished
                 self.own_above += x - expected
                 self.own_sum += x - min(expected, self.baseline.of_tested(outcome.task))
-        elif outcome.arm != (LIVE if canary else CONTROL) or outcome.version != self.control:
+        elif outcome.arm != (LIVE_ARM if canary else CONTROL_ARM) or outcome.version != self.control:
             return False
         self.worse.see(x, expected, on_trial, share)
         self.better.see(x, expected, on_trial, share)
@@ -525,8 +528,8 @@ class GateTrial:
         if outcome.live <= 0.0 or reference <= 0.0 or (_is_over(outcome, self.best_floor) and not back):
             return
         serves = outcome.version > self.best_floor or (back and outcome.version == self.control)
-        tested = outcome.arm == LIVE and serves
-        if not tested and (outcome.arm == LIVE or outcome.version != self.best):
+        tested = outcome.arm == LIVE_ARM and serves
+        if not tested and (outcome.arm == LIVE_ARM or outcome.version != self.best):
             return
         share = outcome.live / (outcome.live + reference)
         self.worse_best.see(x, expected, tested, share)
@@ -547,12 +550,12 @@ class GateTrial:
             # What fails altogether is worse than both: that says nothing against the control.
             if self.settings.group_alone and self.worst_group() is not None:
                 return Decision.ROLLBACK_GROUP
-            slides = self.shown_by_best and self.worse.growth() < HOLD and self._by_group(best=False) < 1.0
+            slides = self.shown_by_best and self.worse.growth() < HOLD_GROWTH and self._by_group(best=False) < 1.0
             return Decision.ROLLBACK_BEST if slides or not self.on_trial else Decision.ROLLBACK
         if self.settings.guard_action == "rollback" and self.alarm is not None:
             return Decision.ROLLBACK
         # where some go first, what they say of it is not enough for everybody
-        least = 2 * OWN if self.settings.canary and self.settings.first else OWN
+        least = 2 * MIN_OWN_EPISODES if self.settings.canary and self.settings.first else MIN_OWN_EPISODES
         if not self.on_trial or self.own < least or self.is_among_first or self.frozen or self.scale.is_coarse():
             return Decision.UNDECIDED
         # the evidence for "better" is of all versions on trial together: the newest must not have lost it again
@@ -596,13 +599,13 @@ class GateTrial:
         """→ (group, its bets) that an acceptance waits for, but only for a while: it seems to lose. None: there is
         none.
         """
-        waits = self.settings.by_group and self.since < HELD * self.settings.settle
+        waits = self.settings.by_group and self.since < HELD_SETTLES * self.settings.settle
         return self.groups.doubted() if waits else None
 
     def doubted_guard(self) -> Guard | None:
         """As ``doubted``, of the guards."""
         speaks = self.settings.guard_action != "say" and self.frozen_by_hand is not False
-        return self.guards.doubted() if speaks and self.since < HELD * self.settings.settle else None
+        return self.guards.doubted() if speaks and self.since < HELD_SETTLES * self.settings.settle else None
 
     def calm_aside(self) -> bool:
         """Neither a group nor a guard speaks against it, whatever the reward says."""

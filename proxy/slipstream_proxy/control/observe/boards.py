@@ -23,14 +23,16 @@ from slipstream_proxy.store.values import RecordedCall
 from slipstream_proxy.store.write.judge_queue import JudgeQueue
 
 Role = Literal["judge", "trainer"]
-BUSY = 0.01
+BUSY_CPU_SHARE = 0.01
 """Of a CPU: a process with work to do takes more, also while a GPU computes."""
-SILENCE = 45.0
+SIDECAR_TIMEOUT_S = 45.0
 """Seconds without a request after which a sidecar is away. Idle, it asks every few seconds; at work it has a lease."""
 
 
 class SidecarActivity:
-    """Times are monotonic. In memory only: after a restart every sidecar gets ``SILENCE`` seconds to show up."""
+    """Times are monotonic. In memory only: after a restart every sidecar gets ``SIDECAR_TIMEOUT_S`` seconds to show
+    up.
+    """
 
     def __init__(self) -> None:
         self.started = time.monotonic()
@@ -51,7 +53,7 @@ class SidecarActivity:
         if spent is None or pid is None:
             return 0.0
         before = self._computed.get(role)
-        if before is None or before[0] != pid or spent - before[1] > 0.05 + BUSY * (now - before[2]):
+        if before is None or before[0] != pid or spent - before[1] > 0.05 + BUSY_CPU_SHARE * (now - before[2]):
             before = self._computed[role] = pid, spent, now
         return min(now - before[2], self.silence(role))
 
@@ -63,16 +65,16 @@ class SidecarActivity:
         return time.monotonic() - self._last.get(role, self.started)
 
     def away(self, role: Role) -> bool:
-        return self.silence(role) > SILENCE
+        return self.silence(role) > SIDECAR_TIMEOUT_S
 
 
-SILENT = 60.0
+COPY_TIMEOUT_S = 60.0
 """Seconds after which a copy that reports no more is taken for gone."""
 AGREEMENT_EVERY = 60.0
 """Seconds between looks at how far the judge agrees with agents and people: it reads all scores."""
 
 
-UNSAID = "it failed; what it said may hold what was forgotten since (its own log has it)"
+UNSAID_FAILURE_TEXT = "it failed; what it said may hold what was forgotten since (its own log has it)"
 
 
 class JudgeBoard:
@@ -93,19 +95,19 @@ class JudgeBoard:
     def report(self, report: c.JudgeReport, now: float) -> None:
         self.written.update(report.names)
         if hash(report.last_error) in self._forgotten:
-            report = report.model_copy(update={"last_error": UNSAID})
+            report = report.model_copy(update={"last_error": UNSAID_FAILURE_TEXT})
         self._reports[report.worker] = c.JudgeStatus(**report.model_dump(), at=now)
 
     def forget(self) -> None:
         """Say no more what the copies said when they failed."""
         for worker, known in self._reports.items():
-            if known.last_error not in (None, UNSAID):
+            if known.last_error not in (None, UNSAID_FAILURE_TEXT):
                 self._forgotten.add(hash(known.last_error))
-                self._reports[worker] = known.model_copy(update={"last_error": UNSAID})
+                self._reports[worker] = known.model_copy(update={"last_error": UNSAID_FAILURE_TEXT})
 
     def judges(self, now: float) -> list[c.JudgeStatus]:
         """The copies that reported lately."""
-        self._reports = {worker: r for worker, r in self._reports.items() if r.at > now - SILENT}
+        self._reports = {worker: r for worker, r in self._reports.items() if r.at > now - COPY_TIMEOUT_S}
         return sorted(self._reports.values(), key=lambda r: r.worker)
 
     def budget(self, now: float) -> tuple[str, float] | None:
@@ -144,8 +146,8 @@ class JudgeBoard:
         )
 
 
-KINDS = ("pause", "resume")
-REMEMBERED = 1.0
+SWITCH_KINDS = ("pause", "resume")
+SWITCH_CACHE_S = 1.0
 """Seconds that an answer of the store counts: another proxy may pause too."""
 
 
@@ -157,9 +159,9 @@ class TrainingSwitch:
     async def state(self, access: StoreAccess) -> Paused:
         """Raises ``Problem`` 503 while the store is away."""
         if time.monotonic() > self._until:
-            found = await access.ask(access.store.events.latest, KINDS)
+            found = await access.ask(access.store.events.latest, SWITCH_KINDS)
             self._known = _state_of(found)
-            self._until = time.monotonic() + REMEMBERED
+            self._until = time.monotonic() + SWITCH_CACHE_S
         return self._known
 
     async def set(self, access: StoreAccess, *, paused: bool, by: str, reason: str | None) -> Paused:
@@ -168,10 +170,10 @@ class TrainingSwitch:
         before = await self.state(access)
         if before.paused is paused:
             return before
-        event = Event(kind=KINDS[not paused], at=access.now(), data={"by": by, "reason": reason})
+        event = Event(kind=SWITCH_KINDS[not paused], at=access.now(), data={"by": by, "reason": reason})
         await access.mutate("event", event.model_dump(mode="json"))
         self._known = _state_of(event)
-        self._until = time.monotonic() + REMEMBERED
+        self._until = time.monotonic() + SWITCH_CACHE_S
         return self._known
 
 
@@ -183,7 +185,7 @@ class ScheduleState(NamedTuple):
     at: float = 0.0
 
 
-TRAINED = ("step", "undone", "skipped")
+TRAINED_EVENT_KINDS = ("step", "undone", "skipped")
 """Kinds of events that say how long a batch was computed."""
 
 
@@ -218,7 +220,7 @@ class TrainingSchedule:
     async def state(self, access: StoreAccess) -> ScheduleState:
         if self.settings.is_set and time.monotonic() > self._until:
             self._known = await self._look(access, access.now())
-            self._until = time.monotonic() + REMEMBERED
+            self._until = time.monotonic() + SWITCH_CACHE_S
         return self._known
 
     async def _look(self, access: StoreAccess, now: float) -> ScheduleState:
@@ -226,7 +228,7 @@ class TrainingSchedule:
         if (at := s.opens(now)) > now:
             return ScheduleState(False, f"its hours are {s.hours}", at)
         if s.minutes is not None:
-            events = await access.ask(access.store.events.within, TRAINED, midnight(now, 0), None, 100_000)
+            events = await access.ask(access.store.events.within, TRAINED_EVENT_KINDS, midnight(now, 0), None, 100_000)
             spent = sum(max(0.0, took) for e in events if isinstance(took := e.data.get("seconds"), int | float)) / 60
             if spent >= s.minutes:
                 text = f"{spent:.0f} of {s.minutes:g} minutes of today are spent"

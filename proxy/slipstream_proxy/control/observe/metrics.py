@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from slipstream_proxy.control.storage.spool_reader import Item
 
-ADAPTERS = 50
-SOURCES = 10
-REWARDED = 20
+MAX_ADAPTER_SERIES = 50
+MAX_SOURCE_SERIES = 10
+MAX_REWARDED_ADAPTERS = 20
 """Adapters, the newest, of which rewards are told by source."""
-OTHER = "other"
-DIRECTIONS = ("in", "out")
-KINDS = ("input", "output")
+OTHER_LABEL = "other"
+TOKEN_DIRECTIONS = ("in", "out")
+TOKEN_TYPES = ("input", "output")
 """Of the directions, under OpenTelemetry's names."""
 
 
@@ -71,7 +71,7 @@ class CallMetrics:
     def _call(self, row: RecordedCall, sums: Counted[tuple[str, str]]) -> None:
         head = row.head
         adapter = (head.adapter or "base") if head.trained else "external" if head.external else "base"
-        for direction, kind, count in zip(DIRECTIONS, KINDS, tokens_of(row), strict=True):
+        for direction, kind, count in zip(TOKEN_DIRECTIONS, TOKEN_TYPES, tokens_of(row), strict=True):
             if count:
                 sums[adapter, direction] += count
                 named = kind, operation(head.dialect)
@@ -84,11 +84,11 @@ class CallMetrics:
         if adapter in self._adapters:
             return
         self._adapters[adapter] = None
-        if len(self._adapters) > ADAPTERS:
+        if len(self._adapters) > MAX_ADAPTER_SERIES:
             oldest = next(iter(self._adapters))
             del self._adapters[oldest]
-            for direction in DIRECTIONS:
-                self.tokens.labels(OTHER, direction).inc(self.tokens.labels(oldest, direction)._value.get())
+            for direction in TOKEN_DIRECTIONS:
+                self.tokens.labels(OTHER_LABEL, direction).inc(self.tokens.labels(oldest, direction)._value.get())
                 self.tokens.remove(oldest, direction)
 
 
@@ -108,8 +108,8 @@ class RewardMetrics:
         by_source: dict[str, int] = {}
         for row in rows:
             by_source[row["source"]] = by_source.get(row["source"], 0) + row["count"]
-        sources = set(sorted(by_source, key=lambda s: -by_source[s])[:SOURCES])
-        adapters = set(sorted({r["adapter"] for r in rows}, key=lambda a: versions.get(a, 0))[-REWARDED:])
+        sources = set(sorted(by_source, key=lambda s: -by_source[s])[:MAX_SOURCE_SERIES])
+        adapters = set(sorted({r["adapter"] for r in rows}, key=lambda a: versions.get(a, 0))[-MAX_REWARDED_ADAPTERS:])
         for row in rows:
             if row["source"] in sources and row["adapter"] in adapters:
                 labels = (str(row["source"])[:80], str(row["adapter"]), str(row["split"]))
@@ -118,7 +118,7 @@ class RewardMetrics:
                 self.std.labels(*labels).set(row["std"])
 
 
-NAMES = 30
+MAX_EVENT_KINDS = 30
 STEP_NUMBERS = {
     "loss": "Loss of the last training step.",
     "kl": "KL to the adapter before, nats a token, of the last training step.",
@@ -131,7 +131,7 @@ STEP_NUMBERS = {
     "tokens_per_second": "Tokens a second of the last training step.",
     "grad_norm": "Gradient norm of the last training step.",
 }
-ALIASES = {"clipped": "clip_ratio"}
+METRIC_ALIASES = {"clipped": "clip_ratio"}
 """Names in a step's event → names of metrics."""
 
 
@@ -267,13 +267,13 @@ class ControlMetrics:
 
     def event(self, event: Event) -> None:
         """What trainer and judge say of themselves."""
-        kind = event.kind if event.kind in self._kinds or len(self._kinds) < NAMES else "other"
+        kind = event.kind if event.kind in self._kinds or len(self._kinds) < MAX_EVENT_KINDS else "other"
         self._kinds.add(kind)
         self.events.labels(kind).inc()
         if event.kind != "step":
             return
         self.steps.inc()
         for name, value in event.data.items():
-            gauge = self.step.get(ALIASES.get(name, name))
+            gauge = self.step.get(METRIC_ALIASES.get(name, name))
             if gauge is not None and isinstance(value, int | float):
                 gauge.set(value)

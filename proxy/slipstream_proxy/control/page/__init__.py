@@ -13,22 +13,22 @@ from pathlib import Path
 
 from aiohttp import web
 
-HERE = Path(__file__).parent
-CSP = (
+PAGE_FOLDER = Path(__file__).parent
+PAGE_CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 """Trusted types: no text becomes HTML or script, whatever a transcript holds."""
-HEADERS = {
-    "content-security-policy": CSP,
+PAGE_HEADERS = {
+    "content-security-policy": PAGE_CSP,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
     "vary": "accept-encoding",
 }
-FILES = {
+PAGE_FILES = {
     "/": ("index.html", "text/html"),
     "/static/page.js": ("page.js", "text/javascript"),
     "/static/page.css": ("page.css", "text/css"),
@@ -36,8 +36,8 @@ FILES = {
 
 
 def add(app: web.Application) -> None:
-    for path, (name, kind) in FILES.items():
-        app.router.add_route("GET", path, _sender(HERE / name, kind))
+    for path, (name, kind) in PAGE_FILES.items():
+        app.router.add_route("GET", path, _sender(PAGE_FOLDER / name, kind))
 
 
 @cache
@@ -48,7 +48,7 @@ def _packed(body: bytes) -> bytes:
 def _sender(path: Path, kind: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     body = path.read_bytes()
     packed = _packed(body)
-    headers = {**HEADERS, "content-type": f"{kind}; charset=utf-8", "etag": f'W/"{sha256(body).hexdigest()[:20]}"'}
+    headers = {**PAGE_HEADERS, "content-type": f"{kind}; charset=utf-8", "etag": f'W/"{sha256(body).hexdigest()[:20]}"'}
 
     async def send(request: web.Request) -> web.StreamResponse:
         if headers["etag"] in request.headers.get("if-none-match", ""):

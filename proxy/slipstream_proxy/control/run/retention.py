@@ -22,7 +22,7 @@ from slipstream_proxy.control.shared.threads import end, in_thread
 from slipstream_proxy.control.status.space import measured_space
 from slipstream_proxy.store.read.pages import GroupFilter
 
-SLACK = 60.0
+CLOCK_SLACK_S = 60.0
 """Seconds by which the wall clock may be ahead of the monotonic one: it is set in small steps all the time."""
 
 
@@ -46,10 +46,10 @@ class PatientClock:
         """Seconds since the epoch. ``wall``: what the wall clock says; ``tick``: what the monotonic clock does."""
         counted = wall if self._at is None else self._at + tick - self._tick
         self._tick = tick
-        if wall <= counted + SLACK:
+        if wall <= counted + CLOCK_SLACK_S:
             self._ahead, self._at = None, max(wall, counted)
             return wall
-        if self._ahead is None or wall - counted > self._gap + SLACK:
+        if self._ahead is None or wall - counted > self._gap + CLOCK_SLACK_S:
             self._ahead, self._gap = tick, wall - counted
         if tick - self._ahead >= self.patience:
             self._ahead, counted = None, wall
@@ -57,7 +57,7 @@ class PatientClock:
         return counted
 
 
-NEWEST = 50
+WATCHED_GROUPS = 50
 """Groups whose state is watched."""
 
 
@@ -76,7 +76,7 @@ class FeedWatch:
         if not deps.feed.readers:
             self._states = None
             return
-        page = await deps.ask(deps.store.reports.groups.page, GroupFilter(limit=NEWEST))
+        page = await deps.ask(deps.store.reports.groups.page, GroupFilter(limit=WATCHED_GROUPS))
         before, self._states = self._states, {g.id: (g.state, g.episodes, g.rewarded) for g in page.groups}
         if before is not None:
             for group in page.groups:
@@ -96,7 +96,7 @@ class FeedWatch:
 log = logging.getLogger(__name__)
 SWEEP_EVERY = 1.0
 RETENTION_EVERY, END_EVERY = 600.0, 60.0
-EMPTY = 0.2
+MIN_FREE_SHARE = 0.2
 """Share of the database's file that is free, from which it is rewritten after days were dropped."""
 
 
@@ -161,7 +161,7 @@ class Sweeper:
         if dropped:
             await deps.ask(deps.store.snapshot)  # only then does the file say how much of it is free
         # at each round: a reader may have kept the dropped tables' blocks in use until now
-        deps.forgetter.shrink |= await deps.ask(deps.store.db.free_share) > EMPTY
+        deps.forgetter.shrink |= await deps.ask(deps.store.db.free_share) > MIN_FREE_SHARE
 
     async def _drop(self, day: str) -> int:
         """→ Calls that went; 0: calls of that day are just being stored."""

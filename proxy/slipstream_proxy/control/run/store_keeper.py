@@ -16,7 +16,7 @@ from slipstream.shared.hub import vocabulary_of
 from slipstream_proxy.control.adapters.journal import AdapterJournal, event
 from slipstream_proxy.control.shared.threads import end, in_thread, settle
 from slipstream_proxy.control.storage import identity
-from slipstream_proxy.control.storage.ingester import CONTROL, Ingester
+from slipstream_proxy.control.storage.ingester import CONTROL_WRITER, Ingester
 from slipstream_proxy.control.storage.spool_reader import Item
 from slipstream_proxy.control.storage.store_handle import StoreHandle
 from slipstream_proxy.log.records import Kind
@@ -114,7 +114,7 @@ class StoreKeeper:
         self.journal.restore()
         store = self.stores.current
         if store is not None and not store.shared:
-            self.journal.registry.put(adapters_in_spool(self.config.spool_dir, store.positions().get(CONTROL)))
+            self.journal.registry.put(adapters_in_spool(self.config.spool_dir, store.positions().get(CONTROL_WRITER)))
 
     async def _use(self, store: Store) -> None:
         vocabulary = vocabulary_of(self.config.engine.model)
@@ -186,7 +186,7 @@ class StoreKeeper:
 def adapters_in_spool(folder: Path, since: Position | None) -> list[Adapter]:
     """Adapters' states in this process's own segments that the store does not have yet, the latest of each."""
     found: dict[str, Adapter] = {}
-    for number, path in list_segments(folder).get(CONTROL, []):
+    for number, path in list_segments(folder).get(CONTROL_WRITER, []):
         if since is not None and number < since.segment:
             continue
         start = since.offset if since is not None and number == since.segment else 0

@@ -45,7 +45,7 @@ from slipstream_proxy.control.shared.threads import end
 from slipstream_proxy.control.shared.token_text import TokenTexter
 from slipstream_proxy.control.storage.access import CaseKeeper, StoreAccess
 from slipstream_proxy.control.storage.forgetter import Forgetter
-from slipstream_proxy.control.storage.ingester import CONTROL
+from slipstream_proxy.control.storage.ingester import CONTROL_WRITER
 from slipstream_proxy.control.storage.mutation_log import Mutations
 from slipstream_proxy.control.storage.spool_reader import Item
 from slipstream_proxy.control.storage.store_handle import StoreHandle, StoreHealth, probe_of
@@ -57,14 +57,14 @@ from slipstream_proxy.store.values import RecordedCall
 
 log = logging.getLogger("slipstream_proxy.control.run.worker")
 CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
-BACKLOG = 4096
+LISTEN_BACKLOG = 4096
 """New connections that wait while the event loop is busy (the system's own limit may be lower)."""
 SOCKET_EVERY = 1.0
 """Seconds between looks at whether the socket is still there."""
-OWNED = "control.lock"
+LOCK_FILE_NAME = "control.lock"
 OWN_PATIENCE = 10.0
 """Seconds that a control plane waits for one that is still ending."""
-SCORING = ("reward", "scores", "done")
+SCORING_MUTATIONS = ("reward", "scores", "done")
 """Mutations that can change an episode's reward."""
 
 
@@ -151,7 +151,7 @@ class ControlPlane:
         config.spool_dir.mkdir(parents=True, exist_ok=True)
         durability = "process" if config.proxy.durability == "none" else config.proxy.durability
         self._writer = SpoolWriter(
-            config.spool_dir, CONTROL, segment_bytes=config.proxy.segment_bytes, durability=durability
+            config.spool_dir, CONTROL_WRITER, segment_bytes=config.proxy.segment_bytes, durability=durability
         )
         self.deps = assemble(config, self._writer)
         self.keeper = StoreKeeper(config, self.deps.stores, self.deps.journal, self._committed)
@@ -184,7 +184,7 @@ class ControlPlane:
         path.unlink(missing_ok=True)
         mask = os.umask(0o177)
         try:
-            site = web.UnixSite(self.runner, str(path), backlog=BACKLOG)
+            site = web.UnixSite(self.runner, str(path), backlog=LISTEN_BACKLOG)
             await site.start()
         finally:
             os.umask(mask)
@@ -250,7 +250,7 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
 
 async def own(root: Path) -> int:
     """Own the folder's store, spool and socket while the file is open. Raises ``StartError``: another one does."""
-    fd = os.open(root / OWNED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(root / LOCK_FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = asyncio.get_running_loop().time() + OWN_PATIENCE
     while True:
         try:
@@ -270,7 +270,9 @@ def _is_sibling(item: Item) -> bool:
 
 def _may_score(item: Item) -> bool:
     """Whether the gate may see another reward after it."""
-    return (isinstance(item, Mutation) and item.op in SCORING) or (isinstance(item, RecordedCall) and item.head.done)
+    return (isinstance(item, Mutation) and item.op in SCORING_MUTATIONS) or (
+        isinstance(item, RecordedCall) and item.head.done
+    )
 
 
 async def run(config: Config) -> None:

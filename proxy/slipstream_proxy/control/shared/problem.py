@@ -18,14 +18,14 @@ class Problem(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.type = type or TYPES.get(status, "error")
+        self.type = type or PROBLEM_TYPES.get(status, "error")
         self.message = message
         self.field = field
         self.fix = fix
         self.headers = headers or {}
 
 
-TYPES = {
+PROBLEM_TYPES = {
     400: "bad_request",
     401: "unauthorized",
     403: "forbidden",

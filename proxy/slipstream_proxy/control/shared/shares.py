@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.control.shared.problem import Problem
-from slipstream_proxy.control.shared.threads import READS, SEARCHES, Pool, in_pool
+from slipstream_proxy.control.shared.threads import READS_POOL, SEARCHES_POOL, Pool, in_pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,9 +31,9 @@ class WaitingLine:
     """Whose threads ask the store; None: those that nothing less urgent uses."""
 
 
-WRITES: Final = WaitingLine("changes", 32, 1024, 30.0)
-LOOKS: Final = WaitingLine("reads", 4, 64, 10.0, READS)
-LOOKING: Final = WaitingLine("searches", 1, 8, 10.0, SEARCHES)
+CHANGES_LINE: Final = WaitingLine("changes", 32, 1024, 30.0)
+READS_LINE: Final = WaitingLine("reads", 4, 64, 10.0, READS_POOL)
+SEARCHES_LINE: Final = WaitingLine("searches", 1, 8, 10.0, SEARCHES_POOL)
 STREAMS_OF_KEY: Final = 16
 
 

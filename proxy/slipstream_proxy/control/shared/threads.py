@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 Pool = ThreadPoolExecutor
 _POOL = Pool(16, thread_name_prefix="control")
-READS = Pool(8, thread_name_prefix="reads")
+READS_POOL = Pool(8, thread_name_prefix="reads")
 """What agents' keys read. However slow that is, changes and the operator's questions have threads of their own."""
-SEARCHES = Pool(2, thread_name_prefix="searches")
+SEARCHES_POOL = Pool(2, thread_name_prefix="searches")
 """Searches read whole conversations: two of them keep two cores busy."""
 _CHOSEN: ContextVar[Pool | None] = ContextVar("pool", default=None)
 _RUNNING: set[Future[Any]] = set()

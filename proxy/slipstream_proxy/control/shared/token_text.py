@@ -16,15 +16,15 @@ import aiohttp
 from slipstream.config import Config
 from slipstream_proxy.control.shared.threads import in_thread
 
-UNFINISHED = "\ufffd"
+UNFINISHED_CHARACTER = "\ufffd"
 """What a decoder writes for a part of a character."""
 LONGEST_PART = 6
 """Tokens after which a part of a character counts as broken."""
 MOST_ASKED = 4096
 """Tokens that the engine is asked for, for one reply."""
 AT_ONCE = 16
-TIMEOUT = 10.0
-REMEMBERED = 200_000
+DETOKENIZE_TIMEOUT_S = 10.0
+MAX_CACHED_TOKENS = 200_000
 
 
 class Decoder(Protocol):
@@ -47,7 +47,7 @@ def pieces(decoder: Decoder, ids: Sequence[int]) -> list[str]:
     begin, done = 0, ""
     for i in range(len(ids)):
         text = decoder.decode(ids[begin : i + 1], skip_special_tokens=False)
-        if text.endswith(UNFINISHED) and i - begin < LONGEST_PART + 1 and i + 1 < len(ids):
+        if text.endswith(UNFINISHED_CHARACTER) and i - begin < LONGEST_PART + 1 and i + 1 < len(ids):
             found.append("")
             continue
         found.append(text.removeprefix(done))
@@ -114,7 +114,7 @@ class TokenTexter:
     async def _ask(self, url: str, model: str, ids: Collection[int]) -> None:
         headers = self.config.engine.headers(url)
         gate = asyncio.Semaphore(AT_ONCE)
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT)
+        timeout = aiohttp.ClientTimeout(total=DETOKENIZE_TIMEOUT_S)
 
         async def one(session: aiohttp.ClientSession, id: int) -> None:
             asked = {"model": model, "tokens": [id]}
@@ -124,5 +124,5 @@ class TokenTexter:
 
         async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
             await asyncio.gather(*(one(session, token) for token in ids))
-        while len(self._told) > REMEMBERED:
+        while len(self._told) > MAX_CACHED_TOKENS:
             self._told.popitem(last=False)

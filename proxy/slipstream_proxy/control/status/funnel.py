@@ -19,8 +19,8 @@ import tomli_w
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterState, Funnel, FunnelLine, GateReport, JudgeAgreement
 from slipstream.contract.funnel import Severity, Stage
-from slipstream.engines import ENGINES, OWN
-from slipstream.engines.engine import NEUTRAL, EngineSampling, NoAdapters
+from slipstream.engines import DEFAULT_ENGINE, ENGINE_OBJECTS
+from slipstream.engines.engine import NEUTRAL_SAMPLING, EngineSampling, NoAdapters
 from slipstream.settings.judge import NO_QUOTA, RESTORE_QUOTA
 from slipstream.shared.hub import quantised_as
 from slipstream.shared.intervals import mean_interval, reward_bounds, told
@@ -28,9 +28,9 @@ from slipstream.shared.processes.remedies import remedy
 from slipstream_proxy.control.engines.pool import AdapterOutage
 from slipstream_proxy.control.observe.boards import ScheduleState
 from slipstream_proxy.data.observe.losses import Losses
-from slipstream_proxy.dialects.untrainable import TRUST, UntrainableReason, find_reason
+from slipstream_proxy.dialects.untrainable import TRUST_ADVICE, UntrainableReason, find_reason
 from slipstream_proxy.store.read.status import RATE_SECONDS, FunnelCounts, RecentCalls, plural, span
-from slipstream_proxy.store.values import SAME
+from slipstream_proxy.store.values import SAME_REWARD_DISTANCE
 from slipstream_proxy.store.write.batches import LEAST_RUNS, MUCH_LONGER
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _EXPLORED = {
     "siblings": "calls get siblings, which train",
     "temperature": "runs are sampled at a temperature, and train",
 }
-SHAPED = frozenset(
+SHAPED_CAUSES = frozenset(
     (
         *(*_FIELDS, Reason.MIN_TOKENS, Reason.IGNORE_EOS, Reason.LOGIT_BIAS, Reason.STRUCTURED, Reason.FORCED_TOOL),
         *(Reason.RESTRICTED, Reason.ENGINE_SAMPLING, Reason.ENGINE_OPTIONS, Reason.WATERMARK, Reason.THINKING_BUDGET),
@@ -58,22 +58,22 @@ SHAPED = frozenset(
 
 def in_the_file(model: str) -> str:
     """The setting that replaces what the engine would take."""
-    values = ", ".join(f"{name} = {value:g}" for name, value in NEUTRAL.items())
+    values = ", ".join(f"{name} = {value:g}" for name, value in NEUTRAL_SAMPLING.items())
     return f'write [models."{model}"] with {values} into slipstream.toml'
 
 
 def fix_untrainable(reason: str, own: Mapping[str, float] | None = None, model: str = "<name>") -> str:
     """What to change so that such calls train. ``own``: what the engine samples with where a call says nothing."""
     if reason == Reason.ENGINE_SAMPLING or any(name in (own or ()) for name in _FIELDS.get(reason, ())):
-        return f"{OWN.neutral_fix}; or {in_the_file(model)}, {TRUST}"
-    of_an_engine = {text: fix for engine in ENGINES.values() for text, fix in engine.fixes.items()}
+        return f"{DEFAULT_ENGINE.neutral_fix}; or {in_the_file(model)}, {TRUST_ADVICE}"
+    of_an_engine = {text: fix for engine in ENGINE_OBJECTS.values() for text, fix in engine.fixes.items()}
     if reason in of_an_engine:
         return of_an_engine[reason]
     found = find_reason(reason)
     return found.fix if found is not None else "docs/capture.md lists the reasons"
 
 
-LOST = {
+LOST_GROUP_TEXTS = {
     ("stale", "unknown"): (
         "they were sampled too many versions ago",
         "raise trainer.max_staleness, or raise trainer.min_groups so that versions come more slowly",
@@ -115,7 +115,7 @@ SHAPE_LEAST = 32
 """Rewarded runs with which something is said of how their rewards are spread."""
 LENGTH_ALONE = 0.98
 """Correlation of reward and length from which nothing else shows in the reward."""
-CEILING = 0.95
+CEILING_SHARE = 0.95
 """Share of runs with the best reward from which there is little to learn."""
 FLAT_STEPS = 10
 """Steps after which reward should have moved."""
@@ -176,7 +176,7 @@ def reward_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
         yield FunnelLine(stage="reward", cause=cause, count=count, text=text, fix=fix, severity=severity)
     shape = list(shape_lines(counts))
     yield from shape
-    equal = [o for o in counts.outcomes if o.high - o.low < SAME]
+    equal = [o for o in counts.outcomes if o.high - o.low < SAME_REWARD_DISTANCE]
     if not equal or any(found.blocks for found in shape):
         return
     recent = len(counts.outcomes)
@@ -199,7 +199,7 @@ def shape_lines(counts: FunnelCounts) -> Iterator[FunnelLine]:
     shape = counts.shape
     if shape is None or shape.n < SHAPE_LEAST:
         return
-    if counts.best is None or counts.worst is None or counts.best - counts.worst < SAME:
+    if counts.best is None or counts.worst is None or counts.best - counts.worst < SAME_REWARD_DISTANCE:
         text = f"all {shape.n} rewards of the newest runs are {shape.high:g}, and no run ever got another"
         fix = "try the reward or the judge on a run that you know is good and on one that is bad: both must differ"
         yield FunnelLine(stage="reward", cause="constant", count=shape.n, text=text, fix=fix, severity=BLOCKS)
@@ -216,7 +216,7 @@ def shape_lines(counts: FunnelCounts) -> Iterator[FunnelLine]:
         )
         fix = "let the reward or the rubric say what a good result is; a length may cost a little beside it"
         yield FunnelLine(stage="reward", cause="length", count=shape.n, text=text, fix=fix, severity=SLOWS)
-    elif CEILING * shape.n <= shape.at_best < shape.n:
+    elif CEILING_SHARE * shape.n <= shape.at_best < shape.n:
         text = f"{shape.at_best} of the newest {shape.n} runs have the best reward that their task ever had: few teach"
         fix = "give the agent harder tasks, or let the reward tell good runs from better ones"
         yield FunnelLine(stage="reward", cause="ceiling", count=shape.at_best, text=text, fix=fix, severity=SLOWS)
@@ -304,7 +304,7 @@ def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:
             f"the engine samples with {around.sampling.said()} where a call says nothing (its generation_config.json)"
         )
         text += ": such calls are recorded so, and can't be trained on"
-        fix = f"{OWN.neutral_fix}; or {in_the_file(around.config.model_name)}"
+        fix = f"{DEFAULT_ENGINE.neutral_fix}; or {in_the_file(around.config.model_name)}"
         yield FunnelLine(stage="engine", cause="generation_config", count=1, text=text, fix=fix, severity=SLOWS)
     if around.held:
         text = "the trainer has the GPU: calls wait until its step is done"
@@ -347,7 +347,7 @@ RECENT_SECONDS = 600.0
 SHOWN_SECONDS = 86_400.0
 """For which a loss is shown."""
 RIGHT_JUDGE = "correct judge.model, judge.api_base or the judge's server"
-SOON = 60.0
+SOON_S = 60.0
 """Seconds: what ends by itself within them needs nobody."""
 
 
@@ -447,14 +447,16 @@ def funnel_of(counts: FunnelCounts | None, around: Surroundings) -> Funnel:
     return Funnel(lines=sorted(lines, key=_badness))
 
 
-ROOTS: tuple[Stage, ...] = ("engine", "store", "calls", "trainer", "judge")
+ROOT_STAGES: tuple[Stage, ...] = ("engine", "store", "calls", "trainer", "judge")
 """Where a trouble is the reason for others, in that order."""
 OF_RUNS = ("episodes", "groups", "reward", "untrainable")
 """What is counted over past runs: it cannot tell that no step comes where one came."""
 
 
 def _badness(line: FunnelLine) -> tuple[int, int]:
-    return list(Severity).index(line.severity), ROOTS.index(line.stage) if line.stage in ROOTS else len(ROOTS)
+    return list(Severity).index(line.severity), ROOT_STAGES.index(line.stage) if line.stage in ROOT_STAGES else len(
+        ROOT_STAGES
+    )
 
 
 def _while_steps_come(line: FunnelLine) -> FunnelLine:
@@ -480,7 +482,7 @@ TURNED_AWAY = {
 """Status of a call that the proxy refused → why, and what to do."""
 WELL_AGAIN = 8
 """Calls that were answered after an error, from which on calls are taken to be answered again."""
-TEMPLATE = re.compile(r"chat.?template|jinja|roles must alternate", re.IGNORECASE)
+TEMPLATE_ERROR_PATTERN = re.compile(r"chat.?template|jinja|roles must alternate", re.IGNORECASE)
 
 
 def call_lines(recent: RecentCalls, around: Surroundings) -> Iterator[FunnelLine]:
@@ -501,7 +503,7 @@ def call_lines(recent: RecentCalls, around: Surroundings) -> Iterator[FunnelLine
 
 
 def _fix_of_calls(recent: RecentCalls) -> str:
-    if TEMPLATE.search(recent.error):
+    if TEMPLATE_ERROR_PATTERN.search(recent.error):
         return "start the engine with a --chat-template that fits the model and the agent's messages"
     if recent.status in (401, 403):
         return "the engine refuses the proxy's key: set engine.api_key to the engine's own"
@@ -518,13 +520,13 @@ def _store(counts: FunnelCounts | None, around: Surroundings) -> Iterator[Funnel
         yield FunnelLine(stage="store", cause="away", count=1, text=text, fix=fix, severity=BLOCKS)
     elif around.lag > 5.0:
         text = f"the store is {span(around.lag)} behind: it reads the spool's backlog"
-        severity = SLOWS if around.lag > SOON else REMARK
+        severity = SLOWS if around.lag > SOON_S else REMARK
         yield FunnelLine(stage="store", cause="behind", count=round(around.lag), text=text, severity=severity)
 
 
 def _clock(recent: RecentCalls, around: Surroundings) -> Iterator[FunnelLine]:
     back = recent.last_at - around.now
-    if back > SOON:
+    if back > SOON_S:
         text = (
             f"the clock is {span(back)} behind the newest call's: it was set back, or the call came from another proxy"
         )
@@ -603,7 +605,7 @@ def _episodes(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine
             text += f"; without another call the next one ends in {span(max(0.0, counts.next_end - around.now))}"
         fix = "post the final reward, or send x-slipstream-done with the last call, and it ends at once"
         done = counts.outcomes or counts.forming.groups or counts.evaluating.groups or counts.missing or counts.ready
-        soon = counts.next_end is not None and counts.next_end - around.now <= SOON
+        soon = counts.next_end is not None and counts.next_end - around.now <= SOON_S
         severity, count = REMARK if done or soon else SLOWS, counts.open_episodes
         yield FunnelLine(stage="episodes", cause="open", count=count, text=text, fix=fix, severity=severity)
     if counts.without_task:
@@ -659,7 +661,7 @@ def _judge(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
             f"{plural(counts.to_judge, 'group waits', 'groups wait')} for the judge, the oldest for {span(lag)}; "
             f"it scores {rate:.1f} episodes a minute"
         )
-        slow = lag > SOON and around.judge_error is None
+        slow = lag > SOON_S and around.judge_error is None
         fix = "raise judge.concurrency, choose a faster judge.model, or lower judge.votes" if slow else None
         severity = SLOWS if slow else REMARK
         yield FunnelLine(stage="judge", cause="waiting", count=counts.to_judge, text=text, fix=fix, severity=severity)
@@ -668,7 +670,7 @@ def _judge(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
             setting, wait = around.judge_budget
             text = f"the judge's budget is spent ({setting}); it starts again in {span(wait)}"
             fix = f"raise {setting}, or choose a cheaper judge.model"
-            severity = BLOCKS if wait > SOON and not (counts.ready or counts.leased) else SLOWS
+            severity = BLOCKS if wait > SOON_S and not (counts.ready or counts.leased) else SLOWS
             yield FunnelLine(stage="judge", cause="budget", count=round(wait), text=text, fix=fix, severity=severity)
         if around.judge_away and not _in_trouble("judge", around):
             text = f"the judge has not asked for work for {span(around.judge_silence)}"
@@ -719,7 +721,8 @@ def _untrainable(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
         explores = {
             name: route
             for name, route in around.config.models.items()
-            if (route.explore is not None and reason in _FIELDS) or (route.explore == "siblings" and reason in SHAPED)
+            if (route.explore is not None and reason in _FIELDS)
+            or (route.explore == "siblings" and reason in SHAPED_CAUSES)
         }
         if explores:
             gives = (
@@ -756,7 +759,7 @@ def _siblings(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine
 
 def _lost(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
     for (state, cause), count in sorted(counts.lost.items()):
-        why, fix = LOST.get((state, cause)) or LOST[state, "unknown"]
+        why, fix = LOST_GROUP_TEXTS.get((state, cause)) or LOST_GROUP_TEXTS[state, "unknown"]
         if cause == "judge" and "lost" in counts.failures:
             why, fix = f"{why}, which failed: {counts.failures['lost']}", RIGHT_JUDGE
         fix += "; `slipstream train --from-store` trains on them all the same" if state == "stale" else ""
@@ -867,7 +870,7 @@ def _trainer(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]
         yield FunnelLine(stage="trainer", cause="paused", count=1, text=text, fix=fix, severity=BLOCKS)
     elif not around.schedule.open:
         wait = max(1.0, around.schedule.at - around.now)
-        at = time.strftime("%a %H:%M", time.localtime(around.schedule.at)) if wait > SOON else f"in {span(wait)}"
+        at = time.strftime("%a %H:%M", time.localtime(around.schedule.at)) if wait > SOON_S else f"in {span(wait)}"
         text = f"the trainer's schedule is closed: {around.schedule.why}. It goes on {at}"
         text += " at the earliest" if around.config.trainer.schedule.idle is not None else ""
         fix = "wait: groups are kept until then, however old they become; or change trainer.schedule"

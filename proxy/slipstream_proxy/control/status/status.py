@@ -15,13 +15,13 @@ from slipstream import __version__
 from slipstream import contract as c
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterState
-from slipstream.engines.engine import NEUTRAL, EngineSampling
+from slipstream.engines.engine import NEUTRAL_SAMPLING, EngineSampling
 from slipstream.shared.intervals import difference, mean_interval, reward_bounds, told
 from slipstream.shared.processes.sidecars import StackReport, read_stack, sentence, starts_again
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.engines.pool import EngineReplica
 from slipstream_proxy.control.observe.boards import Role
-from slipstream_proxy.control.observe.metrics import OTHER
+from slipstream_proxy.control.observe.metrics import OTHER_LABEL
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.status.funnel import Surroundings, funnel_of
@@ -35,10 +35,10 @@ from slipstream_proxy.store.read.status import FunnelCounts, span
 
 Measured = tuple[float, float, float, int]
 """Mean reward, its interval's ends, runs."""
-STILL = 60.0
+HANGING_TRAINER_S = 60.0
 """Seconds after which a trainer that has a batch and computes nothing hangs."""
-DAY = 86_400.0
-DAYS = 6 * DAY
+DAY_S = 86_400.0
+WEEKDAY_AGE_S = 6 * DAY_S
 """A version younger than that is dated by its weekday."""
 
 
@@ -100,9 +100,9 @@ def _measured(rows: list[JsonObject], adapter: str, split: str, bounds: tuple[fl
 
 def _since(at: float, now: float) -> str:
     """Of a moment of the last day its age: its weekday's name would say nothing."""
-    if now - at < DAY:
+    if now - at < DAY_S:
         return f"in {span(max(0.0, now - at))}"
-    return time.strftime("since %A" if now - at < DAYS else "since %d %b %Y", time.localtime(at))
+    return time.strftime("since %A" if now - at < WEEKDAY_AGE_S else "since %d %b %Y", time.localtime(at))
 
 
 def sampling_of(engines: Sequence[EngineReplica], config: Config) -> EngineSampling | None:
@@ -110,7 +110,7 @@ def sampling_of(engines: Sequence[EngineReplica], config: Config) -> EngineSampl
     known = [e.sampling for e in engines if e.sampling is not None]
     target = ModelMap(config).of(config.model_name)
     ours = {name for name, _ in target.sampling}
-    if not known or target.trust or ours >= NEUTRAL.keys():
+    if not known or target.trust or ours >= NEUTRAL_SAMPLING.keys():
         return None
     values = {name: value for name, value in known[0].values.items() if name not in ours}
     return EngineSampling(values, all(s.known for s in known))
@@ -214,7 +214,7 @@ def canaries_of(deps: Deps) -> dict[str, str]:
 def heard(deps: Deps, sidecar: c.Sidecar, pid: int | None, *, at_work: bool) -> c.Sidecar:
     """The supervisor sees that a process is there. That it works shows in what it asks, and in what it computes."""
     role: Role = "judge" if sidecar.name == "judge" else "trainer"
-    if sidecar.state == "running" and at_work and (still := deps.activity.still(role, pid)) > STILL:
+    if sidecar.state == "running" and at_work and (still := deps.activity.still(role, pid)) > HANGING_TRAINER_S:
         why = f"it has a batch, and has computed nothing for {span(still)}: see its log, or restart it"
         return sidecar.model_copy(update={"state": "silent", "reason": why})
     # a trainer whose version has no slot in the engine asks for no batch
@@ -288,8 +288,8 @@ LOOK_PATIENCE = 1.0
 """Seconds that a scrape waits for them; the data plane gives the control plane two."""
 ADAPTER_LABELS = 50
 """Adapters with series of their own in the reward metrics: the newest. Bounds the number of series."""
-NAMES = 30
-STATES = {
+MAX_NAMES = 30
+STATE_NAMES = {
     "episodes": ("open", "done", "failed"),
     "groups": ("forming", "waiting_reward", "ready", "leased", "trained", "parked"),
 }
@@ -339,7 +339,7 @@ class MetricsScrape:
         # a call may name any model, also one that no engine has: what callers write stays out of metrics
         known = {*a.items, *a.models, *deps.config.models}
         for name, count in sorted(a.pins.items(), key=lambda kv: -kv[1])[:ADAPTER_LABELS]:
-            m.pinned.labels(name if name in known else OTHER).inc(count)
+            m.pinned.labels(name if name in known else OTHER_LABEL).inc(count)
         for model in a.models:
             m.live.labels(model).set(a.versions(model)[1])
             m.frozen.labels(model).set(deps.trials.of(model).frozen)
@@ -377,9 +377,9 @@ class MetricsScrape:
             (m.rewards, "rewards"),
         ):
             gauge.clear()
-            for state in STATES.get(values, ()):
+            for state in STATE_NAMES.get(values, ()):
                 gauge.labels(state).set(0)
-            for label, count in list((counts.get(values) or {}).items())[:NAMES]:
+            for label, count in list((counts.get(values) or {}).items())[:MAX_NAMES]:
                 number = count.get("count", 0) if isinstance(count, dict) else count
                 gauge.labels(str(label)[:80]).set(number)
         m.calls.set(int(counts.get("calls", 0)))

@@ -20,7 +20,7 @@ from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.storage.ingester import Ingester
 from slipstream_proxy.control.storage.mutation_log import Mutations
-from slipstream_proxy.control.storage.store_handle import PATIENCE, RETRY, StoreHandle, StoreHealth
+from slipstream_proxy.control.storage.store_handle import RETRY_HEADERS, STORE_WAIT_S, StoreHandle, StoreHealth
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.tables.driver import is_store_fault
@@ -34,12 +34,12 @@ Change = tuple[str, JsonObject]
 
 def away() -> Problem:
     text = "the store does not answer; calls and rewards are kept in the spool meanwhile"
-    return Problem(503, text, fix="ask again; if it lasts, see the proxy's log and the database", headers=RETRY)
+    return Problem(503, text, fix="ask again; if it lasts, see the proxy's log and the database", headers=RETRY_HEADERS)
 
 
 def unwritable() -> Problem:
     text = "this cannot be kept now: the spool cannot be written"
-    return Problem(503, text, fix="free the disk and send it again", headers=RETRY)
+    return Problem(503, text, fix="free the disk and send it again", headers=RETRY_HEADERS)
 
 
 def ignore(task: asyncio.Future[Any]) -> None:
@@ -48,7 +48,7 @@ def ignore(task: asyncio.Future[Any]) -> None:
         task.exception()
 
 
-ARRIVING = 1.0
+ARRIVING_CALLS_TIMEOUT_S = 1.0
 """Seconds that a look at an episode waits for calls that have ended."""
 
 
@@ -83,7 +83,7 @@ class StoreAccess:
             asked.close()
             raise away()
         running = asyncio.ensure_future(asked)
-        while not (await asyncio.wait({running}, timeout=PATIENCE))[0]:
+        while not (await asyncio.wait({running}, timeout=STORE_WAIT_S))[0]:
             if not await self.health.check():
                 running.add_done_callback(ignore)  # its thread ends with the driver's own time-out
                 raise away()
@@ -97,7 +97,7 @@ class StoreAccess:
     async def arrived(self) -> None:
         """Wait a moment for what this proxy has recorded and the store has not yet."""
         if (ingester := self.stores.ingester) is not None:
-            await ingester.arrived(ARRIVING)
+            await ingester.arrived(ARRIVING_CALLS_TIMEOUT_S)
 
     async def mutate(
         self, op: str, data: JsonObject, *, wait: float = 10.0, id: str | None = None, soon: bool = False
@@ -126,9 +126,9 @@ class StoreAccess:
 
 LOOKED_AT = 20_000
 """Episodes among which a request takes its sample."""
-TOGETHER = 50
+EPISODES_PER_COPY = 50
 """Episodes that are copied together."""
-LARGEST = 32 * 2**20
+MAX_COPY_CHARS = 32 * 2**20
 """Characters of one copy's JSON."""
 
 
@@ -193,13 +193,13 @@ class CaseKeeper:
             version = await self._next(name)
             if instead:
                 await access.mutate("caseset", {"set": name})
-            for at in range(0, len(names), TOGETHER):
-                some = names[at : at + TOGETHER]
+            for at in range(0, len(names), EPISODES_PER_COPY):
+                some = names[at : at + EPISODES_PER_COPY]
                 details = await access.ask(access.store.episodes.many, some, tokens=True, form="deltas")
                 whole = [d for d in details.values() if len(d.call_list) == d.calls]
                 dropped += [d.id for d in details.values() if len(d.call_list) != d.calls]
                 changes = await in_thread(lambda w: [case_change(one) for one in w], whole)
-                large = [data["episode"] for _, data in changes if len(data["text"]) > LARGEST]
+                large = [data["episode"] for _, data in changes if len(data["text"]) > MAX_COPY_CHARS]
                 too_large += large
                 kept = [one for one in changes if one[1]["episode"] not in large]
                 changed += len(kept)

@@ -19,7 +19,7 @@ from slipstream_proxy.control.storage.ingester import Ingester
 from slipstream_proxy.log.ids import new_id
 from slipstream_proxy.store.store import Store
 
-STAGE = ".backup-"
+STAGE_PREFIX = ".backup-"
 _OF_A_RUN = ("lock", "proxy.json", "live.json", "metrics", "limits", "hangs", "conversations", "spool", "hf")
 """What a proxy makes again, and what stands in the stage already."""
 
@@ -30,10 +30,10 @@ def staged(root: Path, store: Store, ingester: Ingester | None) -> Iterator[Path
 
     Raises ``StoreError`` or ``OSError`` where there is no room, or no program, for the copy.
     """
-    for left in root.glob(f"{STAGE}*"):  # of a proxy that was killed
-        if not left.name.startswith(f"{STAGE}{os.getpid()}-"):
+    for left in root.glob(f"{STAGE_PREFIX}*"):  # of a proxy that was killed
+        if not left.name.startswith(f"{STAGE_PREFIX}{os.getpid()}-"):
             shutil.rmtree(left, ignore_errors=True)
-    stage = root / f"{STAGE}{os.getpid()}-{new_id()}"
+    stage = root / f"{STAGE_PREFIX}{os.getpid()}-{new_id()}"
     stage.mkdir(mode=0o700)
     try:
         with ingester.segments_kept() if ingester else contextlib.nullcontext():
@@ -53,7 +53,7 @@ def write(out: IO[bytes], root: Path, stage: Path, adapters: Path) -> None:
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         _add(tar, stage, Path())
         for path in sorted(root.iterdir()):
-            plain = path.name not in _OF_A_RUN and ".duckdb" not in path.name and not path.name.startswith(STAGE)
+            plain = path.name not in _OF_A_RUN and ".duckdb" not in path.name and not path.name.startswith(STAGE_PREFIX)
             if plain and path.resolve() != adapters.resolve():
                 _add(tar, path, Path(path.name))
         _add(tar, adapters, Path("adapters"))

@@ -57,9 +57,9 @@ class EndlessReplies:
 
 
 FeedName = Literal["call", "episode", "reward", "group", "adapter", "step", "status"]
-KEPT = 4096
+MAX_KEPT_EVENTS = 4096
 """Events in the ring, about half a kilobyte each."""
-HEARTBEAT = 10.0
+HEARTBEAT_INTERVAL_S = 10.0
 STEP_KINDS = frozenset({"step", "skipped", "undone"})
 ADAPTER_KINDS = frozenset({"adapter", "canary", "promote", "rollback", "refused", "live", "accept"})
 
@@ -81,7 +81,7 @@ class FeedEvent(NamedTuple):
 class Feed:
     """Lives in the control plane's event loop. Numbers start again with each start: ``epoch`` tells starts apart."""
 
-    def __init__(self, kept: int = KEPT) -> None:
+    def __init__(self, kept: int = MAX_KEPT_EVENTS) -> None:
         self.epoch = secrets.token_hex(4)
         self.last = 0
         """Number of the newest event; the first has 1."""
@@ -169,7 +169,7 @@ class Feed:
         return self.last - len(self._ring)
 
     async def lines(
-        self, last_id: str | None, key: str | None, *, heartbeat: float = HEARTBEAT
+        self, last_id: str | None, key: str | None, *, heartbeat: float = HEARTBEAT_INTERVAL_S
     ) -> AsyncGenerator[bytes, None]:
         """Server-sent events from ``last_id`` on, a comment after ``heartbeat`` seconds of silence. Endless.
 

@@ -28,11 +28,11 @@ ASK_EVERY, ASK_SHARED = 60.0, 10.0
 """Seconds after which the store is asked for what waits although nobody told of anything: what the spool brought, or
 another proxy of the store was asked for.
 """
-QUIET = 2.0
+QUIET_BEFORE_REWRITE_S = 2.0
 """Seconds without another deletion after which the files are rewritten."""
-PATIENCE = 30.0
+MAX_REWRITE_DELAY_S = 30.0
 """Seconds after which they are, although more keeps coming."""
-AGAIN = 15.0
+RETRY_INTERVAL_S = 15.0
 """Seconds after a failure."""
 
 
@@ -83,7 +83,7 @@ class Forgetter:
                 await self._look()
             except Exception as e:
                 self._error = f"{type(e).__name__}: {e}"[:300]
-                self._not_before = time.monotonic() + AGAIN
+                self._not_before = time.monotonic() + RETRY_INTERVAL_S
                 if isinstance(e, StoreError | Problem):
                     log.warning("what was forgotten stays in the files for now: %s", e)
                 else:
@@ -101,7 +101,7 @@ class Forgetter:
                 await in_thread(self.stores.current.alive, time.time())
             self._waiting = await in_thread(self.stores.current.erasing)
             self._step = "waiting" if self._waiting else "idle"
-        due = now >= min(self._last + QUIET, self._first + PATIENCE)
+        due = now >= min(self._last + QUIET_BEFORE_REWRITE_S, self._first + MAX_REWRITE_DELAY_S)
         if (self._waiting or self.shrink) and due and now >= self._not_before:
             await self.erase()
 

@@ -50,11 +50,11 @@ from slipstream_proxy.store.values import Position, RecordedCall
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-BLANK = "blank"
+BLANK_KIND = "blank"
 _PIECE = 2**20
-NAMED = ("reward", "episode", "done", "pin", "case", "uncase")
+EPISODE_MUTATIONS = ("reward", "episode", "done", "pin", "case", "uncase")
 """Mutations about one episode."""
-CACHE = "judge-"
+JUDGE_CACHE_PREFIX = "judge-"
 """How the names of the judge's cached answers begin, which hold what it said of some episodes."""
 Marked = tuple[str, str]
 """(key, ``mark_of`` the episode)."""
@@ -67,9 +67,9 @@ def _is_wanted(key: object, episode: object, wanted: Wanted) -> bool:
 
 def _without(op: str, data: JsonObject, wanted: Wanted) -> JsonObject | None:
     """A mutation's data without these episodes; None: nothing is left to be said. The same object: it names none."""
-    if op in NAMED and _is_wanted(data.get("key"), data.get("episode"), wanted):
+    if op in EPISODE_MUTATIONS and _is_wanted(data.get("key"), data.get("episode"), wanted):
         return None
-    if op == "cache" and str(data.get("key")).startswith(CACHE):
+    if op == "cache" and str(data.get("key")).startswith(JUDGE_CACHE_PREFIX):
         return None
     if op == "scores":
         if data["scores"].get("failed"):  # an error of the judge may quote any of its group's runs
@@ -118,7 +118,7 @@ def instead(frame: Frame, size: int, wanted: Wanted) -> tuple[bytes, int] | None
     if frame.kind is Kind.CALL:
         if not _is_wanted(head.get("key"), head.get("episode"), wanted):
             return None
-        op, left = BLANK, None
+        op, left = BLANK_KIND, None
     else:
         op, data = str(head.get("op")), head.get("data") or {}
         left = _without(op, data, wanted)
@@ -127,7 +127,7 @@ def instead(frame: Frame, size: int, wanted: Wanted) -> tuple[bytes, int] | None
     at = float(head.get("at") or 0.0) + float(head.get("seconds") or 0.0)
     when = {name: head[name] for name in ("tick", "boot") if name in head}
     text = orjson.dumps(
-        {"id": head.get("id"), "op": BLANK if left is None else op, "at": at, "data": left or {}, **when}
+        {"id": head.get("id"), "op": BLANK_KIND if left is None else op, "at": at, "data": left or {}, **when}
     )
     spaces = size - 8 - 5 - len(text)
     if spaces < 0:
@@ -189,13 +189,13 @@ log = logging.getLogger(__name__)
 
 BATCH, MOST_BATCH = 512, 4096
 """Records of a round, and of one when many wait: a round that was full doubles the next one."""
-FEW = 64
+SMALL_ROUND_RECORDS = 64
 """A round of fewer, for which nobody waits, is followed by a rest as long as it took: others write, too."""
 BATCH_BYTES = 64 * 2**20
 POLL, SELDOM = 0.05, 0.25
 """Seconds between looks at the spool; and at one to which nothing has been written for a few seconds."""
 SNAPSHOT_EVERY = 180.0
-CONTROL = "control"
+CONTROL_WRITER = "control"
 
 
 @dataclass(slots=True)
@@ -398,7 +398,7 @@ class Ingester:
             size = sum(len(read.frame.request) + len(read.frame.reply) for read in reads)
             self._full = len(reads) >= self._batch or size > BATCH_BYTES
             self._batch = min(2 * self._batch, MOST_BATCH) if len(reads) >= self._batch else BATCH
-            self._small = len(reads) < FEW
+            self._small = len(reads) < SMALL_ROUND_RECORDS
             self.stats.records += len(reads)
             self.stats.commit_seconds = time.monotonic() - started
             self.stats.lag_seconds = max(0.0, time.time() - reads[-1].at)

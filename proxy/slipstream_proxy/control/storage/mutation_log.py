@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from slipstream_proxy.control.shared.threads import in_thread
-from slipstream_proxy.control.storage.store_handle import PATIENCE, StoreHandle
+from slipstream_proxy.control.storage.store_handle import STORE_WAIT_S, StoreHandle
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import Kind, Mutation
 from slipstream_proxy.log.spool import SpoolWriter
@@ -99,7 +99,7 @@ class Mutations:
         until = time.monotonic() + wait
         waiting = applied
         while waiting and (left := until - time.monotonic()) > 0:
-            _, waiting = await asyncio.wait(waiting, timeout=min(left, PATIENCE))
+            _, waiting = await asyncio.wait(waiting, timeout=min(left, STORE_WAIT_S))
             if waiting and self._answers is not None and not await self._answers():
                 break
         for late in waiting:
@@ -111,7 +111,7 @@ class Mutations:
             log.error("a change (%s) is in memory only: the spool cannot be written", op)
 
 
-MOST = 512
+MAX_QUESTIONS_TOGETHER = 512
 """Questions that are asked together, unless one sender has more: so many are found by an index."""
 
 A = TypeVar("A")
@@ -142,7 +142,7 @@ class Together(Generic[A, R]):
 
     def _next(self) -> list[_Waiting[A, R]]:
         count, size = 1, len(self._waiting[0].asks)
-        while count < len(self._waiting) and size + len(self._waiting[count].asks) <= MOST:
+        while count < len(self._waiting) and size + len(self._waiting[count].asks) <= MAX_QUESTIONS_TOGETHER:
             size += len(self._waiting[count].asks)
             count += 1
         some, self._waiting = self._waiting[:count], self._waiting[count:]

@@ -27,13 +27,13 @@ from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import CallHead, Kind, Mutation, Parsed, mark_of
 from slipstream_proxy.log.segments import Frame, list_segments, read_segment
-from slipstream_proxy.parse_weight import ASCII, parse_weight
+from slipstream_proxy.parse_weight import ASCII_WEIGHT, parse_weight
 from slipstream_proxy.store.values import Name, Position, RecordedCall
 from slipstream_proxy.usage import usage_of
 
-REASON = "too large"
+TOO_LARGE_REASON = "too large"
 FOLDER, HEAD = "large", "head.json"
-MOST = 640 * 2**20
+MAX_PARSE_BYTES = 640 * 2**20
 """Bytes that parsing one record may take, as estimated."""
 _USUAL = 2**20
 """Bytes of a record of which none takes so much."""
@@ -51,8 +51,8 @@ def too_large(frame: Frame) -> bool:
         return False
     # a stream is parsed event by event
     parts = max(reply.split(b"\n\n"), key=len) if frame.head.get("stream") else reply
-    texts = ASCII * (len(reply) - len(parts))
-    return texts + parse_weight(parts) + parse_weight(request) > MOST
+    texts = ASCII_WEIGHT * (len(reply) - len(parts))
+    return texts + parse_weight(parts) + parse_weight(request) > MAX_PARSE_BYTES
 
 
 def where_kept(frame: Frame) -> str:
@@ -258,7 +258,7 @@ def parse(read: Read, vocabulary: int | None = None) -> tuple[Item, bool]:
         return Mutation(str(h["id"]), str(h["op"]), float(h["at"]), dict(h["data"]), *when), True
     head = CallHead(**{k: v for k, v in frame.head.items() if k in _HEAD_FIELDS})
     if read.too_large():
-        return RecordedCall(head, Parsed([], [], {}, [], [], REASON, where_kept(frame))), False
+        return RecordedCall(head, Parsed([], [], {}, [], [], TOO_LARGE_REASON, where_kept(frame))), False
     try:
         parsed = BY_NAME[head.dialect].parse(frame.request, frame.reply, head)
         if parsed.untrainable is None and vocabulary is not None and not _within(parsed, vocabulary):

@@ -24,7 +24,7 @@ PROBE_TIMEOUT = 0.5
 PROBE_EVERY, PROBE_EVERY_WHILE_DOWN = 5.0, 0.5
 AWAY_PROBES = 2
 """Probes that fail one after the other until it is said: at a start this process itself may be too busy for one."""
-PATIENCE = 0.3
+STORE_WAIT_S = 0.3
 """Seconds that a request or a change waits for the store before it asks whether the database is there at all."""
 Probe = Callable[[], Awaitable[None]]
 """Returns if the database answers, else raises."""
@@ -98,7 +98,7 @@ class StoreHealth:
             await asyncio.sleep(PROBE_EVERY if self.up else PROBE_EVERY_WHILE_DOWN)
 
 
-RETRY = {"retry-after": "5"}
+RETRY_HEADERS = {"retry-after": "5"}
 
 
 class StoreHandle:
@@ -121,6 +121,6 @@ class StoreHandle:
         """Raises ``Problem`` 503 while there is none."""
         if self.current is None:
             raise Problem(
-                503, "the store cannot be opened; the spool keeps calls and rewards until it can", headers=RETRY
+                503, "the store cannot be opened; the spool keeps calls and rewards until it can", headers=RETRY_HEADERS
             )
         return self.current

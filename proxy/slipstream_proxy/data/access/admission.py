@@ -6,13 +6,15 @@ from slipstream_proxy.data.access.limits import Limits
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.identity import text_of
 from slipstream_proxy.data.wire.request import Headers
-from slipstream_proxy.keys import ANYONE, Key, Keys
+from slipstream_proxy.keys import KEYLESS_CALLER, Key, Keys
 
 KEY_FIELD = "header.authorization"
 
 
 class Admission:
-    """Keys from the keys file; with none there everyone is ``ANYONE`` (the parent then binds to loopback only)."""
+    """Keys from the keys file; with none there everyone is ``KEYLESS_CALLER`` (the parent then binds to loopback
+    only).
+    """
 
     def __init__(self, keys: Keys, limits: Limits | None = None, keyed: bool | None = None) -> None:
         """``keyed``: whether there were keys when the proxy was started; None: it is started now."""
@@ -41,7 +43,7 @@ class Admission:
         secret: str | None = found[0]
         suffix: str | None = found[1]
         if self.open:
-            return ANYONE, suffix
+            return KEYLESS_CALLER, suffix
         self.keys.generation()
         if self.keys.broken is not None:
             message = "the proxy cannot read its keys file, so it knows no key: its administrator can mend the file"

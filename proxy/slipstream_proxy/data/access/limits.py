@@ -20,7 +20,7 @@ from slipstream_proxy.keys import Key
 log = logging.getLogger(__name__)
 
 MAX_WORKERS = 64
-SLOTS = 2048
+LIMIT_SLOTS = 2048
 _ID = struct.Struct("<16s")
 _BUCKET = struct.Struct("<dd")
 _RUNNING = struct.Struct(f"<{MAX_WORKERS}I")
@@ -37,14 +37,14 @@ class Limits:
         self.number = number
         self._slots: dict[str, int] = {}
         try:
-            self._map = SharedMap(None if workers == 1 else path, SLOTS * _SLOT)
+            self._map = SharedMap(None if workers == 1 else path, LIMIT_SLOTS * _SLOT)
         except OSError as e:
-            self._map = SharedMap(None, SLOTS * _SLOT)
+            self._map = SharedMap(None, LIMIT_SLOTS * _SLOT)
             log.error("limits of API keys count in each worker alone: %s", e)
         self._table = self._map.bytes
         if self._map.shared:
             with self._map.locked():
-                for at in range(0, SLOTS * _SLOT, _SLOT):
+                for at in range(0, LIMIT_SLOTS * _SLOT, _SLOT):
                     if self._table[at]:
                         _COUNT.pack_into(self._table, at + _ROW + 4 * self.number, 0)
 
@@ -92,7 +92,7 @@ class Limits:
         at = self._slots.get(key_id)
         if at is not None and self._table[at : at + 16] == name:
             return at
-        for at in range(0, SLOTS * _SLOT, _SLOT):
+        for at in range(0, LIMIT_SLOTS * _SLOT, _SLOT):
             if self._table[at : at + 16] == name:
                 self._slots[key_id] = at
                 return at
@@ -103,7 +103,7 @@ class Limits:
         at = self._find(key.id)
         if at is not None:
             return at
-        places = range(0, SLOTS * _SLOT, _SLOT)
+        places = range(0, LIMIT_SLOTS * _SLOT, _SLOT)
         at = next((p for p in places if not self._table[p]), None)
         if at is None:
             idle = [p for p in places if not self._running(p)] or list(places)

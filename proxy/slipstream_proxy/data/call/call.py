@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_TRIES = 3
-UNTRANSLATABLE = "the model's reply cannot be said in this format"
+UNTRANSLATABLE_TEXT = "the model's reply cannot be said in this format"
 _JSON: Final = b"\r\n".join([b"content-type: application/json", *GUARD_LINES, b""])
 
 
@@ -180,7 +180,7 @@ class ActiveCall(Call):
         if sent is not None:
             sent.drop()
             self.services.live.release(self.route.upstream, self.asked.id)
-        end = self._error_event(502, UNTRANSLATABLE, "engine_error")
+        end = self._error_event(502, UNTRANSLATABLE_TEXT, "engine_error")
         self._record(self.reply.body(), 502, "error", None)
         self._tell(502, "error")
         self.end()
@@ -233,7 +233,7 @@ class ActiveCall(Call):
         except Exception:
             log.exception("a reply could not be read; relayed as it came")
             if self.route.back is not None:  # it cannot be said in the client's format
-                refused = RequestRefused(502, UNTRANSLATABLE)
+                refused = RequestRefused(502, UNTRANSLATABLE_TEXT)
                 self._record(body, 502, "error", lambda _ok: self.refuse(refused))
                 return
             shown, outcome = body, "ok"

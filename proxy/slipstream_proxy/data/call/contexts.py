@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import aiohttp
 
-from slipstream.engines import ENGINES, OWN
+from slipstream.engines import DEFAULT_ENGINE, ENGINE_OBJECTS
 from slipstream.engines.engine import ChatTemplate, Engine, EngineAnswer, EngineQuestion, Steps, ask_in_loop
 from slipstream.settings import EngineConfig
 from slipstream_proxy.data.engines.live import LiveView
@@ -83,7 +83,7 @@ class _EngineFacts(Generic[Fact]):
                 log.exception("a call failed while it waited for its engine")
 
     def _engine(self) -> Engine:
-        return OWN if self._live is None else ENGINES[self._live.kind]
+        return DEFAULT_ENGINE if self._live is None else ENGINE_OBJECTS[self._live.kind]
 
     def _steps(self) -> Steps[Fact]:
         raise NotImplementedError

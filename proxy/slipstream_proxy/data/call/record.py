@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.data.episode.running import CommonHead
-from slipstream_proxy.data.observe.metrics import UNCAPTURED
+from slipstream_proxy.data.observe.metrics import UNCAPTURED_METRIC
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.log.records import Kind
 from slipstream_proxy.log.segments import common_head
@@ -103,7 +103,7 @@ class Recorder:
             if call.split == "off":
                 by = "capture" if call.tags.captured is False else "split"
                 by = "judge" if by == "capture" and call.tags.kind == "judge" else by
-                self._metrics.add(UNCAPTURED, f'by="{by}"')
+                self._metrics.add(UNCAPTURED_METRIC, f'by="{by}"')
             if done:
                 done(True)
             return

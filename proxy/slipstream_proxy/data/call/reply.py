@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.wire.http1 import ResponseHead
     from slipstream_proxy.dialects.base import Dialect, Speech
 
-LASTS: Final = 1.0
+MIN_COMPUTING_S: Final = 1.0
 """Seconds after its head at which a stream that goes on shows that the model computes. A server sends the head by
 itself, and may have had the first token.
 """
@@ -89,7 +89,7 @@ class EngineReply:
 
     def lasts(self, now: float) -> bool:
         """Whether a part that comes now shows that the model computes."""
-        return self.first is not None and now - self.first >= LASTS
+        return self.first is not None and now - self.first >= MIN_COMPUTING_S
 
     def add(self, data: bytes) -> None:
         """The next part of the body, without its framing."""

@@ -37,11 +37,11 @@ stands still, nobody waits for it.
 """
 PIN_PATIENCE, PIN_LIMIT = 1.4, 3.0
 """The same for new runs' pins, of which a worker can decide alone; and the seconds after which it does in any case."""
-PINS = URL("http://control/internal/pins")
+PINS_URL = URL("http://control/internal/pins")
 IN_USE = URL("http://control/internal/in-use")
 MOST_PINS = 512
 """Pins in one request."""
-CROWDED = 0.05
+CROWDED_RETRY_S = 0.05
 """Seconds until the next try where so many requests wait to be accepted that the system takes no more."""
 TAKING_PATIENCE = 0.7
 """The same for rewards, end marks and feedback, which a worker takes by itself then. A look takes 0.3 s and more."""
@@ -49,9 +49,9 @@ RESTART_PATIENCE, RESTARTING = 60.0, 0.2
 """Seconds that what must not be lost waits while the control plane is started again, and nobody listens on its socket;
 and between two tries.
 """
-NOBODY = (errno.ECONNREFUSED, errno.ENOENT)
+NOBODY_LISTENS_ERRORS = (errno.ECONNREFUSED, errno.ENOENT)
 """Errors of a connection to a socket on which nobody listens."""
-HEARTBEAT = 15.0
+HEARTBEAT_TIMEOUT_S = 15.0
 """Seconds without a line after which the stream counts as dead (the control plane sends one each 5 s)."""
 
 
@@ -136,9 +136,9 @@ class ControlLink:
             try:
                 return await self.session.request(method, url, **options)
             except aiohttp.ClientConnectorError as e:  # nothing of the request was sent
-                if e.errno != errno.EAGAIN and not (e.errno in NOBODY and clock() < until):
+                if e.errno != errno.EAGAIN and not (e.errno in NOBODY_LISTENS_ERRORS and clock() < until):
                     raise
-                await asyncio.sleep(CROWDED if e.errno == errno.EAGAIN else RESTARTING)
+                await asyncio.sleep(CROWDED_RETRY_S if e.errno == errno.EAGAIN else RESTARTING)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
                 if clock() >= until:
                     raise
@@ -158,7 +158,7 @@ class ControlLink:
             async with self.session.get("http://control/internal/healthz", timeout=timeout):
                 return Look.ANSWERED
         except (aiohttp.ClientError, OSError, TimeoutError) as e:
-            if isinstance(e, aiohttp.ClientConnectorError) and e.errno in NOBODY:
+            if isinstance(e, aiohttp.ClientConnectorError) and e.errno in NOBODY_LISTENS_ERRORS:
                 return Look.AWAY
         return Look.STANDS_STILL if stands_still(before, pulse_of(process)) else Look.SLOW
 
@@ -176,7 +176,7 @@ class ControlLink:
         backoff = Backoff(0.05, 1.0)
         while True:
             try:
-                timeout = aiohttp.ClientTimeout(total=None, sock_connect=2.0, sock_read=HEARTBEAT)
+                timeout = aiohttp.ClientTimeout(total=None, sock_connect=2.0, sock_read=HEARTBEAT_TIMEOUT_S)
                 where = URL("http://control/internal/live").with_query(worker=self._name)
                 async with self.session.get(where, timeout=timeout) as reply:
                     if reply.status != 200:
@@ -256,7 +256,7 @@ class ControlLink:
         try:
             async with (
                 asyncio.timeout(PIN_LIMIT),
-                await self.request("POST", PINS, patience=PIN_PATIENCE, json=asked) as reply,
+                await self.request("POST", PINS_URL, patience=PIN_PATIENCE, json=asked) as reply,
             ):
                 found = json.loads(await reply.read()) if reply.status == 200 else None
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as e:

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.observe.metrics import WorkerMetrics
 
 log = logging.getLogger(__name__)
-LIMIT = 4096
+MAX_WAITING_CALLS = 4096
 """The most calls that wait in a worker. Further calls get a 503 with Retry-After."""
-GRACE = 30.0
+WAKE_GRACE_S = 30.0
 """Seconds after a hold's end in which the control plane may still wake the engine. Then calls go on anyway."""
-LOOK = 0.25
+LOOK_INTERVAL_S = 0.25
 
 
 @dataclass(slots=True)
@@ -49,11 +49,11 @@ class Holding:
     @property
     def on(self) -> bool:
         until = self._live.held_until
-        return until is not None and time.time() < until + GRACE
+        return until is not None and time.time() < until + WAKE_GRACE_S
 
     def wait(self, go: Callable[[], None], give_up: Callable[[RequestRefused], None]) -> None:
         """``go``: the engine is back. ``give_up``: the timeout is over. Raises ``RequestRefused`` if too many wait."""
-        if len(self.waiting) >= LIMIT:
+        if len(self.waiting) >= MAX_WAITING_CALLS:
             raise RequestRefused(503, "too many calls wait while the trainer has the engine", retry_after=5.0)
         self.waiting.append(Waiting(self._loop.time(), go, give_up))
         if self._task is None or self._task.done():
@@ -102,7 +102,7 @@ class Holding:
     async def _watch(self) -> None:
         """The live state tells when it is over; time passes by itself."""
         while self.waiting:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(LOOK_INTERVAL_S)
             self.look()
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from slipstream.config import Config
-from slipstream.engines import ENGINES, OWN, started
+from slipstream.engines import DEFAULT_ENGINE, ENGINE_OBJECTS, started
 from slipstream_proxy.assignment import Assignment, assign
 from slipstream_proxy.data.engines.hangs import HangTable
 from slipstream_proxy.data.wire.errors import RequestRefused
@@ -35,13 +35,13 @@ class EngineView:
     """False: there may be more of it."""
     raw: bool = False
     """Its log-probabilities are those before temperature."""
-    kind: str = OWN.kind
+    kind: str = DEFAULT_ENGINE.kind
     kind_known: bool = True
     """False: it has not said yet what it is, and is taken for one of that kind."""
     gives_ids: bool = True
     routes: frozenset[str] = frozenset()
     """Of an engine without token ids: paths of the formats that it has beside chat completions."""
-    health: str = OWN.health
+    health: str = DEFAULT_ENGINE.health
     """Path of its health check."""
 
     @classmethod
@@ -50,7 +50,7 @@ class EngineView:
         sampling = tuple(sorted((str(name), value) for name, value in told.get("sampling", {}).items()))
         known = bool(told.get("sampling_known", True))
         packed, parses = bool(told.get("packed")), bool(told.get("parses", True))
-        kind = ENGINES.get(str(told.get("kind")), OWN)
+        kind = ENGINE_OBJECTS.get(str(told.get("kind")), DEFAULT_ENGINE)
         return cls(
             url,
             bool(told["ok"]),
@@ -314,7 +314,7 @@ class LiveView:
 
     def health_of(self, url: str) -> str:
         """The path of its health check."""
-        return next((e.health for e in self.engines if e.url == url), OWN.health)
+        return next((e.health for e in self.engines if e.url == url), DEFAULT_ENGINE.health)
 
     def lost(self) -> list[str]:
         """Engines that get no calls until a health check finds them."""

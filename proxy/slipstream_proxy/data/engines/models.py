@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slipstream.config import Config
-from slipstream.engines.engine import NEUTRAL
+from slipstream.engines.engine import NEUTRAL_SAMPLING
 from slipstream.settings import ModelRoute
 from slipstream.settings.proxy import route_of
 
-BASE = "@base"
+BASE_SUFFIX = "@base"
 """Behind a model's name: the base model, whatever adapter is live. Alone: that of the default model."""
 
 
@@ -50,8 +50,8 @@ class ModelMap:
         return found
 
     def _find(self, name: str) -> ModelTarget:
-        if name not in self._map and name.endswith(BASE):
-            found = self._find(name[: -len(BASE)] or self.default)
+        if name not in self._map and name.endswith(BASE_SUFFIX):
+            found = self._find(name[: -len(BASE_SUFFIX)] or self.default)
             kind = "base" if found.kind == "trained" else found.kind
             return ModelTarget(kind, found.model, found.trust, found.upstream, found.key_env)
         entry = route_of(self._map, name)
@@ -77,7 +77,7 @@ class ModelMap:
             )
         model, explored = entry.trained or self.default, None
         if entry.explore == "temperature":
-            free = tuple((NEUTRAL | {"temperature": entry.explore_temperature}).items())
+            free = tuple((NEUTRAL_SAMPLING | {"temperature": entry.explore_temperature}).items())
             explored = ModelTarget("trained", model, sampling=free, shown=f"{_shown(free[:1])}; explore", explores=True)
         return ModelTarget(
             "trained",

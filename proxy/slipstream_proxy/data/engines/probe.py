@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.wire.receiver import Sent
     from slipstream_proxy.data.wire.upstream import Pool
 
-INTERVAL: Final = 0.5
+PROBE_INTERVAL_S: Final = 0.5
 """Seconds between two checks of an engine."""
-TIMEOUT: Final = 2.0
+PROBE_TIMEOUT_S: Final = 2.0
 """Seconds in which an engine has to answer one."""
 
 
@@ -83,7 +83,7 @@ class EngineProbe:
             for url, up in zip(lost, found, strict=True):
                 if up:
                     self._live.found(url)
-            await asyncio.sleep(INTERVAL)
+            await asyncio.sleep(PROBE_INTERVAL_S)
 
     async def _check(self, url: str) -> bool:
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -93,7 +93,7 @@ class EngineProbe:
             pool = self._own[url] = self._pools.separate(url)
         try:
             check.start(pool, self._pools.engine_key(url), self._live.health_of(url))
-            async with asyncio.timeout(TIMEOUT):
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
                 return await done
         except TimeoutError:
             return False

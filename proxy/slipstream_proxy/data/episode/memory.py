@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.data.episode.ids import new_id
 from slipstream_proxy.data.episode.running import Name, RunningEpisode
-from slipstream_proxy.dialects.chat import SHORT
+from slipstream_proxy.dialects.chat import SHORT_EVENT_BYTES
 from slipstream_proxy.dialects.purpose import COMPACTION, SUMMARY, ConversationStart
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ class EpisodeMemory:
 
     def _speaker(self, key: str, message: bytes, now: float) -> Name | None:
         """The one episode in which this was said."""
-        if len(message) == SHORT:
+        if len(message) == SHORT_EVENT_BYTES:
             return None
         return self._only(key, f"said-{message.hex()}", now)
 
@@ -309,7 +309,7 @@ class EpisodeMemory:
         last = base[-1] if base else b""
         tips = [_link(last, message) for message in said.messages]
         given = [known for tool in said.tool_ids for known in _known_by(tool, said.messages)]
-        given += [*(f"said-{message.hex()}" for message in said.messages if len(message) != SHORT)]
+        given += [*(f"said-{message.hex()}" for message in said.messages if len(message) != SHORT_EVENT_BYTES)]
         # of a usual reply how it begins and how it calls: each takes a place in the table
         kind, quotes = ("sums", said.quotes) if asked.summary else ("says", {*said.quotes[:1], *said.quotes[-1:]})
         given += [f"{kind}-{quote}" for quote in quotes]

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from slipstream_proxy.dialects.token_arrays import UNIT, UNIT_TEXT, PromptPart, prompt_part
+from slipstream_proxy.dialects.token_arrays import BASE64_UNIT_IDS, UNIT_TEXT, PromptPart, prompt_part
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.episode.running import RunningEpisode
     from slipstream_proxy.json_types import JsonObject
 
-LIMIT: Final = 64 * 2**20
+MAX_REMEMBERED_BYTES: Final = 64 * 2**20
 """Bytes that a worker remembers: 12 million ids."""
 _EACH: Final = 4
 """Prompts of one episode: its sub-agents' take turns."""
@@ -46,7 +46,7 @@ def asking(prefixes: Prefixes) -> JsonObject:
 class PromptMemory:
     """A worker's memory of prompts. Beyond ``limit`` bytes the episodes that were quiet the longest are forgotten."""
 
-    def __init__(self, limit: int = LIMIT) -> None:
+    def __init__(self, limit: int = MAX_REMEMBERED_BYTES) -> None:
         self.limit = limit
         self.size = 0
         """Bytes that are remembered."""
@@ -76,7 +76,7 @@ class PromptMemory:
         self.size -= _size(known)
         if episode.done:
             return
-        units, odd = divmod(part.count - part.shared, UNIT)
+        units, odd = divmod(part.count - part.shared, BASE64_UNIT_IDS)
         end = part.start + units * UNIT_TEXT
         if odd or part.count < 1 or not part.start <= end <= part.end:
             return

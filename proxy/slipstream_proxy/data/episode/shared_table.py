@@ -14,13 +14,13 @@ from pathlib import Path
 
 from slipstream_proxy.data.shared_map import SharedMap
 
-SLOTS = 32768
-PROBES = 16
+TABLE_SLOTS = 32768
+PROBED_SLOTS = 16
 """Slots in which a digest may stand."""
-SAME = 128
+MAX_SAME_NAMES = 128
 """Names that one digest may have: runs that said the same. They stand in shares of ``_SHARE``, each at its place."""
 _SHARE = 8
-_SHARES = SAME // _SHARE
+_SHARES = MAX_SAME_NAMES // _SHARE
 
 _SLOT = struct.Struct("<16sdIB131s")
 
@@ -33,7 +33,7 @@ class SharedTable:
         self.window = window
         self._full: dict[bytes, int] = {}
         """Digest → its first share that had room the last time, if that was not the first one."""
-        self._map = SharedMap(path, SLOTS * _SLOT.size)
+        self._map = SharedMap(path, TABLE_SLOTS * _SLOT.size)
         self._table = self._map.bytes
 
     def put(self, kind: str, key: str, what: bytes, name: str) -> None:
@@ -60,7 +60,7 @@ class SharedTable:
             if len(self._find(share)) < _SHARE:
                 break
         if number:
-            if len(self._full) >= _SHARE * PROBES:
+            if len(self._full) >= _SHARE * PROBED_SLOTS:
                 self._full.clear()
             self._full[digest] = number
         return share
@@ -69,7 +69,7 @@ class SharedTable:
         now = time.monotonic()
         chosen, oldest = -1, float("inf")
         first = _first(digest)
-        for at in range(first, first + PROBES * _SLOT.size, _SLOT.size):
+        for at in range(first, first + PROBED_SLOTS * _SLOT.size, _SLOT.size):
             found, when, _, _, _ = _SLOT.unpack_from(self._table, at)
             when = when if found.strip(b"\0") and 0.0 <= now - when <= self.window else 0.0
             if replace and found == digest:
@@ -109,7 +109,7 @@ class SharedTable:
     def _find(self, digest: bytes) -> list[tuple[int, int, str]]:
         """The same of one share."""
         first = _first(digest)
-        there = self._table[first : first + PROBES * _SLOT.size]
+        there = self._table[first : first + PROBED_SLOTS * _SLOT.size]
         at = there.find(digest)
         if at < 0:
             return []
@@ -138,4 +138,4 @@ def _share(digest: bytes, number: int) -> bytes:
 
 def _first(digest: bytes) -> int:
     """Where the slots begin in which it may stand."""
-    return int.from_bytes(digest[:4], "little") % (SLOTS - PROBES) * _SLOT.size
+    return int.from_bytes(digest[:4], "little") % (TABLE_SLOTS - PROBED_SLOTS) * _SLOT.size

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from slipstream_proxy.json_types import JsonObject
 
-BUCKETS = (
+SECONDS_BUCKETS = (
     0.0001,
     0.00025,
     0.0005,
@@ -28,10 +28,10 @@ BUCKETS = (
     60.0,
     300.0,
 )
-LARGEST = 64
+MAX_LABEL_CHARS = 64
 """Characters of a tag's value that is a label."""
 
-FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+OPERATION_FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "slipstream_calls_total": (
         "counter",
         "Calls of captured formats, by format, outcome (ok, error, aborted), status class and adapter.",
@@ -145,7 +145,7 @@ GEN_AI = {
     "slipstream_first_byte_seconds": "gen_ai_server_time_to_first_token_seconds",
     "slipstream_chunk_seconds": "gen_ai_server_time_per_output_token_seconds",
 }
-WORST = frozenset(("slipstream_event_loop_lag_seconds", "slipstream_hold_longest_seconds"))
+LARGEST_WINS_GAUGES = frozenset(("slipstream_event_loop_lag_seconds", "slipstream_hold_longest_seconds"))
 """Gauges of which the largest counts, not the sum."""
 
 Key = tuple[str, str]
@@ -171,18 +171,20 @@ def render(parts: list[JsonObject]) -> str:
     for part in parts:
         for name, labels, value in part["values"]:
             before = values.get((name, labels), 0.0)
-            values[name, labels] = max(before, value) if name in WORST else before + value
+            values[name, labels] = max(before, value) if name in LARGEST_WINS_GAUGES else before + value
         for name, labels, counts, total in part["histograms"]:
             _sum(histograms, (name, labels), counts, total)
             if name in GEN_AI:
                 form = labels.removeprefix('format="').removesuffix('"')
                 _sum(histograms, (GEN_AI[name], f'gen_ai_operation_name="{operation(form)}"'), counts, total)
     lines: list[str] = []
-    for name, (kind, text, labelled) in FAMILIES.items():
+    for name, (kind, text, labelled) in OPERATION_FAMILIES.items():
         lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
         if kind == "histogram":
             of_name = sorted((labels, h) for (n, labels), h in histograms.items() if n == name)
-            for labels, (counts, total) in of_name or ([] if labelled else [("", ([0] * (len(BUCKETS) + 1), 0.0))]):
+            for labels, (counts, total) in of_name or (
+                [] if labelled else [("", ([0] * (len(SECONDS_BUCKETS) + 1), 0.0))]
+            ):
                 lines += _histogram(name, labels, counts, total)
             continue
         found = sorted((labels, v) for (n, labels), v in values.items() if n == name)
@@ -204,7 +206,7 @@ def _sum(into: dict[Key, tuple[list[int], float]], key: Key, counts: list[int], 
 
 def _histogram(name: str, labels: str, counts: list[int], total: float) -> list[str]:
     lines, seen, more = [], 0, f"{labels}," if labels else ""
-    for bound, count in zip((*map(str, BUCKETS), "+Inf"), counts, strict=True):
+    for bound, count in zip((*map(str, SECONDS_BUCKETS), "+Inf"), counts, strict=True):
         seen += count
         lines.append(f'{name}_bucket{{{more}le="{bound}"}} {seen}')
     own = f"{{{labels}}}" if labels else ""

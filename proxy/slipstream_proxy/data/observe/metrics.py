@@ -1,6 +1,7 @@
 """The data plane's metrics: plain numbers in each worker, summed over the workers' snapshots when somebody asks.
 
-Labels are fixed sets (formats, outcomes, status classes), or names whose number is capped: adapters (``ADAPTERS``,
+Labels are fixed sets (formats, outcomes, status classes), or names whose number is capped: adapters
+(``MAX_ADAPTER_SERIES``,
 the oldest are added up under ``other``) and the values of the tags that were asked for (``TAG_VALUES`` of each).
 Metrics are not forgotten with an episode. So nothing that a client writes is in them unless somebody asked for it.
 """
@@ -14,7 +15,7 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream_proxy.data.observe.exposition import BUCKETS, LARGEST, render
+from slipstream_proxy.data.observe.exposition import MAX_LABEL_CHARS, SECONDS_BUCKETS, render
 from slipstream_proxy.json_types import JsonList, JsonObject
 
 if TYPE_CHECKING:
@@ -22,29 +23,29 @@ if TYPE_CHECKING:
 
     from slipstream_proxy.redaction import Redaction
 
-ADAPTERS = 50
+MAX_ADAPTER_SERIES = 50
 """Adapters with series of their own."""
 TAG_VALUES = 20
-OTHER = "other"
-WAITING = 512
+OTHER_LABEL = "other"
+MAX_WAITING_OBSERVATIONS = 512
 
 CALLS, TAGGED = "slipstream_calls_total", "slipstream_tagged_calls_total"
 CALL_SECONDS, FIRST_BYTE, CHUNK = "slipstream_call_seconds", "slipstream_first_byte_seconds", "slipstream_chunk_seconds"
 OVERHEAD, UPSTREAM = "slipstream_overhead_seconds", "slipstream_upstream_seconds"
-LOST = "slipstream_capture_lost_total"
+CAPTURE_LOST_METRIC = "slipstream_capture_lost_total"
 """``losses.LossCount`` keeps it."""
-UNCAPTURED = "slipstream_uncaptured_calls_total"
+UNCAPTURED_METRIC = "slipstream_uncaptured_calls_total"
 SPLIT_NAMES = "slipstream_split_session_names_total"
 PER_FORMAT = (CALL_SECONDS, FIRST_BYTE, CHUNK)
 
 
 class Histogram:
-    """Values wait until somebody asks, or ``WAITING`` are there. Sorted, they are cheap to count."""
+    """Values wait until somebody asks, or ``MAX_WAITING_OBSERVATIONS`` are there. Sorted, they are cheap to count."""
 
     __slots__ = ("_counts", "_total", "_waiting")
 
     def __init__(self) -> None:
-        self._counts = [0] * (len(BUCKETS) + 1)
+        self._counts = [0] * (len(SECONDS_BUCKETS) + 1)
         self._total = 0.0
         self._waiting: list[float] = []
 
@@ -58,7 +59,7 @@ class Histogram:
         self._waiting.clear()
         self._total += sum(values)
         below = 0
-        for i, bound in enumerate(BUCKETS):
+        for i, bound in enumerate(SECONDS_BUCKETS):
             upto = bisect_right(values, bound)
             self._counts[i] += upto - below
             below = upto
@@ -126,7 +127,7 @@ class WorkerMetrics:
         if count is None:
             label, count = self._label(call)
         self.calls[label] = count = count + 1
-        if not count % WAITING:
+        if not count % MAX_WAITING_OBSERVATIONS:
             self._fold()
         if tags:
             self._tag(tags, label[2], label[3])
@@ -150,14 +151,14 @@ class WorkerMetrics:
         adapter = label[3]
         if adapter not in self._adapters:
             self._adapters[adapter] = None
-            if len(self._adapters) > ADAPTERS:
+            if len(self._adapters) > MAX_ADAPTER_SERIES:
                 oldest = next(iter(self._adapters))
                 del self._adapters[oldest]
                 for old in [k for k in self.calls if k[3] == oldest]:
-                    into = (*old[:3], OTHER)
+                    into = (*old[:3], OTHER_LABEL)
                     self.calls[into] = self.calls.get(into, 0) + self.calls.pop(old)
                 for of in [k for k in self.tagged if k[3] == oldest]:
-                    sum_of = (*of[:3], OTHER)
+                    sum_of = (*of[:3], OTHER_LABEL)
                     self.tagged[sum_of] = self.tagged.get(sum_of, 0) + self.tagged.pop(of)
         return label, self.calls.get(label, 0)
 
@@ -169,8 +170,8 @@ class WorkerMetrics:
             if self._redaction is not None:
                 value = self._redaction.text(f"tag.{name}", value)
             if value not in known:
-                if len(known) >= TAG_VALUES or len(value) > LARGEST:
-                    value = OTHER
+                if len(known) >= TAG_VALUES or len(value) > MAX_LABEL_CHARS:
+                    value = OTHER_LABEL
                 else:
                     known[value] = None
             label = (name, value, status, adapter)
@@ -223,7 +224,7 @@ class WorkerMetrics:
     def resume(self, path: Path) -> None:
         """Count on from what a worker of this number said before its restart. A sum over workers must not fall."""
         self._before = [
-            {**p, "values": [v for v in p["values"] if v[0].endswith("_total") and v[0] != LOST]}
+            {**p, "values": [v for v in p["values"] if v[0].endswith("_total") and v[0] != CAPTURE_LOST_METRIC]}
             for p in read_parts(path)
         ]
 
@@ -242,7 +243,7 @@ def read_parts(path: Path) -> list[JsonObject]:
 
 def read_uncaptured(folder: Path) -> dict[str, int]:
     """By what asked for it (``capture``, ``split``, ``judge``): calls of all workers that were not recorded."""
-    return _read(folder, UNCAPTURED)
+    return _read(folder, UNCAPTURED_METRIC)
 
 
 def read_split_names(folder: Path) -> dict[str, int]:

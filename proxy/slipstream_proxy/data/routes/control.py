@@ -20,10 +20,10 @@ from slipstream_proxy.data.routes.body import body_parts, read_body
 from slipstream_proxy.data.routes.taken import EndingRequest, TakenChange, TakenRewards
 from slipstream_proxy.data.wire.codings import unread
 from slipstream_proxy.data.wire.errors import RequestRefused
-from slipstream_proxy.data.wire.http1 import GUARDS
+from slipstream_proxy.data.wire.http1 import GUARD_HEADERS
 from slipstream_proxy.data.wire.identity import text_of
 from slipstream_proxy.data.wire.replies import end_to_end, first_fields, hand_on
-from slipstream_proxy.keys import ANYONE
+from slipstream_proxy.keys import KEYLESS_CALLER
 from slipstream_proxy.log.ids import new_id
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class ControlRoutes:
         """Who asks, for the control plane. The page itself needs no key: it asks for one."""
         headers = first_fields(request)
         if self._admission.open:
-            key = ANYONE
+            key = KEYLESS_CALLER
         elif credential(headers)[0] is None and (path in _PAGE or path.startswith("/static/")):
             return {"key": "-", "scopes": []}
         else:
@@ -220,7 +220,7 @@ def _forget(sending: asyncio.Task[Any]) -> None:
 def _refused(e: RequestRefused) -> web.Response:
     """In the control API's shape."""
     detail = {"type": e.kind, "message": e.message, "field": e.field, "fix": e.fix}
-    response = web.json_response({"error": detail}, status=e.status, headers=GUARDS)
+    response = web.json_response({"error": detail}, status=e.status, headers=GUARD_HEADERS)
     if e.retry_after is not None:
         response.headers["retry-after"] = "1"
     if e.status == 401:

@@ -13,8 +13,8 @@ from slipstream_proxy.data.call.call import ActiveCall
 from slipstream_proxy.data.observe.exposition import passed_label
 from slipstream_proxy.data.routes.body import read_body
 from slipstream_proxy.data.routes.control import is_control
-from slipstream_proxy.data.routes.paths import MODELS, decoded, hint, methods, passed
-from slipstream_proxy.data.wire.backpressure import LARGE, Rest
+from slipstream_proxy.data.routes.paths import MODELS_PATH, decoded, hint, methods, passed
+from slipstream_proxy.data.wire.backpressure import LARGE_REPLY_BYTES, Rest
 from slipstream_proxy.data.wire.codings import unread
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.identity import Prefix, split_path
@@ -96,7 +96,7 @@ class RequestHandler:
         method, dialect = request.method, of_path(path)
         if dialect is not None and method == "POST":
             return await self._captured(request, Prefix(path + query, prefix.episode, prefix.task), dialect)
-        if path == MODELS and method == "GET":
+        if path == MODELS_PATH and method == "GET":
             return await self._passthrough.list_models(request)
         full = Prefix(prefix.path + query, prefix.episode, prefix.task)
         if method in passed(path):
@@ -126,7 +126,7 @@ class RequestHandler:
             call.begin()
             status, block, whole, close = await sink.head()
             headers = header_map(block.split(b"\r\n")[:-1])
-            if whole is not None and len(whole) < LARGE:
+            if whole is not None and len(whole) < LARGE_REPLY_BYTES:
                 response = WholeReply(status=status, headers=headers, body=whole)
                 if close or self._state.draining:
                     response.force_close()

@@ -10,7 +10,7 @@ import aiohttp
 from aiohttp import web
 
 from slipstream_proxy.data.observe.metrics import gather
-from slipstream_proxy.data.wire.http1 import GUARDS
+from slipstream_proxy.data.wire.http1 import GUARD_HEADERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SCRAPE_PATIENCE = 2.0
 """Seconds that a scrape waits for the control plane."""
-KEPT = 300.0
+KEPT_ANSWER_S = 300.0
 """Seconds for which its last answer stands in for it."""
 
 
@@ -52,17 +52,17 @@ class HealthRoutes:
         if path not in ("/healthz", "/readyz", "/metrics") or request.method not in ("GET", "HEAD"):
             return None
         if path == "/healthz":
-            return web.json_response({"status": "ok"}, headers=GUARDS)
+            return web.json_response({"status": "ok"}, headers=GUARD_HEADERS)
         if path == "/readyz":
             why = self.not_ready()
             away = {} if self._live.connected else {"control_plane": "away: calls are served and recorded meanwhile"}
             ready = {"status": why or "ready", **away}
-            return web.json_response(ready, status=503 if why else 200, headers=GUARDS)
+            return web.json_response(ready, status=503 if why else 200, headers=GUARD_HEADERS)
         self._hosts.check(request)
         own = gather(self._file.parent, self._metrics, self._file.name)
         return web.Response(
             text=_merged(own, await self._control_metrics()),
-            headers={"content-type": "text/plain; version=0.0.4; charset=utf-8", **GUARDS},
+            headers={"content-type": "text/plain; version=0.0.4; charset=utf-8", **GUARD_HEADERS},
         )
 
     def not_ready(self) -> str | None:
@@ -87,7 +87,7 @@ class HealthRoutes:
                     self._last_at = now
                     return self._last
         except TimeoutError:
-            return self._last if now - self._last_at < KEPT else ""
+            return self._last if now - self._last_at < KEPT_ANSWER_S else ""
         except (aiohttp.ClientError, OSError):
             return ""
 

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from slipstream_proxy.dialects import BY_PATH, of_path
 
-MODELS = "/v1/models"
+MODELS_PATH = "/v1/models"
 _PASSED = {
     "GET": re.compile(
         r"/(?:v1/models/[^/]+|version|ping|health|load|v1/responses/[^/]+|v1/responses/[^/]+/input_items"
@@ -69,4 +69,4 @@ def methods(path: str) -> list[str]:
     """All that a route has; empty: there is no such route."""
     if of_path(path) is not None:
         return ["POST"]
-    return ["GET"] if path == MODELS else passed(path)
+    return ["GET"] if path == MODELS_PATH else passed(path)

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RESERVED: Final = frozenset(("judge", "human"))
+RESERVED_SOURCES: Final = frozenset(("judge", "human"))
 """Sources whose rewards need a scope, and an entry in the audit log."""
-SCORERS: Final = frozenset(("grade", "judge", "admin"))
+SCORER_SCOPES: Final = frozenset(("grade", "judge", "admin"))
 """Scopes that may score another key's episodes (``control.api.http.OF_OTHERS``)."""
-TEACHERS: Final = SCORERS | {"reward"}
+TEACHER_SCOPES: Final = SCORER_SCOPES | {"reward"}
 """Scopes that may say what is learned (``control.api.http.check_teacher``)."""
-AWAY: Final = "the control plane is away just now: this is written down, and counts once it is back"
+CONTROL_AWAY_TEXT: Final = "the control plane is away just now: this is written down, and counts once it is back"
 
 
 class EndingRequest(NamedTuple):
@@ -87,7 +87,7 @@ class TakenRewards:
             if not isinstance(e, ValidationError):
                 log.warning("a reward waits for the control plane: %s", type(e).__name__)
             return None
-        if reward.source.lower() in RESERVED or reward.name.lower() in self._judged:
+        if reward.source.lower() in RESERVED_SOURCES or reward.name.lower() in self._judged:
             return None
         ends = reward.ends({name for name, weight in self._config.reward.weights.items() if weight})
         kept = reward.model_copy(update={"done": ends}).model_dump(mode="json")
@@ -95,10 +95,10 @@ class TakenRewards:
 
     def _is_own(self, asked: EndingRequest) -> bool:
         scopes = set(asked.caller["scopes"])
-        if asked.what != "done" and not (scopes & TEACHERS or self._config.reward.by_agents):
+        if asked.what != "done" and not (scopes & TEACHER_SCOPES or self._config.reward.by_agents):
             return False
         if asked.named is not None and asked.named != asked.caller["key"]:
-            return bool(scopes & SCORERS)
+            return bool(scopes & SCORER_SCOPES)
         if asked.what == "done" and not scopes & {"inference", "reward", "admin"}:
             return False
         return asked.begun or "inference" in scopes or asked.caller["key"] == "-"
@@ -120,7 +120,7 @@ class TakenRewards:
         self.count += 1
         if self.count == 1:
             log.warning("the control plane does not answer: rewards and end marks are kept in the spool meanwhile")
-        return c.RewardAck(stored=True, known=begun, fix=AWAY, done=change.ends)
+        return c.RewardAck(stored=True, known=begun, fix=CONTROL_AWAY_TEXT, done=change.ends)
 
     async def close(self) -> None:
         await self._spool.close()

@@ -29,8 +29,8 @@ SILENT_SHARE: Final = 0.5
 RETRY_S: Final = 0.05
 """Until the next look for room, where every connection has a call."""
 SAY_EVERY_S: Final = 60.0
-CLOSED = "slipstream_connections_closed_total"
-FULL = "slipstream_accepts_delayed_total"
+CLOSED_METRIC = "slipstream_connections_closed_total"
+DELAYED_METRIC = "slipstream_accepts_delayed_total"
 
 
 class Acceptor:
@@ -97,14 +97,14 @@ class Acceptor:
         if idle is not None:
             self._end(idle, "idle")
             return True
-        self._metrics.add(FULL)
+        self._metrics.add(DELAYED_METRIC)
         self._say("every connection has a call: new ones wait")
         return False
 
     def _end(self, client: ClientConnection | Handler, why: str) -> None:
         client.abort()
         self._closed += 1
-        self._metrics.add(CLOSED, f'why="{why}"')
+        self._metrics.add(CLOSED_METRIC, f'why="{why}"')
         self._say("connections without a call are closed for new ones")
 
     def _say(self, what: str) -> None:

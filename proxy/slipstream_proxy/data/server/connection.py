@@ -15,10 +15,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from slipstream_proxy.data.call.call import ActiveCall
-from slipstream_proxy.data.wire.backpressure import LARGE, Rest, Rests, hung_up
+from slipstream_proxy.data.wire.backpressure import LARGE_REPLY_BYTES, Rest, Rests, hung_up
 from slipstream_proxy.data.wire.codings import unread
 from slipstream_proxy.data.wire.errors import RequestRefused
-from slipstream_proxy.data.wire.http1 import GUARD_LINES, LAST_CHUNK, REASONS, RepeatedHead, chunk, digits, status_line
+from slipstream_proxy.data.wire.http1 import (
+    GUARD_LINES,
+    LAST_CHUNK,
+    STATUS_LINES,
+    RepeatedHead,
+    chunk,
+    digits,
+    status_line,
+)
 from slipstream_proxy.data.wire.identity import Prefix, split_path
 from slipstream_proxy.data.wire.request import MIN_RATE, RequestHead, parse_fields
 from slipstream_proxy.data.wire.sink import Sink
@@ -39,7 +47,7 @@ _PIPELINED: Final = 256 * 1024
 KEEPALIVE_TIMEOUT = 300.0
 """Seconds after which a connection without a request is closed."""
 
-LINGER = 2.0
+LINGER_S = 2.0
 """Seconds for which a refused client may go on sending. If it closed earlier, the client could not read why."""
 
 
@@ -285,7 +293,7 @@ class ClientConnection(Sink):
         self._discarding = True
         transport.write(refusal(e, dialect))
         transport.write_eof()
-        self._loop.call_later(LINGER, transport.close)
+        self._loop.call_later(LINGER_S, transport.close)
 
     # --- the sink ---------------------------------------------------------------------------------------------------
 
@@ -293,10 +301,10 @@ class ClientConnection(Sink):
         transport = self.transport
         if transport is not None:
             close = close or self._state.draining
-            start = REASONS.get(status) or status_line(status)
+            start = STATUS_LINES.get(status) or status_line(status)
             last = b"connection: close\r\n\r\n" if close else b"\r\n"
             length = digits(len(body))
-            if len(body) >= LARGE:
+            if len(body) >= LARGE_REPLY_BYTES:
                 transport.write(b"%b%bcontent-length: %b\r\n%b" % (start, block, length, last))
                 self._call, self._closes = None, close  # the call holds the body, too
                 self._rest = self._state.rests.hold(body)

@@ -14,7 +14,7 @@ from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import BadHttpMessage, ContentEncodingError, LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
-from slipstream_proxy.data.server.connection import KEEPALIVE_TIMEOUT, LINGER, ClientConnection, refusal
+from slipstream_proxy.data.server.connection import KEEPALIVE_TIMEOUT, LINGER_S, ClientConnection, refusal
 from slipstream_proxy.data.wire.backpressure import StalledClients
 from slipstream_proxy.data.wire.codings import refused_coding
 from slipstream_proxy.data.wire.errors import RequestRefused
@@ -77,7 +77,7 @@ class Handler(RequestHandler):
         self._close = True
         if transport is not None and not transport.is_closing():
             transport.write_eof()
-            self._loop.call_later(LINGER, transport.close)
+            self._loop.call_later(LINGER_S, transport.close)
 
     def _make_error_handler(self, err_info: Any) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
         answer = super()._make_error_handler(err_info)
@@ -88,7 +88,7 @@ class Handler(RequestHandler):
             await response.prepare(request)
             await response.write_eof()
             self._linger()
-            await asyncio.sleep(LINGER)
+            await asyncio.sleep(LINGER_S)
             return response
 
         return handle

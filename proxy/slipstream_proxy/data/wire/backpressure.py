@@ -43,11 +43,11 @@ def hung_up(transport: asyncio.Transport) -> bool:
     return bool(poll.poll(0))
 
 
-LARGE = 2**16
+LARGE_REPLY_BYTES = 2**16
 """Bytes from which on a whole reply is handed out in pieces."""
-PIECE = 2**17
+PIECE_BYTES = 2**17
 """Bytes that leave at once."""
-SLOW = 1.0
+SLOW_CLIENT_S = 1.0
 """Seconds after which what a client has not taken goes to a file."""
 
 
@@ -64,7 +64,7 @@ class Rest:
         """The next piece; empty at the end."""
         data, file = self._data, self._file  # in this order: ``spill`` works in another thread
         at = self._at
-        piece = data[at : at + PIECE] if file is None else os.pread(file.fileno(), PIECE, at)
+        piece = data[at : at + PIECE_BYTES] if file is None else os.pread(file.fileno(), PIECE_BYTES, at)
         self._at += len(piece)
         return piece
 
@@ -105,7 +105,7 @@ class Rests:
     def check(self, now: float) -> None:
         """Once a second."""
         for rest in self._held - self._tried:
-            if now - rest.since > SLOW:
+            if now - rest.since > SLOW_CLIENT_S:
                 self._tried.add(rest)
                 asyncio.get_running_loop().run_in_executor(None, rest.spill, self._folder)
 

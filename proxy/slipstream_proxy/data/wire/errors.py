@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-KINDS = {
+ERROR_KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
@@ -42,7 +42,7 @@ class RequestRefused(Exception):
 
     @property
     def kind(self) -> str:
-        return KINDS.get(self.status, "api_error")
+        return ERROR_KINDS.get(self.status, "api_error")
 
     @property
     def fields(self) -> list[bytes]:

@@ -38,9 +38,9 @@ PASSED_ON_PREFIXES: Final = (
 """Fields of an engine's reply that a client gets, in lower case. Others speak to the browser of whoever opens the
 page, which has the same address: they set cookies, clear them, or send it elsewhere.
 """
-GUARDS: Final = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
+GUARD_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 """On every reply that is no file of the page's: what it holds is shown as it is, and runs nothing."""
-GUARD_LINES: Final = [f"{name}: {value}".encode() for name, value in GUARDS.items()]
+GUARD_LINES: Final = [f"{name}: {value}".encode() for name, value in GUARD_HEADERS.items()]
 
 
 def passes(name: bytes) -> bool:
@@ -48,11 +48,11 @@ def passes(name: bytes) -> bool:
     return name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)
 
 
-REASONS: Final = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
+STATUS_LINES: Final = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
 
 
 def status_line(status: int) -> bytes:
-    return REASONS.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
+    return STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
 
 
 class RemoteProtocolError(ValueError):
@@ -179,7 +179,7 @@ def chunk(data: bytes) -> bytes:
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\r\n]*)?\r\n")
-FIELD: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
+FIELD_PATTERN: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
 """A header line, without its end: name, value."""
 
 
@@ -271,7 +271,7 @@ class ResponseHead:
                 continue
             if not line:
                 continue
-            field = FIELD.fullmatch(line)
+            field = FIELD_PATTERN.fullmatch(line)
             if field is None:  # passed on, a client might read it as the end of a line or of a body
                 raise RemoteProtocolError("a bad header line")
             low, value = field[1].lower(), field[2]

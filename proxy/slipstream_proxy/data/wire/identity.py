@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
-from slipstream.contract import TAG, name_of, tag_text
+from slipstream.contract import PLAIN_ID_PATTERN, name_of, tag_text
 from slipstream_proxy.json_types import Json, JsonObject
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _task(found: Tags, text: str | None) -> None:
 
 def _named(found: Tags, text: str, tag: str) -> str:
     """The id of a text. A text that is no id is kept as a tag."""
-    if TAG.match(text):
+    if PLAIN_ID_PATTERN.match(text):
         return text
     _tag(found, tag, text)
     return name_of(text)

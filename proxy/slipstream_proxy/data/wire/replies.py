@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from slipstream_proxy.data.wire.http1 import GUARDS, HOP_BY_HOP, passes
+from slipstream_proxy.data.wire.http1 import GUARD_HEADERS, HOP_BY_HOP, passes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -32,7 +32,7 @@ class StreamedReply(web.StreamResponse):
         await super()._prepare_headers()
         for name in added:
             self.headers.popall(name, None)
-        for guard, value in GUARDS.items():
+        for guard, value in GUARD_HEADERS.items():
             self.headers.setdefault(guard, value)  # the page's files bring their own
 
 

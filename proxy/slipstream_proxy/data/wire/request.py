@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from slipstream_proxy.data.wire.http1 import FIELD, HOP_BY_HOP
+from slipstream_proxy.data.wire.http1 import FIELD_PATTERN, HOP_BY_HOP
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.wire.identity import Prefix, Tags
@@ -60,7 +60,7 @@ def _read_line(line: bytes) -> tuple[bytes, bytes, bytes | None, bool] | None:
     digits = line[len(_LENGTH) :]
     if digits.isdigit() and line[: len(_LENGTH)].lower() == _LENGTH:
         return b"content-length", digits, None, False
-    m = FIELD.fullmatch(line)
+    m = FIELD_PATTERN.fullmatch(line)
     if m is None:
         return None
     low, value = m[1].lower(), m[2].rstrip(b" \t")

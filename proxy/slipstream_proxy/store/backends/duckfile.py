@@ -31,7 +31,7 @@ from slipstream_proxy.store.tables.driver import IN, Row, StoreError
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-ARROW = {
+ARROW_TYPES = {
     "TEXT": pa.string(),
     "FLOAT8": pa.float64(),
     "BIGINT": pa.int64(),
@@ -41,7 +41,7 @@ ARROW = {
 }
 
 
-FEW = 512
+MAX_PARAMETER_NAMES = 512
 """Names that a statement has as parameters of their own: an index finds these, and not what a list holds."""
 
 
@@ -55,7 +55,7 @@ def spread(sql: str, params: Sequence[object]) -> tuple[str, Sequence[object]]:
     for part in rest:
         names = params[at]
         assert isinstance(names, list)
-        short = 0 < len(names) <= FEW
+        short = 0 < len(names) <= MAX_PARAMETER_NAMES
         head += (f"IN ({', '.join('?' * len(names))})" if short else IN) + part
         after = at + 1 + part.count("?")
         flat += [*(names if short else [names]), *params[at + 1 : after]]
@@ -117,7 +117,7 @@ class DuckTx:
             self._stage([(c, kinds[c]) for c in (*keys, *columns)], rows)
             sets = ", ".join(f"{c} = stage.{c}" for c in columns)
             same = " AND ".join(f"{table}.{k} = stage.{k}" for k in keys)
-            few = [row[0] for row in rows] if len(rows) <= FEW else []
+            few = [row[0] for row in rows] if len(rows) <= MAX_PARAMETER_NAMES else []
             if few:
                 same += f" AND {table}.{keys[0]} IN ({', '.join('?' * len(few))})"
             try:
@@ -127,13 +127,13 @@ class DuckTx:
 
     def _stage(self, columns: list[tuple[str, str]], rows: Sequence[Row]) -> None:
         data = zip(*rows, strict=True)
-        table = {name: pa.array(values, ARROW[kind]) for (name, kind), values in zip(columns, data, strict=True)}
+        table = {name: pa.array(values, ARROW_TYPES[kind]) for (name, kind), values in zip(columns, data, strict=True)}
         self._cursor.register("stage", pa.table(table))
 
 
 log = logging.getLogger("slipstream.store")
 
-BLOCKED = (
+BLOCKED_ERRORS = (
     "could not set lock",
     "permission denied",
     "no such file",
@@ -236,7 +236,7 @@ def _try_open(path: Path, config: dict[str, str]) -> tuple[duckdb.DuckDBPyConnec
         return open_file(path, config), ""
     except (duckdb.Error, RuntimeError, UnicodeDecodeError) as e:
         reason = str(e).splitlines()[0] if str(e) else type(e).__name__
-        if any(b in reason.lower() for b in BLOCKED):
+        if any(b in reason.lower() for b in BLOCKED_ERRORS):
             raise StoreError(f"{path} cannot be opened: {reason}") from e
         return None, reason
 
@@ -273,20 +273,20 @@ def _target(fd: Path) -> str:
         return ""
 
 
-ROWS = 20_000
+ROWS_PER_COPY = 20_000
 """Rows that are copied together."""
-REST = 1.0
+REST_PER_COPY_S = 1.0
 """Seconds of rest for each second of copying, so that one core is never the copy's alone."""
 MOST_ROWS = 500_000
 """Rows written meanwhile that are noted at most: a store that is that busy is rewritten another time."""
-LITTLE = 64
+LAST_STEP_TRANSACTIONS = 64
 """Transactions left to be done again, with which the last step begins."""
-ROUNDS = 10
+COPY_ROUNDS = 10
 """Attempts to come near a store that is written to as fast as it can be; then its writers wait for the rest."""
 SWAP_PATIENCE = 0.25
 """Seconds that the last step waits for readers; then it lets them go on and tries again."""
 SWAP_TRIES = 240
-PRIORITY = 10
+COPY_NICENESS = 10
 """Niceness of the copying thread."""
 
 
@@ -422,7 +422,7 @@ def _nice() -> Iterator[None]:
     if not _may_come_back(before):
         yield
         return
-    os.setpriority(os.PRIO_PROCESS, thread, before + PRIORITY)
+    os.setpriority(os.PRIO_PROCESS, thread, before + COPY_NICENESS)
     try:
         yield
     finally:
@@ -440,12 +440,12 @@ def _copy_tables(cursor: duckdb.DuckDBPyConnection, to: duckdb.DuckDBPyConnectio
     views = cursor.execute(f"SELECT sql FROM duckdb_views() WHERE {mine}").fetchall()
     for name, sql in tables:
         to.execute(sql)
-        for batch in cursor.sql(f"SELECT * FROM {name}").to_arrow_reader(ROWS):
+        for batch in cursor.sql(f"SELECT * FROM {name}").to_arrow_reader(ROWS_PER_COPY):
             started = time.monotonic()
             to.register("part", pa.Table.from_batches([batch]))
             to.execute(f"INSERT INTO {name} SELECT * FROM part")
             to.unregister("part")
-            written.rest(REST * (time.monotonic() - started))
+            written.rest(REST_PER_COPY_S * (time.monotonic() - started))
             _go_on(written)
     for (sql,) in (*indexes, *views):
         to.execute(sql)
@@ -459,8 +459,8 @@ def _go_on(written: WriteLog) -> None:
 
 
 def _catch_up(to: duckdb.DuckDBPyConnection, written: WriteLog) -> None:
-    for _ in range(ROUNDS):
-        if len(written) <= LITTLE:
+    for _ in range(COPY_ROUNDS):
+        if len(written) <= LAST_STEP_TRANSACTIONS:
             break
         _repeat(to, written)
     to.execute("CHECKPOINT")

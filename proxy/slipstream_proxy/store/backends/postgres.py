@@ -37,30 +37,30 @@ from slipstream_proxy.store.values import Rules
 
 log = logging.getLogger("slipstream.store")
 
-SERIAL = 0x511B57EA
+SERIAL_LOCK_ID = 0x511B57EA
 """Advisory lock of transactions that run one at a time over all proxies."""
-REWRITING = 0x511B57EB
+REWRITING_LOCK_ID = 0x511B57EB
 """Advisory lock: one proxy rewrites at a time."""
-BESIDE = 0x511B57ED
+BESIDE_LOCK_ID = 0x511B57ED
 """Advisory lock, shared by transactions that write and are not among those that run one at a time."""
 COPIED_BY = {"t_cases": "eid"}
 """The column by which a table is copied whose key has several: rows that share its value are copied together."""
 NEW, OLD, NOTED = "__new", "__old", "__noted"
 """Ends of names: the copy, what it replaces, the keys of rows that have changed."""
-TOGETHER = 20_000
+ROWS_PER_COPY = 20_000
 """Noted rows that are copied again in one transaction."""
-LITTLE = 200
+LAST_STEP_ROWS = 200
 """Noted rows with which the last step begins."""
-ROUNDS = 10
+COPY_ROUNDS = 10
 """Attempts to come near a table that is written to as fast as it can be; then its writers wait for the rest."""
 WRITERS_WAIT, READERS_WAIT = 1.5, 0.25
 """Seconds that the last step waits for writers and for readers to end; others of their kind wait behind it."""
 SWAP_TRIES = 120
-REST = 0.5
+COPY_RETRY_INTERVAL_S = 0.5
 """Seconds between two tries."""
 
 Connection = psycopg.Connection[Row]
-OTHERS = """SELECT l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+OTHER_WRITERS_SQL = """SELECT l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
     WHERE l.locktype = 'virtualxid' AND l.granted AND a.datname = current_database()
     AND a.backend_type = 'client backend' AND NOT l.pid = ANY(%s)
     AND NOT EXISTS (SELECT 1 FROM pg_locks w WHERE w.pid = l.pid AND NOT w.granted)"""
@@ -114,14 +114,14 @@ class CopiedTable(NamedTuple):
 
 def copy_tables(one: Connection, two: Connection, tables: list[str], rewriting: Rewriting) -> None:
     """Rewrite each. Two connections without a transaction. Raises ``StoreError`` when it can't be done now."""
-    if not one.execute("SELECT pg_try_advisory_lock(%s)", (REWRITING,)).fetchall()[0][0]:
+    if not one.execute("SELECT pg_try_advisory_lock(%s)", (REWRITING_LOCK_ID,)).fetchall()[0][0]:
         raise StoreError("another proxy rewrites its tables just now")
     try:
         ((namespace,),) = one.execute("SELECT current_schema()").fetchall()
         clear(one, namespace)
         for table in tables:
             if one.execute("SELECT to_regclass(%s)", (f"{namespace}.{table}",)).fetchall()[0][0] is not None:
-                key = "id" if table.startswith("t_calls_") else COPIED_BY.get(table, schema.PRIMARY[table])
+                key = "id" if table.startswith("t_calls_") else COPIED_BY.get(table, schema.PRIMARY_KEYS[table])
                 with rewriting.by(one):
                     _copy(one, two, CopiedTable(namespace, table, key), rewriting)
     except psycopg.errors.QueryCanceled as e:
@@ -131,11 +131,11 @@ def copy_tables(one: Connection, two: Connection, tables: list[str], rewriting: 
     finally:
         with contextlib.suppress(psycopg.Error):
             clear(one, namespace)
-        one.execute("SELECT pg_advisory_unlock(%s)", (REWRITING,))
+        one.execute("SELECT pg_advisory_unlock(%s)", (REWRITING_LOCK_ID,))
 
 
 def clear(one: Connection, namespace: str) -> None:
-    """Drop what a rewriting that was cut off has left. The lock ``REWRITING`` is held."""
+    """Drop what a rewriting that was cut off has left. The lock ``REWRITING_LOCK_ID`` is held."""
     sql = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND right(tablename, %s) = %s"
     for (noted,) in one.execute(sql, (namespace, len(NOTED), NOTED)).fetchall():
         copied = CopiedTable(namespace, noted.removesuffix(NOTED), "id")
@@ -169,9 +169,9 @@ def _copy(one: Connection, two: Connection, copied: CopiedTable, rewriting: Rewr
     rewriting.go_on()
     one.execute(copied.sql("INSERT INTO {new} SELECT * FROM {table}"))
     indexes = _make_indexes(one, copied)
-    for _ in range(ROUNDS):
+    for _ in range(COPY_ROUNDS):
         rewriting.go_on()
-        if _again(one, copied) <= LITTLE:
+        if _again(one, copied) <= LAST_STEP_ROWS:
             break
     _check(one, copied)
     for _ in range(SWAP_TRIES):
@@ -181,7 +181,7 @@ def _copy(one: Connection, two: Connection, copied: CopiedTable, rewriting: Rewr
                 return
         except psycopg.errors.LockNotAvailable:
             log.debug("the new %s waits for those who use the old one", copied.name)
-        time.sleep(REST)
+        time.sleep(COPY_RETRY_INTERVAL_S)
         _again(two, copied)
     raise StoreError(f"{copied.name} is in use all the time: it is rewritten later")
 
@@ -208,7 +208,7 @@ def _again(one: Connection, copied: CopiedTable) -> int:
     with one.transaction():
         taken = one.execute(
             copied.sql("DELETE FROM {noted} WHERE n IN (SELECT n FROM {noted} ORDER BY n LIMIT %s) RETURNING k"),
-            (TOGETHER,),
+            (ROWS_PER_COPY,),
         ).fetchall()
         keys = list({key for (key,) in taken})
         if keys:
@@ -232,9 +232,9 @@ def _swap(one: Connection, two: Connection, copied: CopiedTable, indexes: dict[s
     """The copy takes the table's place. False: somebody still reads an older state."""
     with _waiting(one, WRITERS_WAIT):
         # first what a writer takes first: it may make a day's table, and the views, too
-        one.execute("SELECT pg_advisory_xact_lock(%s)", (SERIAL,))
+        one.execute("SELECT pg_advisory_xact_lock(%s)", (SERIAL_LOCK_ID,))
         # a writer that has read the table holds a lock, and would wait for ours with its next statement: a deadlock
-        one.execute("SELECT pg_advisory_xact_lock(%s)", (BESIDE,))
+        one.execute("SELECT pg_advisory_xact_lock(%s)", (BESIDE_LOCK_ID,))
         one.execute(copied.sql("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE"))
         while _again(two, copied):
             pass
@@ -256,28 +256,28 @@ def _swap(one: Connection, two: Connection, copied: CopiedTable, indexes: dict[s
 
 def _views(one: Connection) -> list[str]:
     days = [day for (day,) in one.execute("SELECT day FROM t_days").fetchall()]
-    made = [f"CREATE OR REPLACE VIEW {name} AS {body}" for name, body in schema.VIEWS.items()]
+    made = [f"CREATE OR REPLACE VIEW {name} AS {body}" for name, body in schema.VIEW_QUERIES.items()]
     return made + schema.views_sql(days, keyed=True)
 
 
 def _seen_by_all(one: Connection, two: Connection) -> bool:
     """Wait until nobody looks at a state from before what has been committed by now. False: that takes longer."""
     mine = [one.info.backend_pid, two.info.backend_pid]
-    before = {name for (name,) in two.execute(OTHERS, (mine,)).fetchall()}
+    before = {name for (name,) in two.execute(OTHER_WRITERS_SQL, (mine,)).fetchall()}
     until = time.monotonic() + READERS_WAIT
     while before:
         if time.monotonic() > until:
             return False
         time.sleep(0.01)
-        before &= {name for (name,) in two.execute(OTHERS, (mine,)).fetchall()}
+        before &= {name for (name,) in two.execute(OTHER_WRITERS_SQL, (mine,)).fetchall()}
     return True
 
 
 IN_ORDER = 0x511B57EC
 """Advisory lock: numbers that one reads on from are taken by one transaction at a time."""
-READER = "slipstream_reader"
+READER_ROLE = "slipstream_reader"
 """Role that users' queries run as where we may make one: it sees the views and nothing else."""
-FORBIDDEN = re.compile(
+FORBIDDEN_SQL_PATTERN = re.compile(
     r"\b(pg_read\w*|pg_ls\w*|pg_stat_file|pg_file\w*|lo_\w+|dblink\w*|set_config|pg_terminate\w*|pg_cancel\w*|"
     r"pg_reload\w*|pg_rotate\w*|pg_switch\w*|pg_advisory\w*|pg_try_advisory\w*|query_to_\w+|table_to_\w+|"
     r"cursor_to_\w+|database_to_\w+|schema_to_\w+|nextval|setval|pg_sleep\w*|pg_notify|into|pg_\w+|"
@@ -286,7 +286,14 @@ FORBIDDEN = re.compile(
 )
 CLIENT_CHECK = "5s"
 """How often the server looks whether the asker of a running query is still there."""
-KINDS = {"TEXT": "text", "FLOAT8": "float8", "BIGINT": "int8", "INTEGER": "int4", "BOOLEAN": "bool", "BYTEA": "bytea"}
+COLUMN_TYPES = {
+    "TEXT": "text",
+    "FLOAT8": "float8",
+    "BIGINT": "int8",
+    "INTEGER": "int4",
+    "BOOLEAN": "bool",
+    "BYTEA": "bytea",
+}
 
 
 @lru_cache(maxsize=1024)
@@ -320,16 +327,16 @@ class PostgresTx:
             return
         kinds = schema.columns_of(table)
         names = (*keys, *columns)
-        arrays = ", ".join(f"%s::{KINDS[kinds[c]]}[]" for c in names)
+        arrays = ", ".join(f"%s::{COLUMN_TYPES[kinds[c]]}[]" for c in names)
         sets = ", ".join(f"{c} = s.{c}" for c in columns)
         same = " AND ".join(f"{table}.{k} = s.{k}" for k in keys)
         statement = f"UPDATE {table} SET {sets} FROM unnest({arrays}) AS s({', '.join(names)}) WHERE {same}"
         self._cursor.execute(statement.encode(), [list(column) for column in zip(*rows, strict=True)])
 
 
-NARROW = frozenset(("t_tallies", "t_members", "t_exported", "t_gaps", "t_outcomes"))
+NARROW_TABLES = frozenset(("t_tallies", "t_members", "t_exported", "t_gaps", "t_outcomes"))
 """Tables of short rows, without a name to copy them by. They are locked while they are rewritten."""
-SHORT = "1s"
+SHORT_LOCK_TIMEOUT = "1s"
 
 
 def watch_client(connection: psycopg.Connection) -> None:
@@ -400,9 +407,9 @@ class PostgresDriver:
     def write(self, *, serial: bool = True) -> Iterator[PostgresTx]:
         with self._pool.connection() as con, con.transaction(), con.cursor() as cursor:
             if serial:
-                cursor.execute("SELECT pg_advisory_xact_lock(%s)", (SERIAL,))
+                cursor.execute("SELECT pg_advisory_xact_lock(%s)", (SERIAL_LOCK_ID,))
             else:
-                cursor.execute("SELECT pg_advisory_xact_lock_shared(%s)", (BESIDE,))
+                cursor.execute("SELECT pg_advisory_xact_lock_shared(%s)", (BESIDE_LOCK_ID,))
             yield PostgresTx(cursor)
 
     def next_seq(self, tx: Any, count: int) -> int:
@@ -444,8 +451,8 @@ class PostgresDriver:
         """By copies that take their places (``copy_tables``)."""
         self._need_session("rewriting files without what was forgotten")
         with self._pool.connection() as con, self._pool.connection() as other:
-            copy_tables(con, other, [t for t in tables if t not in NARROW], self._rewriting)
-            self._rewrite_narrow(con, sorted(NARROW.intersection(tables)))
+            copy_tables(con, other, [t for t in tables if t not in NARROW_TABLES], self._rewriting)
+            self._rewrite_narrow(con, sorted(NARROW_TABLES.intersection(tables)))
             # Pages of the old files may still stand in the log: the oldest segments are used again from here on.
             try:
                 con.execute("CHECKPOINT")
@@ -453,7 +460,7 @@ class PostgresDriver:
                 log.debug("not allowed to CHECKPOINT: the server will in its own time")
 
     def _rewrite_narrow(self, con: psycopg.Connection, tables: Sequence[str]) -> None:
-        con.execute(f"SET lock_timeout = '{SHORT}'".encode())
+        con.execute(f"SET lock_timeout = '{SHORT_LOCK_TIMEOUT}'".encode())
         try:
             for table in tables:
                 con.execute(f"VACUUM FULL {table}".encode())
@@ -473,14 +480,14 @@ class PostgresDriver:
         """Make the role that users' queries run as, where we may."""
         try:
             with self.write() as tx:
-                if not tx.all("SELECT 1 FROM pg_roles WHERE rolname = ?", (READER,)):
-                    tx.run(f"CREATE ROLE {READER} NOLOGIN")
-                    tx.run(f"GRANT {READER} TO CURRENT_USER")
+                if not tx.all("SELECT 1 FROM pg_roles WHERE rolname = ?", (READER_ROLE,)):
+                    tx.run(f"CREATE ROLE {READER_ROLE} NOLOGIN")
+                    tx.run(f"GRANT {READER_ROLE} TO CURRENT_USER")
                 ((namespace,),) = tx.all("SELECT quote_ident(current_schema())")
-                tx.run(f"GRANT USAGE ON SCHEMA {namespace} TO {READER}")
-                tx.run(f"GRANT SELECT ON {', '.join(schema.VIEW_NAMES)} TO {READER}")
+                tx.run(f"GRANT USAGE ON SCHEMA {namespace} TO {READER_ROLE}")
+                tx.run(f"GRANT SELECT ON {', '.join(schema.VIEW_NAMES)} TO {READER_ROLE}")
                 # Somebody else may have made the role: then we are no member of it.
-                tx.run(f"SET LOCAL ROLE {READER}")
+                tx.run(f"SET LOCAL ROLE {READER_ROLE}")
             self._reader = True
         except psycopg.Error as e:
             self._reader = False
@@ -488,11 +495,11 @@ class PostgresDriver:
 
     def sql(self, query: str, limit: int, timeout: float) -> SqlResult:
         text = check(query)
-        if found := FORBIDDEN.search(bare(text)):
+        if found := FORBIDDEN_SQL_PATTERN.search(bare(text)):
             raise QueryError(
                 f"{found.group(0)}: not in a query here; there are the views {', '.join(schema.VIEW_NAMES)}"
             )
-        role = READER if self._reader else None
+        role = READER_ROLE if self._reader else None
         request = QueryRequest(database=self._url, config={}, role=role, query=text, limit=limit, timeout=timeout)
         with BoundedQuery(request) as running:
             running.open()

@@ -24,12 +24,12 @@ from slipstream.contract import SqlResult
 from slipstream_proxy.process import cores
 from slipstream_proxy.process import query as program
 from slipstream_proxy.store.tables.driver import QueryError
-from slipstream_proxy.store.tables.schema import TABLES, VIEW_NAMES
+from slipstream_proxy.store.tables.schema import TABLE_COLUMNS, VIEW_NAMES
 
 if TYPE_CHECKING:
     import duckdb
 
-SCHEMAS = frozenset({"", "main", "public"})
+READABLE_SCHEMAS = frozenset({"", "main", "public"})
 TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree"})
 DENIED_FUNCTIONS = frozenset(
     {"getenv", "current_setting", "getvariable", "query", "query_table", "read_text", "read_blob"}
@@ -142,14 +142,16 @@ def _check_table(node: dict[str, object], visible: frozenset[str]) -> None:
     name = str(node.get("table_name", "")).lower()
     schema = str(node.get("schema_name", "")).lower()
     known = name in VIEW_NAMES or (name in visible and not schema)
-    if not known or schema not in SCHEMAS or node.get("catalog_name"):
+    if not known or schema not in READABLE_SCHEMAS or node.get("catalog_name"):
         raise QueryError(f"{name}: no such view; there are {', '.join(VIEW_NAMES)}")
 
 
-HEAD = re.compile(r"^(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(select|with|values|from)\b", re.IGNORECASE | re.DOTALL)
+SELECT_HEAD_PATTERN = re.compile(
+    r"^(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(select|with|values|from)\b", re.IGNORECASE | re.DOTALL
+)
 
-TOKENS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/""", re.DOTALL)
-INTERNAL = re.compile(rf"\b(?:{'|'.join([*TABLES, 't_calls_'])})\w*", re.IGNORECASE)
+SQL_TOKEN_PATTERN = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/""", re.DOTALL)
+INTERNAL_TABLE_PATTERN = re.compile(rf"\b(?:{'|'.join([*TABLE_COLUMNS, 't_calls_'])})\w*", re.IGNORECASE)
 
 
 def bare(text: str) -> str:
@@ -159,7 +161,7 @@ def bare(text: str) -> str:
     """
     if "\\" in text or "$" in text:
         return text
-    return TOKENS.sub(lambda m: m.group(0) if m.group(0).startswith('"') else " ", text)
+    return SQL_TOKEN_PATTERN.sub(lambda m: m.group(0) if m.group(0).startswith('"') else " ", text)
 
 
 def check(query: str) -> str:
@@ -168,19 +170,19 @@ def check(query: str) -> str:
     Raises ``QueryError`` for what does not begin as a SELECT does, or names our own tables.
     """
     text = query.strip().rstrip(";").strip()
-    if "\0" in text or not HEAD.match(text):
+    if "\0" in text or not SELECT_HEAD_PATTERN.match(text):
         raise QueryError("one SELECT statement only")
-    if found := INTERNAL.search(bare(text)):
+    if found := INTERNAL_TABLE_PATTERN.search(bare(text)):
         raise QueryError(f"{found.group(0)}: no such view; there are {', '.join(VIEW_NAMES)}")
     check_names(text)
     return text
 
 
-START = 10.0
+QUERY_START_TIMEOUT_S = 10.0
 """Seconds that the process may take to start and to open the database."""
-FRUGAL = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+FRUGAL_ENVIRONMENT = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """Address space is what is bounded, and by default arenas and numpy's threads take it by the number of cores."""
-SPARE = 0.5
+KILL_GRACE_S = 0.5
 """Seconds beyond the query's time-out after which its process is killed."""
 
 
@@ -196,10 +198,14 @@ class BoundedQuery:
         command = [sys.executable, "-P", program.__file__]
         with cores.anywhere():
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env={**os.environ, **FRUGAL}
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                env={**os.environ, **FRUGAL_ENVIRONMENT},
             )
         self._say(self._request)
-        self._expect(b"ready", START)
+        self._expect(b"ready", QUERY_START_TIMEOUT_S)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -216,11 +222,11 @@ class BoundedQuery:
     def open(self) -> None:
         """Returns when it reads what is there now. Raises ``QueryError``."""
         self._say(b"open\n")
-        self._expect(b"opened", START)
+        self._expect(b"opened", QUERY_START_TIMEOUT_S)
 
     def result(self) -> SqlResult:
         """Raises ``QueryError``: it failed, it took too long, or it asked for too much memory."""
-        answer = json.loads(self._line(self.timeout + SPARE))
+        answer = json.loads(self._line(self.timeout + KILL_GRACE_S))
         if "error" in answer:
             raise QueryError(answer["error"])
         return SqlResult(**answer)
@@ -243,7 +249,7 @@ class BoundedQuery:
                 raise QueryError(f"stopped after {self.timeout:g} s")
             part = os.read(pipe, 2**20)
             if not part:
-                raise QueryError(f"it needs more than {program.MEMORY // 2**20} MiB: ask for less")
+                raise QueryError(f"it needs more than {program.QUERY_MEMORY_BYTES // 2**20} MiB: ask for less")
             parts.append(part)
         line, _, self._rest = b"".join(parts).partition(b"\n")
         return line

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from slipstream_proxy.store.conversation.call_rows import CallList, Packed, call_row, kind_of, pack, repack, stamp_of
-from slipstream_proxy.store.conversation.fingerprint import LAST, Known, cut
+from slipstream_proxy.store.conversation.fingerprint import MAX_BASE_CALLS, Known, cut
 from slipstream_proxy.store.conversation.kinds import EpisodeKinds, Opening
 from slipstream_proxy.store.conversation.tree import ConversationTree, Stamp, StoreClock, place
 from slipstream_proxy.store.tables import schema
@@ -29,7 +29,7 @@ from slipstream_proxy.store.values import RecordedCall
 log = logging.getLogger(__name__)
 
 
-PLACES = 20_000
+MAX_FILE_VALUES = 20_000
 """Values beyond which the file starts again: where each lies is held in memory."""
 
 
@@ -39,7 +39,7 @@ class Spill:
     ``most``: bytes of the file beyond which all of it is forgotten. ``places``: how many values likewise.
     """
 
-    def __init__(self, most: int, places: int = PLACES) -> None:
+    def __init__(self, most: int, places: int = MAX_FILE_VALUES) -> None:
         self._most = most
         self._most_places = places
         self._file: IO[bytes] | None = None
@@ -87,12 +87,12 @@ class Spill:
         self._end = 0
 
 
-MEMORY = 32 * 2**20
+MAX_MEMORY_BYTES = 32 * 2**20
 """Bytes that are remembered, about. More runs go on at once than this holds only where they are long: to take one of
 150 calls back from the disk costs 0.7 ms."""
-DISK = 4 * 2**30
+MAX_DISK_BYTES = 4 * 2**30
 """Bytes beyond which the file starts again."""
-OWN = 2_400
+NEW_EPISODE_BYTES = 2_400
 """Bytes of an episode of which nothing is known yet."""
 
 
@@ -110,12 +110,12 @@ class EpisodeCalls:
 
     def add(self, day: str, call: Known) -> None:
         self.days[day].append(call)
-        del self.days[day][:-LAST]
+        del self.days[day][:-MAX_BASE_CALLS]
 
     @property
     def size(self) -> int:
         return (
-            OWN
+            NEW_EPISODE_BYTES
             + self.tree.size
             + self.kinds.size
             + 160 * len(self.stamps)
@@ -124,7 +124,7 @@ class EpisodeCalls:
 
 
 class KnownCalls:
-    def __init__(self, memory: int = MEMORY, disk: int = DISK) -> None:
+    def __init__(self, memory: int = MAX_MEMORY_BYTES, disk: int = MAX_DISK_BYTES) -> None:
         self._memory = memory
         self._size = 0
         self._known: OrderedDict[str, EpisodeCalls] = OrderedDict()
@@ -163,7 +163,7 @@ TOKEN_COLUMNS = ", ".join(f"NULL AS {c}" if c in TEXT_COLUMNS else c for c in Ca
 """``CALL_COLUMNS`` without the text."""
 Pending = Mapping[str, list[CallRow]]
 """Day → rows of the running batch, not in the tables yet."""
-ANSWERED = ("ok", "superseded")
+ANSWERED_OUTCOMES = ("ok", "superseded")
 """Outcomes of calls that a client may go on with."""
 
 
@@ -295,7 +295,7 @@ class CallTable:
         for number, (row, packed) in enumerate(self._stored(tx, ep, pending)):
             if self.db.shared and row.number == number:
                 known.stamps.append(stamp_of(row))
-            self._remember(known, schema.day_of(row.ts), row.id, packed, answered=row.outcome in ANSWERED)
+            self._remember(known, schema.day_of(row.ts), row.id, packed, answered=row.outcome in ANSWERED_OUTCOMES)
             known.tree.mark(row.extends)
             known.kinds.note(row.id, kind_of(row), self._opening(packed), packed.replies)
         return known

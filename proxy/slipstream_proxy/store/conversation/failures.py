@@ -12,13 +12,13 @@ from slipstream_proxy.json_types import Json
 from slipstream_proxy.store.conversation.call_rows import kind_of, left_out_reason
 from slipstream_proxy.store.tables.rows import CallRow, EpisodeRow, load
 
-ANSWERED = ("ok", "superseded")
+ANSWERED_OUTCOMES = ("ok", "superseded")
 """Outcomes of a call whose reply may have come whole."""
-UNSEEN = ("redacted", "redaction failed", "too many choices")
+UNSTORED_REPLY_REASONS = ("redacted", "redaction failed", "too many choices")
 """Why a call cannot be trained on whose reply came and is not stored."""
-BROKEN = ("abort", "error")
+BROKEN_FINISH_REASONS = ("abort", "error")
 """Reasons for which an engine ends a reply that it could not make."""
-LABELS = frozenset({"role", "type", "id", "status", "index", "object"})
+LABEL_FIELDS = frozenset({"role", "type", "id", "status", "index", "object"})
 """Members of a reply that are there before its first token."""
 ERROR_CHARACTERS = 200
 """Of an upstream's message, which may quote what it was asked."""
@@ -31,15 +31,15 @@ def has_token(row: CallRow) -> bool:
     replies = load(row.reply, [])
     if _says(replies):
         return True
-    broken = any(reason in BROKEN for reason in load(row.finish, []))
-    if row.outcome not in ANSWERED or row.status >= 400 or row.error is not None or broken:
+    broken = any(reason in BROKEN_FINISH_REASONS for reason in load(row.finish, []))
+    if row.outcome not in ANSWERED_OUTCOMES or row.status >= 400 or row.error is not None or broken:
         return False
-    return bool(replies) or row.reason in UNSEEN
+    return bool(replies) or row.reason in UNSTORED_REPLY_REASONS
 
 
 def _says(value: Json) -> bool:
     if isinstance(value, dict):
-        return any(_says(part) for name, part in value.items() if name not in LABELS)
+        return any(_says(part) for name, part in value.items() if name not in LABEL_FIELDS)
     if isinstance(value, list):
         return any(map(_says, value))
     return isinstance(value, str) and value != ""

@@ -19,40 +19,40 @@ import numpy as np
 
 from slipstream_proxy.store.tables.rows import Ids
 
-BLOCK = 64
+BLOCK_TOKENS = 64
 """Tokens of one hash. What two calls share is known to a block, or exactly where one begins with all of the other."""
-EMPTY = b""
-SIZE = 16
+EMPTY_FINGERPRINT = b""
+HASH_BYTES = 16
 """Bytes of a hash."""
-PIECE = 2**18
+PIECE_CHARS = 2**18
 """Characters of a long text that are looked at at once."""
 
 
 def digest(text: str) -> bytes:
     """16 bytes that stand for a message's exact text."""
-    if len(text) > PIECE:
+    if len(text) > PIECE_CHARS:
         return digest_of(pieces_of(text))
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=SIZE).digest()
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=HASH_BYTES).digest()
 
 
 def digest_of(pieces: Iterable[str]) -> bytes:
     """The same of a text in pieces, so that it is not in memory twice."""
-    found = blake2b(digest_size=SIZE)
+    found = blake2b(digest_size=HASH_BYTES)
     for piece in pieces:
         found.update(piece.encode("utf-8", "surrogatepass"))
     return found.digest()
 
 
 def pieces_of(text: str) -> Iterator[str]:
-    for at in range(0, len(text), PIECE):
-        yield text[at : at + PIECE]
+    for at in range(0, len(text), PIECE_CHARS):
+        yield text[at : at + PIECE_CHARS]
 
 
 def _link(before: bytes, part: bytes) -> bytes:
-    return blake2b(before + part, digest_size=SIZE).digest()
+    return blake2b(before + part, digest_size=HASH_BYTES).digest()
 
 
-def chain(digests: Sequence[bytes], before: Sequence[bytes] = (EMPTY,)) -> list[bytes]:
+def chain(digests: Sequence[bytes], before: Sequence[bytes] = (EMPTY_FINGERPRINT,)) -> list[bytes]:
     """Hash of each beginning, the empty one first."""
     links = list(before)
     for one in digests:
@@ -81,7 +81,7 @@ class Links(Sequence[bytes]):
         self._data = b"".join(links)
 
     def __len__(self) -> int:
-        return len(self._data) // SIZE + 1
+        return len(self._data) // HASH_BYTES + 1
 
     @overload
     def __getitem__(self, at: int) -> bytes: ...
@@ -91,7 +91,7 @@ class Links(Sequence[bytes]):
         if isinstance(at, slice):
             return [self[i] for i in range(*at.indices(len(self)))]
         at = range(len(self))[at]
-        return self._data[SIZE * (at - 1) : SIZE * at] if at else EMPTY
+        return self._data[HASH_BYTES * (at - 1) : HASH_BYTES * at] if at else EMPTY_FINGERPRINT
 
 
 class TokenEnd(NamedTuple):
@@ -104,12 +104,12 @@ class TokenEnd(NamedTuple):
     @classmethod
     def at(cls, block: bytes, ids: Ids, length: int) -> TokenEnd:
         """Of the first ``length`` of ``ids``, whose whole blocks have the hash ``block``."""
-        tail = np.ascontiguousarray(ids[length // BLOCK * BLOCK : length], "<i4").tobytes()
+        tail = np.ascontiguousarray(ids[length // BLOCK_TOKENS * BLOCK_TOKENS : length], "<i4").tobytes()
         return cls(block, length, _link(block, tail))
 
     def begins(self, ids: Ids, blocks: Sequence[bytes]) -> bool:
         """Whether the sequence ``ids`` (with its ``blocks``) begins with all of this one."""
-        whole = self.length // BLOCK
+        whole = self.length // BLOCK_TOKENS
         if self.length > len(ids) or whole >= len(blocks) or blocks[whole] != self.block:
             return False
         return self.at(self.block, ids, self.length) == self
@@ -126,8 +126,8 @@ class TokenPrint:
     @classmethod
     def of(cls, ids: Ids) -> TokenPrint:
         data = np.ascontiguousarray(ids, "<i4").tobytes()
-        whole = len(ids) // BLOCK
-        size = 4 * BLOCK
+        whole = len(ids) // BLOCK_TOKENS
+        size = 4 * BLOCK_TOKENS
         blocks = chain([data[i * size : (i + 1) * size] for i in range(whole)])
         return cls(blocks, len(ids), _link(blocks[-1], data[whole * size :]))
 
@@ -145,12 +145,12 @@ class TokenPrint:
 
     def shared(self, ids: Ids, blocks: Sequence[bytes]) -> int:
         """Tokens of this sequence that ``ids`` begins with, as far as it is known."""
-        return self.length if self.begins(ids, blocks) else BLOCK * common(self.blocks, blocks)
+        return self.length if self.begins(ids, blocks) else BLOCK_TOKENS * common(self.blocks, blocks)
 
 
 NO_IDS: Ids = np.empty(0, np.int32)
 
-LAST = 8
+MAX_BASE_CALLS = 8
 """How many calls of an episode may be a base, beside the one that a call extends."""
 
 
@@ -168,7 +168,7 @@ class Known:
 
     @property
     def size(self) -> int:
-        return SIZE * (len(self.chain) + len(self.tokens.blocks)) + 512
+        return HASH_BYTES * (len(self.chain) + len(self.tokens.blocks)) + 512
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from slipstream_proxy.store.conversation.fingerprint import digest
 from slipstream_proxy.store.tables.rows import dump, load
 
 MAIN, SUBAGENT, SIDE = "main", "subagent", "side"
-SUMMED = {kind: kind for kind in (SUMMARY, COMPACTION)}
+SUMMED_KINDS = {kind: kind for kind in (SUMMARY, COMPACTION)}
 _TALK = r"(?:conversation|session|chat|thread|transcript)s?"
 _ASKED = re.compile(
     r"(?i)context checkpoint"
@@ -113,7 +113,7 @@ class EpisodeKinds:
         if extends is not None:
             before = self._others.get(extends, MAIN)
             if self.lead is not None and self.lead.tools and not opening.tools:  # its own history under another prompt
-                return SUMMED.get(purpose(opening.instruction) or "", before)
+                return SUMMED_KINDS.get(purpose(opening.instruction) or "", before)
             if before in (MAIN, COMPACTION):
                 return _main(opening.last)
             return before

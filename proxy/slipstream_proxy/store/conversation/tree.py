@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slipstream_proxy.log.records import CallHead
-from slipstream_proxy.log.spool import BOOT, NO_BOOT
-from slipstream_proxy.store.conversation.fingerprint import BLOCK, TokenEnd, digest_of, pieces_of
+from slipstream_proxy.log.spool import BOOT_ID, NO_BOOT
+from slipstream_proxy.store.conversation.fingerprint import BLOCK_TOKENS, TokenEnd, digest_of, pieces_of
 from slipstream_proxy.store.tables.driver import Tx
 from slipstream_proxy.store.tables.rows import Ids
 
@@ -173,7 +173,7 @@ class ConversationTree:
         return next((c for c in calls if c not in self._extended), calls[-1])
 
     def _by_tokens(self, asked: Asked) -> str | None:
-        for whole in range(len(asked.ids) // BLOCK, -1, -1):
+        for whole in range(len(asked.ids) // BLOCK_TOKENS, -1, -1):
             block = asked.blocks[whole]
             for length in sorted(self._lengths.get(block, ()), reverse=True):
                 if length < len(asked.ids) and (calls := self._tokens.get(TokenEnd.at(block, asked.ids, length))):
@@ -230,7 +230,7 @@ class StoreClock:
         """The stamp of a record that was written then, ``at`` by its machine's wall clock. If the machine was restarted
         since, only the wall clock counts.
         """
-        if boot != BOOT or not tick:
+        if boot != BOOT_ID or not tick:
             return Stamp(id, boot, tick, at)
         if time.monotonic() > self._until:
             before = time.monotonic()

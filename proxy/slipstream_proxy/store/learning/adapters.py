@@ -15,9 +15,9 @@ from slipstream_proxy.store.tables.small import EventLog
 from slipstream_proxy.store.tables.tallies import get_meta, set_meta
 from slipstream_proxy.store.values import Pin, PinAsk
 
-ROWS = 1_000
+ROWS_PER_STATEMENT = 1_000
 """Of one statement."""
-FEW = 512
+PINS_PER_LOOKUP = 512
 """Pins whose episodes are looked up together: an index finds these."""
 
 
@@ -65,8 +65,8 @@ class PinTable:
             tx.insert("t_pins", rows)
             return
         rows.sort()  # two proxies that insert the same ones wait for each other in one order
-        for begin in range(0, len(rows), ROWS):
-            some = rows[begin : begin + ROWS]
+        for begin in range(0, len(rows), ROWS_PER_STATEMENT):
+            some = rows[begin : begin + ROWS_PER_STATEMENT]
             values = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * len(some))
             tx.run(f"INSERT INTO t_pins VALUES {values}{self.db.on_conflict}", [v for row in some for v in row])
 
@@ -126,13 +126,13 @@ class PinTable:
         self._expired = stand, before
         sql = "SELECT eid FROM t_pins WHERE active AND ts < ? AND ts >= ?"
         old = [eid for (eid,) in tx.all(sql, (before, after))]
-        for begin in range(0, len(old), FEW):
-            some = old[begin : begin + FEW]
+        for begin in range(0, len(old), PINS_PER_LOOKUP):
+            some = old[begin : begin + PINS_PER_LOOKUP]
             there = {eid for (eid,) in tx.all(f"SELECT eid FROM t_episodes WHERE eid {IN}", (some,))}
             self.release(tx, [eid for eid in some if eid not in there])
 
 
-REVISION = "adapters"
+REVISION_KEY = "adapters"
 """In ``t_meta``: how often an adapter was put."""
 
 
@@ -172,7 +172,7 @@ class AdapterTable:
         if adapter.batches:  # one that is published late: their acks could not name it
             sql = f"UPDATE t_batches SET adapter = ? WHERE adapter IS NULL AND state = 'trained' AND id {IN}"
             tx.run(sql, (adapter.name, adapter.batches))
-        set_meta(tx, REVISION, str(self._revision(tx) + 1))
+        set_meta(tx, REVISION_KEY, str(self._revision(tx) + 1))
 
     def replay(self, tx: Tx, adapter: Adapter) -> None:
         """An adapter out of the spool.
@@ -183,7 +183,7 @@ class AdapterTable:
             self.write(tx, adapter)
 
     def _revision(self, tx: Tx) -> int:
-        return int(get_meta(tx, REVISION) or 0)
+        return int(get_meta(tx, REVISION_KEY) or 0)
 
     def _load(self, tx: Tx) -> list[Adapter]:
         rows = tx.all("SELECT body FROM t_adapters ORDER BY model, version")

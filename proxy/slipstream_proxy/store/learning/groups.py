@@ -35,12 +35,12 @@ from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import get_meta, set_meta
 from slipstream_proxy.store.values import RecordedCall, Rules
 
-QUANTILE = 0.98
-FACTOR = 4.0
-"""An episode is over after this many times the ``QUANTILE`` of its agent's pauses."""
-ENOUGH = 8
+PAUSE_QUANTILE = 0.98
+PAUSE_FACTOR = 4.0
+"""An episode is over after this many times the ``PAUSE_QUANTILE`` of its agent's pauses."""
+MIN_KNOWN_PAUSES = 8
 """Pauses that must be known before they count."""
-UNKNOWN = 60.0
+UNKNOWN_PACE_TIMEOUT_S = 60.0
 """Seconds for an untagged episode while its agent's pace is not known."""
 LEAST_PACE = 20.0
 """Seconds at least."""
@@ -48,11 +48,11 @@ WELL_KNOWN, LEAST_TAGGED = 100, 120.0
 """Seconds at least for a tagged episode until so many pauses are known. It has nothing but a slow tool to wait for,
 and a tool that is seldom slow is met late."""
 LONGEST_FACTOR = 1.5
-"""A tagged episode waits this many times the longest pause of the last ``MEMORY`` seconds, too."""
-MEMORY = 3600.0
-PAUSES = 512
-AGENTS = 4096
-SEED = 4000
+"""A tagged episode waits this many times the longest pause of the last ``PACE_MEMORY_S`` seconds, too."""
+PACE_MEMORY_S = 3600.0
+MAX_PAUSES = 512
+MAX_AGENTS = 4096
+SEED_CALLS = 4000
 """Calls that a start reads to learn the pace again."""
 
 
@@ -80,16 +80,16 @@ class Pace:
         ``at``: that start, in seconds since the epoch.
         """
         if agent not in self._pauses:
-            self._pauses[agent] = deque(maxlen=PAUSES)
-            if len(self._pauses) > AGENTS:
+            self._pauses[agent] = deque(maxlen=MAX_PAUSES)
+            if len(self._pauses) > MAX_AGENTS:
                 gone = self._pauses.popitem(last=False)[0]
                 self._known.pop(gone, None)
                 self._long.pop(gone, None)
         self._pauses[agent].append(max(0.0, pause))
         self._known.pop(agent, None)
         if pause * LONGEST_FACTOR > LEAST_PACE:
-            long = self._long.setdefault(agent, deque(maxlen=PAUSES))
-            while long and long[0][0] <= at - MEMORY:
+            long = self._long.setdefault(agent, deque(maxlen=MAX_PAUSES))
+            while long and long[0][0] <= at - PACE_MEMORY_S:
                 long.popleft()
             while long and long[-1][1] <= pause:
                 long.pop()
@@ -100,7 +100,7 @@ class Pace:
         self.seeded = True
         for table in days.tables(tx)[-1:]:
             sql = f"SELECT eid, coalesce(trained, model), ts, ts + seconds FROM {table} ORDER BY ts DESC LIMIT ?"
-            self._learn(reversed(tx.all(sql, (SEED,))))
+            self._learn(reversed(tx.all(sql, (SEED_CALLS,))))
 
     def _learn(self, calls: Iterable[tuple[str, str, float, float]]) -> None:
         ends: dict[str, float] = {}
@@ -113,48 +113,48 @@ class Pace:
         """Seconds without a call after which an episode of this agent is over."""
         known = self._typical(agent)
         if known is None:
-            return min(UNKNOWN, self.limit) if untagged else self.limit
+            return min(UNKNOWN_PACE_TIMEOUT_S, self.limit) if untagged else self.limit
         least = LEAST_PACE
         if not untagged:
             least = max(LEAST_PACE, LONGEST_FACTOR * self._longest(agent, now))
             if len(self._pauses[agent]) < WELL_KNOWN:
                 least = max(least, LEAST_TAGGED)
-        return min(max(least, FACTOR * known), self.limit)
+        return min(max(least, PAUSE_FACTOR * known), self.limit)
 
     def _longest(self, agent: Agent, now: float) -> float:
-        """Of the pauses that ended in the last ``MEMORY`` seconds; 0 where all were short.
+        """Of the pauses that ended in the last ``PACE_MEMORY_S`` seconds; 0 where all were short.
 
         Changes nothing, as another thread may note pauses meanwhile.
         """
-        recent = (pause for at, pause in tuple(self._long.get(agent, ())) if at > now - MEMORY)
+        recent = (pause for at, pause in tuple(self._long.get(agent, ())) if at > now - PACE_MEMORY_S)
         return next(recent, 0.0)  # each one is longer than those after it
 
     def _typical(self, agent: Agent) -> float | None:
         if agent not in self._known:
             pauses = sorted(self._pauses.get(agent, ()))
-            if len(pauses) < ENOUGH:
+            if len(pauses) < MIN_KNOWN_PAUSES:
                 return None
-            self._known[agent] = pauses[min(len(pauses) - 1, math.ceil(QUANTILE * len(pauses)) - 1)]
+            self._known[agent] = pauses[min(len(pauses) - 1, math.ceil(PAUSE_QUANTILE * len(pauses)) - 1)]
         return self._known[agent]
 
 
-STALE = "stale"
+STALE_STATE = "stale"
 """State of a group that is too old, and reason of a call that is. The group's cause is what it waited for longest."""
 FORMING, REWARD, JUDGE, TRAINER = "forming", "reward", "judge", "trainer"
 ROLLED_BACK = "rolled_back"
-NOTHING = "nothing_trainable"
-DELETED = "deleted"
-EQUAL = "equal_rewards"
-SKIPPED = "skipped"
-CORRECTED = "corrected"
+NOTHING_TRAINABLE_CAUSE = "nothing_trainable"
+DELETED_CAUSE = "deleted"
+EQUAL_REWARDS_CAUSE = "equal_rewards"
+SKIPPED_CAUSE = "skipped"
+CORRECTED_CAUSE = "corrected"
 """Cause of a trained group whose rewards are others by now than those that it was trained with."""
-WORDS = "words-"
+WORDS_GROUP_PREFIX = "words-"
 """How the ids of groups begin that are one episode and what a user said about it. The reward's id comes after it."""
-APART = "distilled"
+DISTILLED_GROUP = "distilled"
 """The group of batches' members that were imitated: their group was not trained on by its rewards."""
-IN_WORDS = f"(starts_with(grp, '{WORDS}') OR grp = '{APART}')"
+IN_WORDS = f"(starts_with(grp, '{WORDS_GROUP_PREFIX}') OR grp = '{DISTILLED_GROUP}')"
 """Whether a member is in its batch with what a user said about it, or to be imitated: without its group."""
-AGELESS = 2**31
+MAX_VERSIONS_BEHIND = 2**31
 """Versions that a run may be behind where its age does not count."""
 
 
@@ -184,16 +184,16 @@ class Freshness:
         """None: there is something to train on. ``waited_for``: what a stale group waited for longest."""
         used = {a for ep in members for a in load(ep.adapters)}
         if not members:
-            return Loss("dropped", DELETED)
+            return Loss("dropped", DELETED_CAUSE)
         if used & self.taken_back:
             return Loss("dropped", ROLLED_BACK)
         if not used:
-            return Loss("dropped", NOTHING)
-        return None if any(self.trainable(a) for a in used) else Loss(STALE, waited_for)
+            return Loss("dropped", NOTHING_TRAINABLE_CAUSE)
+        return None if any(self.trainable(a) for a in used) else Loss(STALE_STATE, waited_for)
 
     def ageless(self) -> Freshness:
         """The same for runs whose age does not count: the recorded log-probabilities weigh their tokens."""
-        return replace(self, most=AGELESS)
+        return replace(self, most=MAX_VERSIONS_BEHIND)
 
     def stale_runs(self, members: Sequence[EpisodeRow]) -> int:
         """Runs of which no call is trained on, because they are too old."""
@@ -288,7 +288,7 @@ def trained_times(tx: Tx, groups: Collection[str]) -> dict[str, int]:
     return dict(Counter(grp for (grp, _), n in same.items() if n == sizes[grp]))
 
 
-AGAIN = ("ready", "stale", "trained", "skipped")
+RETRAINABLE_STATES = ("ready", "stale", "trained", "skipped")
 """States of groups that may be trained on again."""
 AGAIN_ASKED = "train again"
 """In ``t_meta``: since when, and how often, groups were asked to be trained on again."""
@@ -332,15 +332,15 @@ def adapters_by_batch(tx: Tx, batches: Collection[str]) -> dict[str, set[str]]:
     return found
 
 
-HASH = 16
+HASH_CHARS = 16
 """Characters of each of the two hashes."""
-RECENT = 64
+RECENT_EPISODES = 64
 """Episodes of one likeness that are looked back on."""
-LEAST = 3
+MIN_TASK_RUNS = 3
 """Runs with the same first message, among the recent ones, that make it a task."""
-SHARE = 8
+TASK_RUN_SHARE = 8
 """They must also be one in so many of the recent ones, or their group would take too long to fill."""
-KINDS = 1024
+MAX_CLUSTERS = 1024
 """Likenesses that are kept in memory."""
 
 Kind = tuple[str, str, str, str]
@@ -359,11 +359,11 @@ def alike_of(call: RecordedCall) -> str:
 
 
 def _hash(value: object) -> str:
-    return blake2b(dump(value).encode(), digest_size=HASH // 2).hexdigest()
+    return blake2b(dump(value).encode(), digest_size=HASH_CHARS // 2).hexdigest()
 
 
 def likeness_of(alike: str) -> str:
-    return alike[:HASH]
+    return alike[:HASH_CHARS]
 
 
 class RecentRuns:
@@ -379,21 +379,21 @@ class RecentRuns:
         if recent is None:
             recent = self._load(tx, kind)
         self._kinds[kind] = recent
-        if len(self._kinds) > KINDS:
+        if len(self._kinds) > MAX_CLUSTERS:
             self._kinds.popitem(last=False)
         recent.append(ep.alike)
         same = Counter(recent)[ep.alike]
-        return same >= LEAST and same * SHARE >= len(recent)
+        return same >= MIN_TASK_RUNS and same * TASK_RUN_SHARE >= len(recent)
 
     @staticmethod
     def _load(tx: Tx, kind: Kind) -> deque[str]:
         sql = f"""SELECT alike FROM t_episodes WHERE state = 'done' AND NOT grouped AND key = ? AND model = ?
             AND split = ? AND error IS NULL
-            AND substr(alike, 1, {HASH}) = ? ORDER BY ended DESC, eid LIMIT {RECENT}"""
-        return deque([alike for (alike,) in tx.all(sql, kind)][::-1], maxlen=RECENT)
+            AND substr(alike, 1, {HASH_CHARS}) = ? ORDER BY ended DESC, eid LIMIT {RECENT_EPISODES}"""
+        return deque([alike for (alike,) in tx.all(sql, kind)][::-1], maxlen=RECENT_EPISODES)
 
 
-UNTRAINED = "'forming', 'waiting_reward', 'ready', 'eval'"
+UNTRAINED_STATES = "'forming', 'waiting_reward', 'ready', 'eval'"
 """States of a group that no trainer has."""
 
 
@@ -439,7 +439,7 @@ def group_of(ep: EpisodeRow, line: Line, ordinal: int, state: str, created: floa
 
 def words_of(ep: EpisodeRow, reward: str, now: float) -> GroupRow:
     """An episode with what a user said about it. Such words come when they come, so its age does not count."""
-    return _of_one(ep, f"{WORDS}{reward}", GroupKind.WORDS, "ready", now)._replace(ready_at=now, kept=True)
+    return _of_one(ep, f"{WORDS_GROUP_PREFIX}{reward}", GroupKind.WORDS, "ready", now)._replace(ready_at=now, kept=True)
 
 
 def window_of(ep: EpisodeRow, now: float) -> GroupRow:
@@ -578,15 +578,15 @@ class GroupTable:
         if trained:
             times = trained_times(tx, trained)
             changed = [group for group in trained if not times.get(group)]
-            tx.run(f"UPDATE t_groups SET cause = ? WHERE id {IN}", (CORRECTED, changed))
+            tx.run(f"UPDATE t_groups SET cause = ? WHERE id {IN}", (CORRECTED_CAUSE, changed))
             sql = f"UPDATE t_groups SET cause = NULL WHERE cause = ? AND id {IN}"
-            tx.run(sql, (CORRECTED, [group for group in trained if times.get(group)]))
+            tx.run(sql, (CORRECTED_CAUSE, [group for group in trained if times.get(group)]))
 
     def hold(self, tx: Tx, group: str) -> bool:
         """An episode of the group goes on, and the group waits for it. False: it is too late for that."""
         # First the update: it waits for a trainer that is leasing the group just now.
         tx.run("UPDATE t_groups SET state = 'waiting_reward' WHERE id = ? AND state = 'ready'", (group,))
-        return bool(tx.all(f"SELECT 1 FROM t_groups WHERE id = ? AND state IN ({UNTRAINED})", (group,)))
+        return bool(tx.all(f"SELECT 1 FROM t_groups WHERE id = ? AND state IN ({UNTRAINED_STATES})", (group,)))
 
     def take_again(self, tx: Tx, groups: Sequence[str], epochs: int, now: float) -> None:
         """Those of these groups are ready that were trained on less than ``epochs`` times with their rewards. No group:
@@ -594,7 +594,7 @@ class GroupTable:
         """
         before = training_again(tx)
         if groups:
-            known = f"SELECT id FROM t_groups WHERE state IN ({', '.join(map(repr, AGAIN))}) AND id {IN}"
+            known = f"SELECT id FROM t_groups WHERE state IN ({', '.join(map(repr, RETRAINABLE_STATES))}) AND id {IN}"
             times = trained_times(tx, groups)
             rows = [(g, "ready", now, None, epochs - times.get(g, 0)) for (g,) in tx.all(known, (list(groups),))]
             columns = ("state", "ready_at", "cause", "again")
@@ -629,7 +629,7 @@ class GroupTable:
             left = [(group, n - leaving[group], None) for group, n in sizes]
             tx.update("t_groups", ("id",), ("n", "failure"), left)
             sql = f"UPDATE t_groups SET state = 'dropped', cause = ?, task = NULL WHERE n <= 0 AND id {IN}"
-            tx.run(sql, (DELETED, groups))
+            tx.run(sql, (DELETED_CAUSE, groups))
         if eps:
             tx.run(f"DELETE FROM t_groups WHERE single {IN}", ([ep.eid for ep in eps],))
             sql = f"""UPDATE t_groups SET judge_lease = NULL, judge_until = NULL, judge_worker = NULL
@@ -644,7 +644,7 @@ class GroupTable:
             for row in tx.all(sql, (list(groups),)):
                 ep = EpisodeRow(*row)
                 found[ep.grp or ""].append(ep)
-        said = [group for group in groups if group.startswith(WORDS)]
+        said = [group for group in groups if group.startswith(WORDS_GROUP_PREFIX)]
         if said:
             sql = f"""SELECT g.id, {", ".join(f"e.{name}" for name in EPISODE_FIELDS)} FROM t_groups g
                 JOIN t_episodes e ON e.eid = g.single WHERE g.id {IN}"""

@@ -21,7 +21,7 @@ from pydantic import JsonValue
 from slipstream.contract import Reward, RewardAck, is_sibling
 from slipstream.shared.refusals import refuses
 from slipstream_proxy.json_types import JsonObject
-from slipstream_proxy.log.spool import BOOT
+from slipstream_proxy.log.spool import BOOT_ID
 from slipstream_proxy.store.conversation.tree import Stamp, StoreClock, place
 from slipstream_proxy.store.learning.groups import likeness_of
 from slipstream_proxy.store.tables.driver import IN, Driver, Row, Tx
@@ -79,12 +79,12 @@ def combine_calls(rules: Rules, rows: Iterable[LatestReward]) -> dict[str, float
     return found
 
 
-ORPHAN = "NOT EXISTS (SELECT 1 FROM t_episodes e WHERE e.eid = r.eid)"
+ORPHAN_CONDITION = "NOT EXISTS (SELECT 1 FROM t_episodes e WHERE e.eid = r.eid)"
 """Of a reward ``r``. PostgreSQL compares NOT IN row by row where what is in does not fit its memory."""
 
-APART = 10.0
+CLOCK_DIFFERENCE_S = 10.0
 """Seconds by which two proxies' clocks, as the store sees them, differ at most."""
-LATE = 86_400.0
+LATE_REWARD_S = 86_400.0
 """Seconds that a reward may be older than ``orphan_ttl`` and not be gone: the clock was set, or no proxy ran."""
 
 
@@ -181,13 +181,15 @@ class RewardTable:
 
     def _put_in_order(self, tx: Tx, fresh: Sequence[RewardRow], written: Mapping[str, Written]) -> None:
         """Give rows that were just appended the places that their times say: the rows' numbers change hands."""
-        now = Written(BOOT, time.monotonic(), time.time())
+        now = Written(BOOT_ID, time.monotonic(), time.time())
         stamps = [self._clock.read(tx, r.id, *written.get(r.id, now)) for r in fresh]
         tx.insert("t_stamps", [(s.call, s.boot, s.tick, s.at) for s in stamps])
         sql = f"""SELECT r.eid, r.seq, s.id, s.boot, s.tick, s.ts FROM t_stamps s JOIN t_rewards r ON r.id = s.id
             WHERE r.eid {IN} AND s.ts >= ? ORDER BY r.seq"""
         near: dict[str, list[tuple[int, Stamp]]] = defaultdict(list)
-        for eid, seq, *times in tx.all(sql, (list({r.eid for r in fresh}), min(s.at for s in stamps) - APART)):
+        for eid, seq, *times in tx.all(
+            sql, (list({r.eid for r in fresh}), min(s.at for s in stamps) - CLOCK_DIFFERENCE_S)
+        ):
             near[eid].append((seq, Stamp(*times)))
         moved: list[Row] = []
         for rows in near.values():
@@ -264,7 +266,7 @@ class RewardTable:
 
     def orphans(self, tx: Tx) -> set[str]:
         """Episodes with rewards and no calls."""
-        return {eid for (eid,) in tx.all(f"SELECT DISTINCT eid FROM t_rewards r WHERE {ORPHAN}")}
+        return {eid for (eid,) in tx.all(f"SELECT DISTINCT eid FROM t_rewards r WHERE {ORPHAN_CONDITION}")}
 
     def count_orphans(self, tx: Tx, now: float) -> int:
         """Episodes with rewards and no calls. Where nobody else writes they are known by now; else only rewards that
@@ -272,8 +274,8 @@ class RewardTable:
         """
         if self.memory.orphans is not None:
             return len(self.memory.orphans)
-        sql = f"SELECT count(DISTINCT eid) FROM t_rewards r WHERE ts > ? AND {ORPHAN}"
-        return int(tx.all(sql, (now - self.rules.orphan_ttl - LATE,))[0][0])
+        sql = f"SELECT count(DISTINCT eid) FROM t_rewards r WHERE ts > ? AND {ORPHAN_CONDITION}"
+        return int(tx.all(sql, (now - self.rules.orphan_ttl - LATE_REWARD_S,))[0][0])
 
     def expire_orphans(self, tx: Tx, now: float, orphans: list[str] | None) -> set[str]:
         """Rewards whose episode did not come within ``orphan_ttl`` are dropped. ``orphans`` None: not known.
@@ -284,7 +286,7 @@ class RewardTable:
         if orphans is not None:
             found = tx.all(f"SELECT DISTINCT eid FROM t_rewards WHERE ts < ? AND eid {IN}", (old, orphans))
         else:
-            found = tx.all(f"SELECT DISTINCT eid FROM t_rewards r WHERE ts < ? AND {ORPHAN}", (old,))
+            found = tx.all(f"SELECT DISTINCT eid FROM t_rewards r WHERE ts < ? AND {ORPHAN_CONDITION}", (old,))
         eids = [eid for (eid,) in found]
         if eids:
             self.memory.drop(eids)
@@ -314,19 +316,19 @@ class RewardTable:
                 self.tallies.recount(tx)
 
 
-FORMAL = """(finish LIKE '%"content_filter"%' OR reply LIKE '%"refusal":"%')"""
+FORMAL_REFUSAL_CONDITION = """(finish LIKE '%"content_filter"%' OR reply LIKE '%"refusal":"%')"""
 """The reply says in a field that it is a refusal."""
-SUMS = (
+REWARD_SUMS = (
     "count(*)",
     "sum(seconds)",
     "sum(completion_tokens)",
     """sum(CASE WHEN finish LIKE '%"length"%' THEN 1 ELSE 0 END)""",
-    f"sum(CASE WHEN {FORMAL} THEN 1 ELSE 0 END)",
+    f"sum(CASE WHEN {FORMAL_REFUSAL_CONDITION} THEN 1 ELSE 0 END)",
 )
 """Of an episode's calls in a day's table."""
-SHORT = 1200
+MAX_REFUSAL_CHARS = 1200
 """Characters of a stored reply above which it is no refusal in plain words."""
-FAILED = math.nan
+FAILED_RUN_REWARD = math.nan
 """What stands for a reward in the log where the run failed: it is no evidence of anything."""
 LOOK_BACK = 50_000
 """An episode that was done, went on, and is done again is found among so many newest numbers."""
@@ -379,7 +381,7 @@ class OutcomeLog:
         rows = [
             (first + i, ep.eid, ep.model, ep.adapter, ep.arm, ep.chances or "", _likeness(ep), reward, now)
             for i, ep in enumerate(turned)
-            for reward in [None if ep.error is None else FAILED]
+            for reward in [None if ep.error is None else FAILED_RUN_REWARD]
         ]
         tx.insert("t_outcomes", rows)
 
@@ -411,20 +413,23 @@ class OutcomeLog:
         return found
 
     def _of_calls(self, tx: Tx, found: dict[str, dict[str, float]], names: Collection[str]) -> None:
-        eids, sums = list(found), {eid: [0.0] * len(SUMS) for eid in found}
+        eids, sums = list(found), {eid: [0.0] * len(REWARD_SUMS) for eid in found}
         ((since, until),) = tx.all(f"SELECT min(started), max(last_at) FROM t_episodes WHERE eid {IN}", (eids,))
         if since is None:
             return
         span, broken, plain = (eids, since, until), Counter[str](), Counter[str]()
         where = f"WHERE eid {IN} AND ts >= ? AND ts <= ? AND outcome <> 'superseded'"
         for table in self.days.tables(tx, since, until):
-            for eid, *values in tx.all(f"SELECT eid, {', '.join(SUMS)} FROM {table} {where} GROUP BY eid", span):
+            for eid, *values in tx.all(f"SELECT eid, {', '.join(REWARD_SUMS)} FROM {table} {where} GROUP BY eid", span):
                 sums[eid] = [a + float(b) for a, b in zip(sums[eid], values, strict=True)]
             if "tool_errors" in names:
                 sql = f"SELECT eid, reply FROM {table} {where} AND reply LIKE '%\"tool_calls\"%'"
                 broken.update(eid for eid, reply in tx.all(sql, span) if _has_broken_tools(reply))
             if "refusals" in names:
-                sql = f"SELECT eid, reply FROM {table} {where} AND length(reply) < {SHORT} AND NOT {FORMAL}"
+                sql = (
+                    f"SELECT eid, reply FROM {table} {where} AND length(reply) < "
+                    f"{MAX_REFUSAL_CHARS} AND NOT {FORMAL_REFUSAL_CONDITION}"
+                )
                 plain.update(eid for eid, reply in tx.all(sql, span) if _refuses(reply))
         for eid, (n, seconds, tokens, cut, refused) in sums.items():
             if n:

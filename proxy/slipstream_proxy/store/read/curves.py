@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from slipstream.contract import CostLine, CostTable, Learning, LearningPoint
 from slipstream.shared.intervals import mean_interval, reward_bounds, wilson
-from slipstream_proxy.log.records import IMPORTED
+from slipstream_proxy.log.records import IMPORTED_ID_PREFIX
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx, equal, given
 from slipstream_proxy.store.tables.rows import dump, load
 from slipstream_proxy.store.tables.schema import DayTables
@@ -23,13 +23,13 @@ from slipstream_proxy.store.tables.tallies import own_runs
 MOST_SERIES = 20
 NO_ADAPTER = "no adapter"
 """What stands for an adapter where there is none: of imported episodes, and of those that another server answered."""
-ROLE = f"""CASE WHEN adapter IS NULL THEN '{NO_ADAPTER}' WHEN split = 'eval' THEN 'held-out'
+ROLE_EXPRESSION = f"""CASE WHEN adapter IS NULL THEN '{NO_ADAPTER}' WHEN split = 'eval' THEN 'held-out'
     WHEN arm IN ('control', 'best') THEN 'control' ELSE 'live' END"""
 """What a run is for: to measure, to be compared with, or to serve and train. One that was imported, or that another
 server answered, is none of these: it says nothing of what is served.
 """
 MOST_BUCKETS = 120
-SPANS = (10.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0, 604_800.0, 2_592_000.0)
+SPAN_LENGTHS_S = (10.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0, 604_800.0, 2_592_000.0)
 """Seconds of a span of time: the shortest that makes at most ``MOST_BUCKETS`` of them."""
 
 
@@ -74,7 +74,7 @@ def _series_of(each: str | None) -> tuple[str, list[object]]:
     if each.startswith("tag."):
         # tags are compact JSON of plain names and values
         return "nullif(split_part(split_part(tags, ?, 2), '\"', 1), '')", [f'"{each[4:]}":"']
-    return ROLE if each == "role" else each, []
+    return ROLE_EXPRESSION if each == "role" else each, []
 
 
 def _where(wanted: LearningFilter, *always: str) -> tuple[str, list[object]]:
@@ -148,7 +148,10 @@ class LearningCurves:
         least = 0.0 if first is None else (last - first) / MOST_BUCKETS
         if wanted.bucket is not None:
             return max(wanted.bucket, least / 10)
-        return next((span for span in SPANS if span >= least), SPANS[-1] * math.ceil(least / SPANS[-1]))
+        return next(
+            (span for span in SPAN_LENGTHS_S if span >= least),
+            SPAN_LENGTHS_S[-1] * math.ceil(least / SPAN_LENGTHS_S[-1]),
+        )
 
 
 def _point(row: _Span, bucket: float | None, bounds: tuple[float, float]) -> LearningPoint:
@@ -175,9 +178,9 @@ def _point(row: _Span, bucket: float | None, bounds: tuple[float, float]) -> Lea
 
 
 MOST_LINES = 200
-STEPS = ("step", "skipped", "undone")
+STEP_EVENT_KINDS = ("step", "skipped", "undone")
 """Kinds of events that say how long the trainer computed."""
-RUNNING = """WITH c AS (SELECT eid, ts AS a, ts + seconds AS b FROM ({calls}) s WHERE id > ? AND seconds > 0),
+RUNNING_SQL = """WITH c AS (SELECT eid, ts AS a, ts + seconds AS b FROM ({calls}) s WHERE id > ? AND seconds > 0),
     marks AS (SELECT t, sum(d) AS d FROM (SELECT a AS t, 1 AS d FROM c UNION ALL SELECT b, -1 FROM c) m GROUP BY t),
     spans AS (SELECT t, CAST(sum(d) OVER (ORDER BY t) AS FLOAT8) AS n, lead(t) OVER (ORDER BY t) - t AS dt FROM marks),
     clock AS (SELECT t, coalesce(sum(CASE WHEN n > 0 THEN dt * least(n, ?) / n ELSE 0 END) OVER
@@ -230,7 +233,9 @@ class CostReport:
                 )
             tables = self.days.tables(tx, wanted.since)
             calls = " UNION ALL ".join(f"SELECT id, eid, ts, seconds FROM {t}" for t in ("t_calls_none", *tables))
-            for name, seconds in tx.all(RUNNING.format(calls=calls, runs=runs), (f"{IMPORTED}~", engines, *given)):
+            for name, seconds in tx.all(
+                RUNNING_SQL.format(calls=calls, runs=runs), (f"{IMPORTED_ID_PREFIX}~", engines, *given)
+            ):
                 line(name).serving_seconds = max(0.0, float(seconds))
             self._judged(tx, runs, given, line)
             self._trained(tx, runs, given, line, by_version=wanted.each == "adapter")
@@ -266,7 +271,7 @@ class CostReport:
         made: dict[str, str] = dict(tx.all("SELECT id, adapter FROM t_batches WHERE adapter IS NOT NULL"))
         waiting = 0.0
         """Of steps that are in no version yet."""
-        for (text,) in tx.all(f"SELECT data FROM t_events WHERE kind {IN} ORDER BY id", (list(STEPS),)):
+        for (text,) in tx.all(f"SELECT data FROM t_events WHERE kind {IN} ORDER BY id", (list(STEP_EVENT_KINDS),)):
             data = load(text, {})
             took = (_number(data.get("seconds")) or 0.0) * (_number(data.get("gpus")) or 1.0)
             batch = str(data.get("batch"))

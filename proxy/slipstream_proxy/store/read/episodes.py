@@ -54,9 +54,9 @@ FIRST, MOST = 256, 16_384
 """Episodes of the first window, and of the largest."""
 SEARCH_CHUNK = 4096
 """Episodes of whose calls are read at once, before the clock is looked at."""
-VERIFIED = 64
+EPISODES_PER_TEXT_CHECK = 64
 """Episodes whose text is read at once."""
-WORDS = 8
+MAX_SEARCH_WORDS = 8
 _WORD = re.compile(r'"([^"]+)"|(\S+)')
 _CALL_ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 _STRUCTURE = (
@@ -93,7 +93,7 @@ class Found:
 def words_of(text: str) -> list[str]:
     """What all has to be said: words, and phrases in quotes, in lower case."""
     found = [(phrase or word).lower() for phrase, word in _WORD.findall(text)]
-    return list(dict.fromkeys(found))[:WORDS]
+    return list(dict.fromkeys(found))[:MAX_SEARCH_WORDS]
 
 
 def needs_calls(wanted: EpisodeFilter) -> bool:
@@ -207,11 +207,11 @@ class CallSearch:
         if not any(w in _STRUCTURE or not any(map(str.isalpha, w)) for w in words):
             return _Hits(hits[:most], last, whole=True)
         found: list[Candidate] = []
-        for i in range(0, len(hits), VERIFIED):
-            part = hits[i : i + VERIFIED]
+        for i in range(0, len(hits), EPISODES_PER_TEXT_CHECK):
+            part = hits[i : i + EPISODES_PER_TEXT_CHECK]
             found += self._verified(tx, part, words)
             if len(found) >= most or time.monotonic() > until:
-                return _Hits(found, part[-1], whole=i + VERIFIED >= len(hits) and len(found) < most)
+                return _Hits(found, part[-1], whole=i + EPISODES_PER_TEXT_CHECK >= len(hits) and len(found) < most)
         return _Hits(found, last, whole=True)
 
     def _heard(
@@ -263,7 +263,7 @@ def matching(eids: Collection[str]) -> tuple[str, list[object]]:
     return f"eid {IN}", [list(eids)]
 
 
-CHUNK = 2_000
+EPISODES_PER_ORDER_LOOKUP = 2_000
 """Episodes whose order is looked up together: each look passes over all that is later."""
 PART_CALLS, PART_TOKENS = 2_000, 1_000_000
 """Calls and tokens of the episodes that are put together at once."""
@@ -462,7 +462,7 @@ class EpisodeTable:
         self, wanted: EpisodeFilter, *, tokens: bool = True, form: Form = "auto"
     ) -> Iterator[list[EpisodeDetail]]:
         """All episodes that the filter wants (without its ``limit``), newest first, in parts that fit in memory."""
-        wanted = replace(self._settled(wanted), limit=CHUNK)
+        wanted = replace(self._settled(wanted), limit=EPISODES_PER_ORDER_LOOKUP)
         while True:
             eps, after = self._page(wanted)
             for part in parts_of(eps):

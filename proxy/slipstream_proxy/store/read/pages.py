@@ -1,7 +1,7 @@
 """Groups, batches, calls' tokens, tasks and labels as people look at them.
 
 How far trainer and engine were apart at a token (``GapTable``) is for people, too: it may be lost, is not in the spool,
-and only the newest ``KEPT`` tokens stay.
+and only the newest ``MAX_KEPT_TOKENS`` tokens stay.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from slipstream_proxy.store.tables.tallies import own_runs
 
 LOOKED_AT = 2000
 """Finished episodes, the newest, among which the most uncertain are looked for."""
-UNSCORED = 0.5
+UNSCORED_UNCERTAINTY = 0.5
 """Uncertainty of an episode that nobody has scored."""
-MIDDLE = 0.4
+MIDDLE_UNCERTAINTY = 0.4
 """Uncertainty of a score in the middle of the range."""
 
 
@@ -68,7 +68,7 @@ def uncertainty_of(rewards: Sequence[Reward], low: float, high: float) -> tuple[
     """From 0 to 1, and why. ``rewards``: of one episode; ``low``, ``high``: the range of all."""
     whole = {(r.name, r.source): r for r in rewards if r.call is None}
     if not whole:
-        return UNSCORED, "nobody has scored it"
+        return UNSCORED_UNCERTAINTY, "nobody has scored it"
     spread = (high - low) or 1.0
     found = []
     for reward in whole.values():
@@ -78,7 +78,7 @@ def uncertainty_of(rewards: Sequence[Reward], low: float, high: float) -> tuple[
             found.append((min(1.0, 2 * deviation / spread), f"the votes differ: {', '.join(f'{v:g}' for v in votes)}"))
         place = (reward.value - low) / spread
         text = f"{reward.source} gave {reward.value:g}, in the middle of {low:g} to {high:g}"
-        found.append((MIDDLE * (1 - abs(2 * place - 1)), text))
+        found.append((MIDDLE_UNCERTAINTY * (1 - abs(2 * place - 1)), text))
     lowest = min(whole.values(), key=lambda r: r.value)
     highest = max(whole.values(), key=lambda r: r.value)
     if lowest.source != highest.source:
@@ -88,7 +88,7 @@ def uncertainty_of(rewards: Sequence[Reward], low: float, high: float) -> tuple[
     return best if best[0] > 0 else (0.0, "all agree")
 
 
-UNLABELLED = "NOT EXISTS (SELECT 1 FROM t_rewards h WHERE h.eid = t_episodes.eid AND h.source = 'human')"
+UNLABELLED_CONDITION = "NOT EXISTS (SELECT 1 FROM t_rewards h WHERE h.eid = t_episodes.eid AND h.source = 'human')"
 
 
 NOT_BY = """NOT EXISTS (SELECT 1 FROM t_audit a WHERE a.action = 'label' AND a.target = t_episodes.id
@@ -135,7 +135,7 @@ class Saying(NamedTuple):
         return c.Comment(id=self.id, at=self.at, by=by, **{n: self.detail.get(n) for n in ("text", "to")})
 
 
-SAYINGS = "SELECT target, id, ts, key, name, data FROM t_audit WHERE action IN ('assign', 'comment')"
+SAYINGS_SQL = "SELECT target, id, ts, key, name, data FROM t_audit WHERE action IN ('assign', 'comment')"
 
 
 def sayings(rows: Collection[Row]) -> dict[str, list[Saying]]:
@@ -180,17 +180,17 @@ class LabelQueue:
         """
         tests, params = given(("key = ?", key), ("task = ?", task), ("split = ?", split), ("adapter = ?", adapter))
         if second is not None:
-            tests += [f"NOT {UNLABELLED}", NOT_BY]
+            tests += [f"NOT {UNLABELLED_CONDITION}", NOT_BY]
             params.append(second)
         tests += [
             "state = 'done'",
             "calls > 0",
             "error IS NULL",
             *own_runs(split),
-            *([UNLABELLED] if second is None else []),
+            *([UNLABELLED_CONDITION] if second is None else []),
         ]
         with self.db.read() as tx:
-            people = {eid: assignee(said) for eid, said in sayings(tx.all(f"{SAYINGS} ORDER BY ts, id")).items()}
+            people = {eid: assignee(said) for eid, said in sayings(tx.all(f"{SAYINGS_SQL} ORDER BY ts, id")).items()}
             if assigned is not None:
                 tests.append(f"eid {IN}")
                 params.append([eid for eid, name in people.items() if name and name.lower() == assigned.lower()])
@@ -219,7 +219,7 @@ class LabelQueue:
 
     def comments(self, key: str, episode: str) -> c.Comments:
         with self.db.read() as tx:
-            rows = tx.all(f"{SAYINGS} AND target = ? ORDER BY ts, id", (episode,))
+            rows = tx.all(f"{SAYINGS_SQL} AND target = ? ORDER BY ts, id", (episode,))
         said = sayings(rows).get(eid_of(key, episode), [])
         return c.Comments(comments=[s.comment for s in said], assigned=assignee(said))
 
@@ -232,7 +232,7 @@ def _agreement(tx: Tx, owner: str | None) -> c.LabelAgreement | None:
     return agreement_of(tx.all("SELECT target, key, data FROM t_audit WHERE action = 'label' ORDER BY ts, id"), owner)
 
 
-JUDGING = ("judge", "human")
+JUDGING_SOURCES = ("judge", "human")
 """Sources of rewards that are somebody's judgement."""
 
 
@@ -265,7 +265,7 @@ class BatchFilter:
 def judgements_of(rewards: Collection[c.Reward]) -> list[c.RunJudgement]:
     """The latest of each name and source first."""
     found = []
-    for reward in reversed([r for r in rewards if r.source in JUDGING]):
+    for reward in reversed([r for r in rewards if r.source in JUDGING_SOURCES]):
         meta = {name: value for name, value in reward.meta.items() if name != "values"}
         told = reward.model_dump(include={"name", "source", "value", "reason", "at"})
         found.append(c.RunJudgement(**told, votes=votes_of(reward), meta=meta))
@@ -411,9 +411,9 @@ def _public(row: BatchRow) -> c.BatchSummary:
     return c.BatchSummary.model_validate(row, from_attributes=True)
 
 
-KEPT = 2_000_000
+MAX_KEPT_TOKENS = 2_000_000
 """Tokens of all batches together, two bytes each: the oldest batches beyond that go whole."""
-LARGEST = 60_000.0
+MAX_HALF_PRECISION = 60_000.0
 """A half-precision number holds no more."""
 
 
@@ -453,7 +453,7 @@ class GapTable:
         total, old = 0, []
         for batch, size in tx.all(sql):
             total += int(size) // 2
-            if total > KEPT:
+            if total > MAX_KEPT_TOKENS:
                 old.append(batch)
         if old:
             tx.run(f"DELETE FROM t_gaps WHERE batch {IN}", (old,))
@@ -466,7 +466,7 @@ def gaps_of(tx: Tx, eid: str, call: str) -> dict[int, Floats]:
 
 
 def _packed(gaps: list[float]) -> bytes:
-    return np.clip(np.asarray(gaps, dtype=np.float64), -LARGEST, LARGEST).astype("<f2").tobytes()
+    return np.clip(np.asarray(gaps, dtype=np.float64), -MAX_HALF_PRECISION, MAX_HALF_PRECISION).astype("<f2").tobytes()
 
 
 @dataclass(slots=True)
@@ -519,9 +519,9 @@ class CallTokenTable:
         return None
 
 
-LATEST = 50
+LATEST_RUNS = 50
 """Runs of a task that stand for how it goes now: it need not have one of the newest version."""
-WORST = 3
+WORST_RUNS_SHOWN = 3
 MOST_TASKS = 2000
 
 
@@ -538,12 +538,13 @@ class TaskReport:
         runs = f"""SELECT * FROM (SELECT task, model, key, id, tags, started, reward, calls, completion_tokens,
             strpos(adapter, '@') > 0 AS made, row_number() OVER (PARTITION BY task, model, strpos(adapter, '@') > 0
             ORDER BY started DESC) AS age FROM t_episodes WHERE {where} AND adapter IS NOT NULL
-            AND (strpos(adapter, '@') = 0 OR arm NOT IN ('control', 'best'))) a WHERE NOT made OR age <= {LATEST}"""
+            AND (strpos(adapter, '@') = 0 OR arm NOT IN ('control', 'best')))
+            a WHERE NOT made OR age <= {LATEST_RUNS}"""
         sums = f"""SELECT task, model, made, count(*), avg(reward), coalesce(stddev_samp(reward), 0), avg(calls),
             avg(completion_tokens), max(tags) FROM ({runs}) r GROUP BY task, model, made"""
         worst = f"""SELECT task, model, key, id, reward FROM (SELECT task, model, key, id, reward, row_number() OVER
             (PARTITION BY task, model ORDER BY made DESC, reward, started DESC) AS place FROM ({runs}) r) w
-            WHERE place <= {WORST} ORDER BY place"""
+            WHERE place <= {WORST_RUNS_SHOWN} ORDER BY place"""
         with self.db.read() as tx:
             rows, bad, seen = tx.all(sums, params), tx.all(worst, params), SeenRewards(tx)
         lows: dict[tuple[str, str], list[WorstRun]] = defaultdict(list)
@@ -558,7 +559,7 @@ class TaskReport:
             names[task, name] = load(tags, {}).get("task-text") or task
         found = [_standing(at, names[at], of.get(False), of.get(True), lows[at]) for at, of in sides.items()]
         found.sort(key=lambda t: (shown.mean if (shown := t.now or t.base) else 0.0, t.task))
-        return TaskTable(tasks=found[:MOST_TASKS], left_out=max(0, len(found) - MOST_TASKS), latest=LATEST)
+        return TaskTable(tasks=found[:MOST_TASKS], left_out=max(0, len(found) - MOST_TASKS), latest=LATEST_RUNS)
 
 
 def _standing(
@@ -571,11 +572,11 @@ def _standing(
     return found.model_copy(update={"difference": d, "low": low, "high": high})
 
 
-COMPARED = 200
+COMPARED_RUNS = 200
 """Runs of a version, and of its base model, whose behaviour is compared: the newest."""
-SHARES = ("cut_off", "refusals", "tool_errors")
+SHARE_MEASURES = ("cut_off", "refusals", "tool_errors")
 """Of a run's calls."""
-MEASURES = ("turns", "reply_tokens", "seconds", *SHARES)
+BEHAVIOUR_MEASURES = ("turns", "reply_tokens", "seconds", *SHARE_MEASURES)
 MOST_TOOLS = 30
 MOST_PAIRS = 5
 
@@ -602,12 +603,12 @@ class BehaviourReport:
             ((tasks,),) = tx.all(f"SELECT count(*) FROM ({common}) t", names)
             if tasks:
                 rows = tx.all(
-                    newest.format(f"{where} AND task IN ({common})"), (*params, *names, adapter, base, COMPARED)
+                    newest.format(f"{where} AND task IN ({common})"), (*params, *names, adapter, base, COMPARED_RUNS)
                 )
             else:
-                rows = tx.all(newest.format(where), (*params, adapter, base, COMPARED))
+                rows = tx.all(newest.format(where), (*params, adapter, base, COMPARED_RUNS))
         eids = [eid for _, eid, _ in rows]
-        measures, tools = self.outcomes.measures(eids, MEASURES), self.outcomes.tools(eids)
+        measures, tools = self.outcomes.measures(eids, BEHAVIOUR_MEASURES), self.outcomes.tools(eids)
         called = [name for name, _ in sum(tools.values(), Counter[str]()).most_common(MOST_TOOLS)]
         for eid, of_run in measures.items():
             of_run |= {f"calls of {name}": float(tools[eid][name]) for name in called}
@@ -621,18 +622,18 @@ class BehaviourReport:
             if named is not None and named in newest_of[base]
         ]
         changes = []
-        for name in (*MEASURES, *(f"calls of {tool}" for tool in called)):
+        for name in (*BEHAVIOUR_MEASURES, *(f"calls of {tool}" for tool in called)):
             before, after = ([(m[name], e) for e in side if name in (m := measures[e])] for side in sides)
             if before and after:
                 changes.append(_change(name, before, after))
         changes.sort(key=lambda x: -abs(x.difference) / (x.high - x.low) if x.high > x.low else 0.0)
         return c.Behaviour(
-            adapter=adapter, base=base, tasks=tasks, latest=COMPARED, changes=changes, pairs=pairs[:MOST_PAIRS]
+            adapter=adapter, base=base, tasks=tasks, latest=COMPARED_RUNS, changes=changes, pairs=pairs[:MOST_PAIRS]
         )
 
 
 def _change(name: str, old: list[tuple[float, str]], new: list[tuple[float, str]]) -> c.BehaviourChange:
-    top = 1.0 if name in SHARES else max(value for value, _ in (*old, *new))
+    top = 1.0 if name in SHARE_MEASURES else max(value for value, _ in (*old, *new))
     sides = []
     for values in ([value for value, _ in old], [value for value, _ in new]):
         mean, std = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
@@ -641,7 +642,7 @@ def _change(name: str, old: list[tuple[float, str]], new: list[tuple[float, str]
     base, version = sides
     d, low, high = difference((base.mean, base.low, base.high), (version.mean, version.low, version.high))
     runs = []
-    for value, eid in sorted(new, reverse=d >= 0)[:WORST]:
+    for value, eid in sorted(new, reverse=d >= 0)[:WORST_RUNS_SHOWN]:
         key, episode = name_of(eid)
         runs.append(c.MeasuredRun(key=key, id=episode, value=value))
     return c.BehaviourChange(measure=name, base=base, version=version, difference=d, low=low, high=high, runs=runs)

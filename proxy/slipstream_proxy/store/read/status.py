@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from slipstream.contract import GroupKind, Split
 from slipstream_proxy.json_types import JsonObject
-from slipstream_proxy.log.records import IMPORTED
-from slipstream_proxy.store.learning.groups import CORRECTED, Agent, Pace, TrainingAgain, training_again
+from slipstream_proxy.log.records import IMPORTED_ID_PREFIX
+from slipstream_proxy.store.learning.groups import CORRECTED_CAUSE, Agent, Pace, TrainingAgain, training_again
 from slipstream_proxy.store.learning.rewards import RewardTable
 from slipstream_proxy.store.read.curves import SeenRewards, version_of
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
@@ -23,12 +23,12 @@ from slipstream_proxy.store.tables.memory import ExactFigure, PacedFigure
 from slipstream_proxy.store.tables.rows import load
 from slipstream_proxy.store.tables.schema import day_of, table_of
 from slipstream_proxy.store.tables.tallies import OWN_RUNS, STALE_RUNS, KeptCount, Tallied, TallyTable, get_meta
-from slipstream_proxy.store.values import SAME, Rules
+from slipstream_proxy.store.values import SAME_REWARD_DISTANCE, Rules
 
 K = TypeVar("K")
 Floats = NDArray[np.float64]
-SIBLING = Split.SIBLING
-LOST = ("stale", "dropped", "skipped")
+SIBLING_SPLIT = Split.SIBLING
+LOST_STATES = ("stale", "dropped", "skipped")
 """States of groups from which nothing was learnt."""
 
 
@@ -75,7 +75,7 @@ class GroupCounts:
         lost = (
             (row.cause or row.state, row.n)
             for row in self.rows
-            if row.cause not in (None, CORRECTED) or row.state in LOST
+            if row.cause not in (None, CORRECTED_CAUSE) or row.state in LOST_STATES
         )
         return dict(sorted(totals(lost).items(), key=lambda item: (-item[1], item[0])))
 
@@ -87,8 +87,8 @@ class GroupCounts:
     def failures(self) -> dict[str, str]:
         """``parked`` or ``lost`` → what the judge failed with."""
         own = [row for row in self.rows if row.failure is not None and not row.window]
-        lost = next((row.failure for row in own if row.state in LOST), None)
-        parked = next((row.failure for row in own if row.parked and row.state not in LOST), None)
+        lost = next((row.failure for row in own if row.state in LOST_STATES), None)
+        parked = next((row.failure for row in own if row.parked and row.state not in LOST_STATES), None)
         return {name: text for name, text in (("parked", parked), ("lost", lost)) if text is not None}
 
     def of(self, state: str, split: str | None = None) -> Iterator[AlikeGroups]:
@@ -175,11 +175,11 @@ def counts(found: StoreCounts, missing: dict[str, int], orphans: int, now: float
         "episodes": totals(
             ("failed" if (state, apart) == ("done", "failed") else state, tally.n)
             for (state, split, apart), tally in kept.episodes.items()
-            if split != SIBLING
+            if split != SIBLING_SPLIT
         ),
         "siblings": count_siblings(kept),
         "rewards": {source: tally.n for (source,), tally in kept.rewards.items()},
-        "calls": int(sum(tally.x for (_, split, _), tally in kept.episodes.items() if split != SIBLING)),
+        "calls": int(sum(tally.x for (_, split, _), tally in kept.episodes.items() if split != SIBLING_SPLIT)),
         "untrainable": untrainable_calls(kept),
         "missing": missing,
         "orphans": orphans,
@@ -206,7 +206,7 @@ def untrainable_calls(kept: Tallied) -> dict[str, int]:
 
 def count_siblings(kept: Tallied) -> int:
     """Further samples of agents' steps."""
-    return sum(t.n for (state, split, _), t in kept.episodes.items() if (state, split) == ("done", SIBLING))
+    return sum(t.n for (state, split, _), t in kept.episodes.items() if (state, split) == ("done", SIBLING_SPLIT))
 
 
 def waiting_groups(tx: Tx) -> list[str]:
@@ -236,15 +236,15 @@ def unweighted_rewards(tx: Tx, rules: Rules, groups: list[str]) -> dict[str, int
 
 NEAR_ZERO, SMALL_KL = 0.01, 1e-4
 """Share of its target below which a step's KL is near zero; the same in nats a token, for a step without a target."""
-RECENT = 16
+RECENT_GROUPS = 16
 """Groups, and steps, that count as recent."""
-SHAPED = 256
+SHAPED_RUNS = 256
 """Newest rewarded runs that say how rewards are spread."""
-DIFFERENT = 5
+MIN_DIFFERENT_VALUES = 5
 """Values of reward and of length that must occur before one is said to follow the other."""
-PAIRS = 64
+MIN_PAIRS = 64
 """Pairs of runs that differ in both, from which on their order says something."""
-LONE = 4
+MIN_LONE_RUNS = 4
 """Untagged runs of one call that are told about."""
 LATEST_CALLS = 64
 """Calls that say whether calls fail now, and whether they can be trained on."""
@@ -281,7 +281,7 @@ class AdapterReward(NamedTuple):
 
 
 class RewardShape(NamedTuple):
-    """Training rewards of the newest rewarded runs, at most ``SHAPED``."""
+    """Training rewards of the newest rewarded runs, at most ``SHAPED_RUNS``."""
 
     n: int
     low: float
@@ -376,7 +376,9 @@ def funnel_figures(tx: Tx, rules: Rules, found: StoreCounts) -> FunnelFigures:
 def _live(tx: Tx) -> bool:
     """Whether a call came through the proxy, and not out of an import. The newest day most likely has one."""
     days = tx.all("SELECT day FROM t_days ORDER BY day DESC")
-    return any(tx.all(f"SELECT 1 FROM {table_of(day)} WHERE id > ? LIMIT 1", (f"{IMPORTED}~",)) for (day,) in days)
+    return any(
+        tx.all(f"SELECT 1 FROM {table_of(day)} WHERE id > ? LIMIT 1", (f"{IMPORTED_ID_PREFIX}~",)) for (day,) in days
+    )
 
 
 def standing(kept: Tallied) -> list[AdapterReward]:
@@ -412,7 +414,7 @@ def _recent_calls(tx: Tx) -> RecentCalls:
     for (day,) in tx.all("SELECT day FROM t_days ORDER BY day DESC"):
         sql = f"""SELECT ts, status, outcome, trained IS NOT NULL, coalesce(trainable, FALSE), error
             FROM {table_of(day)} WHERE id > ? ORDER BY id DESC LIMIT {LATEST_CALLS - len(found)}"""
-        found += tx.all(sql, (f"{IMPORTED}~",))
+        found += tx.all(sql, (f"{IMPORTED_ID_PREFIX}~",))
         if len(found) >= LATEST_CALLS:
             break
     ended = [row for row in found if row[2] != "aborted"]
@@ -451,12 +453,12 @@ def _shape(tx: Tx, best: float, worst: float) -> RewardShape | None:
     runs_of = "FROM t_episodes WHERE split = 'train' AND state = 'done' AND reward IS NOT NULL"
     # when the oldest of them ended is found first: to sort whole rows of all runs takes twice as long
     newest = tx.all(f"""SELECT reward, completion_tokens, coalesce(grp, eid), task {runs_of} AND ended >=
-        (SELECT min(ended) FROM (SELECT ended {runs_of} ORDER BY ended DESC LIMIT {SHAPED}) q)
-        ORDER BY ended DESC, eid LIMIT {SHAPED}""")
+        (SELECT min(ended) FROM (SELECT ended {runs_of} ORDER BY ended DESC LIMIT {SHAPED_RUNS}) q)
+        ORDER BY ended DESC, eid LIMIT {SHAPED_RUNS}""")
     if not newest:
         return None
     sql = f"""SELECT task, max(reward) FROM t_episodes WHERE split = 'train' AND state <> 'deleted' AND task {IN}
-        GROUP BY task HAVING count(reward) >= {DIFFERENT}"""
+        GROUP BY task HAVING count(reward) >= {MIN_DIFFERENT_VALUES}"""
     tops: dict[str, float] = dict(tx.all(sql, ([*{task for *_, task in newest if task is not None}],)))
     runs = [(float(reward), float(tokens), str(grp)) for reward, tokens, grp, _ in newest]
     at_best = sum(r >= tops.get(row[3], best) and r > worst for (r, _, _), row in zip(runs, newest, strict=True))
@@ -464,13 +466,13 @@ def _shape(tx: Tx, best: float, worst: float) -> RewardShape | None:
     _, own = np.unique(groups, return_inverse=True)
     known: list[float] = []
     ranked: list[float] = []
-    if len(np.unique(lengths)) >= DIFFERENT:
+    if len(np.unique(lengths)) >= MIN_DIFFERENT_VALUES:
         above, longer = _off_mean(rewards, own), _off_mean(lengths, own)
-        above[np.abs(above) < SAME] = 0.0
-        if len(np.unique(rewards)) >= DIFFERENT:
+        above[np.abs(above) < SAME_REWARD_DISTANCE] = 0.0
+        if len(np.unique(rewards)) >= MIN_DIFFERENT_VALUES:
             known = [*_correlation(rewards, lengths), *_correlation(above, longer)]
         ranked = _orders(runs)
-    same = next((i for i, run in enumerate(runs) if abs(run[0] - runs[0][0]) >= SAME), len(runs))
+    same = next((i for i, run in enumerate(runs) if abs(run[0] - runs[0][0]) >= SAME_REWARD_DISTANCE), len(runs))
     low, high = float(rewards.min()), float(rewards.max())
     length = max([*known, *ranked], key=abs, default=None)
     by_rank = length is not None and length not in known
@@ -493,23 +495,23 @@ def _orders(runs: Sequence[tuple[float, float, str]]) -> list[float]:
     """Somers' D over all pairs of runs whose rewards differ, and over pairs of one group: 1 where the longer run always
     has more, -1 where it always has less. Two runs of one length count as 0: their rewards differ for another reason.
     """
-    if len(runs) - max(Counter(reward for reward, _, _ in runs).values()) < DIFFERENT:
+    if len(runs) - max(Counter(reward for reward, _, _ in runs).values()) < MIN_DIFFERENT_VALUES:
         return []
     pairs, same_group = Counter[int](), Counter[int]()
     for (reward, tokens, grp), (other, others, place) in combinations(runs, 2):
-        if abs(reward - other) >= SAME:
+        if abs(reward - other) >= SAME_REWARD_DISTANCE:
             order = 0 if tokens == others else 1 if (tokens > others) is (reward > other) else -1
             pairs[order] += 1
             same_group[order] += grp == place
-    return [(p[1] - p[-1]) / p.total() for p in (pairs, same_group) if p.total() >= PAIRS]
+    return [(p[1] - p[-1]) / p.total() for p in (pairs, same_group) if p.total() >= MIN_PAIRS]
 
 
 def _lone(tx: Tx) -> int:
     """How many of the latest untagged runs begin with replies in their conversation, where each has one call."""
     sql = f"""SELECT eid, calls, started FROM t_episodes WHERE untagged AND state = 'done' AND error IS NULL
-        ORDER BY ended DESC LIMIT {RECENT}"""
+        ORDER BY ended DESC LIMIT {RECENT_GROUPS}"""
     latest = tx.all(sql)
-    if len(latest) < LONE or any(calls != 1 for _, calls, _ in latest):
+    if len(latest) < MIN_LONE_RUNS or any(calls != 1 for _, calls, _ in latest):
         return 0
     days = {day for (day,) in tx.all("SELECT day FROM t_days")} & {day_of(started) for _, _, started in latest}
     sql = f"SELECT count(*) FROM {{}} WHERE eid {IN} AND strpos(messages, ?) > 0"
@@ -555,7 +557,7 @@ class FunnelCounts(NamedTuple):
     failures: dict[str, str]
     """``parked`` or ``lost`` → what the judge failed with."""
     outcomes: list[GroupOutcome]
-    """Outcomes of the ``RECENT`` latest complete groups that have all rewards."""
+    """Outcomes of the ``RECENT_GROUPS`` latest complete groups that have all rewards."""
     best: float | None
     """The highest training reward ever."""
     worst: float | None
@@ -621,7 +623,7 @@ def judged(tx: Tx, kept: Tallied, now: float) -> int:
 
 def _outcomes(tx: Tx) -> list[GroupOutcome]:
     sql = f"""SELECT id FROM t_groups WHERE split <> 'eval' AND kind <> 'window'
-        AND state IN ('ready', 'leased', 'trained', 'skipped') ORDER BY completed DESC LIMIT {RECENT}"""
+        AND state IN ('ready', 'leased', 'trained', 'skipped') ORDER BY completed DESC LIMIT {RECENT_GROUPS}"""
     groups = [group for (group,) in tx.all(sql)]
     if not groups:
         return []
@@ -643,7 +645,7 @@ def _teaching(tx: Tx, rules: Rules) -> Teaching:
     )
     over = [(episode, at) for episode, at in said if episode not in goes_on]
     heard = len({episode for episode, _ in over})
-    sql = f"""SELECT grp, max(reward) - min(reward) >= {SAME}, count(*) FROM t_episodes
+    sql = f"""SELECT grp, max(reward) - min(reward) >= {SAME_REWARD_DISTANCE}, count(*) FROM t_episodes
         WHERE grp {IN} AND reward IS NOT NULL GROUP BY grp"""
     runs = {
         group: int(n)
@@ -690,7 +692,7 @@ def funnel_counts(
 ) -> FunnelCounts:
     """``dear``: what was looked up before, as it costs more."""
     kept, states = found.kept, found.groups.states()
-    there = {p: tally for p, tally in kept.episodes.items() if p[0] != "deleted" and p[1] != SIBLING}
+    there = {p: tally for p, tally in kept.episodes.items() if p[0] != "deleted" and p[1] != SIBLING_SPLIT}
     trained = found.batches.get("trained")
     return FunnelCounts(
         calls=int(sum(t.x for t in there.values())),
@@ -719,7 +721,7 @@ def funnel_counts(
         siblings=count_siblings(kept),
         orphans=orphans,
         again=figures.again,
-        corrected=sum(row.n for row in found.groups.of("trained") if row.cause == CORRECTED),
+        corrected=sum(row.n for row in found.groups.of("trained") if row.cause == CORRECTED_CAUSE),
         **dear._asdict(),
     )
 

@@ -127,11 +127,11 @@ class Memory:
 
 
 T = TypeVar("T")
-CHEAP = 0.05
+CHEAP_CPU_S = 0.05
 """Seconds of CPU: a figure that costs less is always looked up."""
-WAIT = 0.5
+WAIT_ALLOWANCE_S = 0.5
 """Seconds that another process (a database, a busy machine) may add before they count as well."""
-SHARE = 0.04
+COSTLY_TIME_SHARE = 0.04
 """Share of the time that one costly figure may take."""
 
 
@@ -189,8 +189,10 @@ class PacedFigure(Generic[T]):
             before = self._clock()
             value = look()
             after = self._clock()
-            cost = max(after.work - before.work, after.wall - before.wall - WAIT)
-            self._found[key] = _Found(value, after.wall + cost / SHARE if cost > CHEAP else 0.0, stand)
+            cost = max(after.work - before.work, after.wall - before.wall - WAIT_ALLOWANCE_S)
+            self._found[key] = _Found(
+                value, after.wall + cost / COSTLY_TIME_SHARE if cost > CHEAP_CPU_S else 0.0, stand
+            )
             return value
         finally:
             self._looking.release()

@@ -18,7 +18,7 @@ from slipstream_proxy.store.tables.driver import Driver, StoreError, Tx
 from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, GroupRow, MemberRow, PinRow, RewardRow
 from slipstream_proxy.store.tables.tallies import drop_tallies
 
-VERSION = 7
+SCHEMA_VERSION = 7
 
 SQL_TYPES = {str: "TEXT", float: "FLOAT8", int: "INTEGER", bool: "BOOLEAN", bytes: "BYTEA"}
 
@@ -32,11 +32,11 @@ def columns_like(row: type[object], *, big: Collection[str] = ()) -> dict[str, s
     return made
 
 
-CALLS = columns_like(CallRow)
+CALL_COLUMNS = columns_like(CallRow)
 """``eid`` is key/episode. What is stored of messages, tools and prompt_ids is what call ``delta_base`` does not have
 (``delta``); ``extends`` is the call whose conversation this one goes on with (``tree``)."""
 
-TABLES: dict[str, dict[str, str]] = {
+TABLE_COLUMNS: dict[str, dict[str, str]] = {
     "t_meta": {"name": "TEXT", "value": "TEXT"},
     "t_days": {"day": "TEXT"},
     "t_positions": {"instance": "TEXT", "writer": "TEXT", "segment": "BIGINT", "pos": "BIGINT"},
@@ -76,10 +76,10 @@ TABLES: dict[str, dict[str, str]] = {
     "t_tallies": {
         "name": "TEXT", "label": "TEXT", "n": "BIGINT", "x": "FLOAT8", "y": "FLOAT8", "low": "FLOAT8", "high": "FLOAT8",
     },
-    "t_calls_none": CALLS,
+    "t_calls_none": CALL_COLUMNS,
 }  # fmt: skip
 
-PRIMARY: dict[str, str] = {
+PRIMARY_KEYS: dict[str, str] = {
     "t_meta": "name", "t_days": "day", "t_positions": "instance, writer", "t_seen": "id", "t_episodes": "eid",
     "t_early": "eid", "t_rewards": "id", "t_stamps": "id", "t_expired": "eid", "t_pins": "eid", "t_groups": "id",
     "t_batches": "id",
@@ -89,7 +89,7 @@ PRIMARY: dict[str, str] = {
 }  # fmt: skip
 """Keys where the database wants indexes (PostgreSQL)."""
 
-INDEXES = (
+TABLE_INDEXES = (
     "CREATE INDEX IF NOT EXISTS i_rewards_eid ON t_rewards (eid)",
     "CREATE INDEX IF NOT EXISTS i_episodes_grp ON t_episodes (grp)",
     "CREATE INDEX IF NOT EXISTS i_episodes_running ON t_episodes (last_end) WHERE state = 'open'",
@@ -115,7 +115,7 @@ DUCKDB_INDEXES = {
 }
 """On DuckDB. A table that has one cannot be altered: migrations find them dropped."""
 
-VIEWS: dict[str, str] = {
+VIEW_QUERIES: dict[str, str] = {
     "episodes": """SELECT id, key, task, split, tags, model, adapter, arm, state, started,
         CASE WHEN ended IS NULL THEN NULL ELSE greatest(ended, last_end) END AS ended, calls, prompt_tokens,
         completion_tokens, reward, grp AS group_id, error FROM t_episodes WHERE state <> 'deleted'""",
@@ -144,14 +144,14 @@ def table_of(day: str) -> str:
 
 def columns_of(table: str) -> dict[str, str]:
     """Column → type of a table."""
-    return CALLS if table.startswith("t_calls_") else TABLES[table]
+    return CALL_COLUMNS if table.startswith("t_calls_") else TABLE_COLUMNS[table]
 
 
 def create_sql(table: str, *, keyed: bool) -> list[str]:
     """DDL of one table. ``keyed``: with its primary key."""
     body = ", ".join(f"{name} {kind}" for name, kind in columns_of(table).items())
     calls = table.startswith("t_calls_")
-    key = ("id" if calls else PRIMARY.get(table)) if keyed else None
+    key = ("id" if calls else PRIMARY_KEYS.get(table)) if keyed else None
     made = [f"CREATE TABLE IF NOT EXISTS {table} ({body}{f', PRIMARY KEY ({key})' if key else ''})"]
     if calls and keyed:
         made.append(f"CREATE INDEX IF NOT EXISTS i_{table}_eid ON {table} (eid)")
@@ -235,7 +235,7 @@ def _failed_runs(tx: Tx) -> None:
             tx.run(sql, (name, batch))
 
 
-MIGRATIONS: dict[int, Callable[[Tx], None]] = {
+SCHEMA_MIGRATIONS: dict[int, Callable[[Tx], None]] = {
     1: _reasons,
     2: _tree,
     3: _tallies,
@@ -253,7 +253,7 @@ class NewerSchema(StoreError):
         """``wrote``: the program that changed it last, as far as it says."""
         text = f"the store's schema is version {found}, which slipstream {wrote or 'of a later release'} wrote"
         fix = f"install {wrote} or newer" if wrote else "install a newer one"
-        super().__init__(f"{text}, and {__version__} knows {VERSION}: {fix}")
+        super().__init__(f"{text}, and {__version__} knows {SCHEMA_VERSION}: {fix}")
 
 
 def _writer(tx: Tx) -> str | None:
@@ -265,28 +265,28 @@ def prepare(tx: Tx, *, keyed: bool) -> None:
     """Create what is missing and migrate what is older. Raises ``StoreError`` for a schema newer than this code."""
     tx.run("CREATE TABLE IF NOT EXISTS t_meta (name TEXT, value TEXT" + (", PRIMARY KEY (name))" if keyed else ")"))
     found = tx.all("SELECT value FROM t_meta WHERE name = 'schema'")
-    if found and int(found[0][0]) > VERSION:
+    if found and int(found[0][0]) > SCHEMA_VERSION:
         raise NewerSchema(int(found[0][0]), _writer(tx))
-    for name in DUCKDB_INDEXES if found and int(found[0][0]) < VERSION and not keyed else ():
+    for name in DUCKDB_INDEXES if found and int(found[0][0]) < SCHEMA_VERSION and not keyed else ():
         tx.run(f"DROP INDEX IF EXISTS {name}")
-    for version in range(int(found[0][0]) if found else VERSION, VERSION):
-        MIGRATIONS[version](tx)
-    for table in TABLES:
+    for version in range(int(found[0][0]) if found else SCHEMA_VERSION, SCHEMA_VERSION):
+        SCHEMA_MIGRATIONS[version](tx)
+    for table in TABLE_COLUMNS:
         for statement in create_sql(table, keyed=keyed):
             tx.run(statement)
-    for statement in INDEXES if keyed else ():
+    for statement in TABLE_INDEXES if keyed else ():
         tx.run(statement)
     for name, columns in () if keyed else DUCKDB_INDEXES.items():
         tx.run(f"CREATE INDEX IF NOT EXISTS {name} ON {columns}")
-    for name, body in VIEWS.items():
+    for name, body in VIEW_QUERIES.items():
         tx.run(f"CREATE OR REPLACE VIEW {name} AS {body}")
     for statement in views_sql([d for (d,) in tx.all("SELECT day FROM t_days")], keyed=keyed):
         tx.run(statement)
     if not found:
-        tx.run("INSERT INTO t_meta VALUES ('schema', ?)", (str(VERSION),))
-    elif int(found[0][0]) != VERSION:
-        tx.run("UPDATE t_meta SET value = ? WHERE name = 'schema'", (str(VERSION),))
-    if not found or int(found[0][0]) != VERSION:
+        tx.run("INSERT INTO t_meta VALUES ('schema', ?)", (str(SCHEMA_VERSION),))
+    elif int(found[0][0]) != SCHEMA_VERSION:
+        tx.run("UPDATE t_meta SET value = ? WHERE name = 'schema'", (str(SCHEMA_VERSION),))
+    if not found or int(found[0][0]) != SCHEMA_VERSION:
         tx.run("DELETE FROM t_meta WHERE name = 'program'")
         tx.run("INSERT INTO t_meta VALUES ('program', ?)", (__version__,))
 

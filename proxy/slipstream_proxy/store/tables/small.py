@@ -81,7 +81,7 @@ def _event(row: Row) -> Event:
     return Event(id=number, at=at, kind=kind, data=load(data))
 
 
-COLUMNS = "id, ts, key, name, action, target, data"
+AUDIT_COLUMNS = "id, ts, key, name, action, target, data"
 
 
 @dataclass(slots=True)
@@ -118,7 +118,10 @@ class AuditLog:
             ("ts < ?", wanted.until),
         )
         go_on(wanted.cursor, "ts", tests, params)
-        sql = f"SELECT {COLUMNS} FROM t_audit WHERE {' AND '.join(tests) or 'TRUE'} ORDER BY ts DESC, id DESC LIMIT ?"
+        sql = (
+            f"SELECT {AUDIT_COLUMNS} FROM t_audit WHERE {' AND '.join(tests) or 'TRUE'} ORDER BY "
+            "ts DESC, id DESC LIMIT ?"
+        )
         with self.db.read() as tx:
             rows = tx.all(sql, (*params, wanted.limit + 1))
         entries = [

@@ -1,7 +1,7 @@
 """Counters that are kept, and small values that the store keeps about itself.
 
 A transaction counts the episodes that it touches before and after its changes, and appends the difference. So a kill
-leaves counters and rows as they agree. The whole store is counted by one query (``COUNTS``), the few episodes of a
+leaves counters and rows as they agree. The whole store is counted by one query (``COUNTS_SQL``), the few episodes of a
 transaction from their rows (``count_rows``): to plan that query takes longer than to read them.
 """
 
@@ -30,14 +30,14 @@ def set_meta(tx: Tx, name: str, value: str) -> None:
         tx.run("INSERT INTO t_meta VALUES (?, ?)", (name, value))
 
 
-SEPARATOR = "\x1f"
+LABEL_SEPARATOR = "\x1f"
 """Between the parts of a label; in SQL ``chr(31)``."""
 MOST_ROWS = 256
 """Rows of ``t_tallies`` that a sweep leaves as they are; more are summed up."""
-KEPT = "tallies"
+TALLIES_KEY = "tallies"
 """In ``t_meta``: the counters have been begun."""
 
-SQUARE = "CASE WHEN abs({0}) < 1e-100 THEN 0 ELSE {0} * {0} END"
+SQUARE_EXPRESSION = "CASE WHEN abs({0}) < 1e-100 THEN 0 ELSE {0} * {0} END"
 """PostgreSQL fails at a product that is too small for a float."""
 
 OWN_RUNS = "split <> 'sibling'"
@@ -49,22 +49,23 @@ def own_runs(split: str | None) -> list[str]:
     return [] if split else [OWN_RUNS]
 
 
-EPISODES = """SELECT 'episodes', state || chr(31) || split || chr(31) || CASE WHEN error IS NOT NULL THEN 'failed'
+EPISODES_SQL = """SELECT 'episodes', state || chr(31) || split || chr(31) || CASE WHEN error IS NOT NULL THEN 'failed'
     WHEN state = 'done' AND NOT grouped AND trained_calls > 0 THEN 'alone' ELSE '' END, count(*),
     coalesce(sum(calls), 0), coalesce(sum(trained_calls), 0), NULL, NULL FROM t_episodes WHERE {which} GROUP BY 2"""
-SUCCESS = f"""SELECT 'success', model || chr(31) || adapter || chr(31) || split || chr(31) || arm, count(*),
-    sum(reward), sum({SQUARE.format("reward")}), min(started), max(started) FROM t_episodes
+SUCCESS_SQL = f"""SELECT 'success', model || chr(31) || adapter || chr(31) || split || chr(31) || arm, count(*),
+    sum(reward), sum({SQUARE_EXPRESSION.format("reward")}), min(started), max(started) FROM t_episodes
     WHERE reward IS NOT NULL AND state <> 'deleted' AND adapter IS NOT NULL AND {OWN_RUNS} AND {{which}} GROUP BY 2"""
-REWARDS = """SELECT 'rewards', source, count(*), 0, 0, NULL, NULL FROM t_rewards
+REWARDS_SQL = """SELECT 'rewards', source, count(*), 0, 0, NULL, NULL FROM t_rewards
     WHERE eid NOT LIKE '%~0~%' AND {which} GROUP BY 2"""
-SOURCES = f"""SELECT 'sources', r.source || chr(31) || e.adapter || chr(31) || e.split, count(*), sum(r.value),
-    sum({SQUARE.format("r.value")}), NULL, NULL FROM (SELECT DISTINCT ON (eid, call, name, source) eid, source, value
+SOURCES_SQL = f"""SELECT 'sources', r.source || chr(31) || e.adapter || chr(31) || e.split, count(*), sum(r.value),
+    sum({SQUARE_EXPRESSION.format("r.value")}), NULL, NULL
+    FROM (SELECT DISTINCT ON (eid, call, name, source) eid, source, value
     FROM t_rewards WHERE {{which}} ORDER BY eid, call, name, source, seq DESC) r
     JOIN (SELECT eid, adapter, split FROM t_episodes WHERE {{which}} AND state <> 'deleted' AND adapter IS NOT NULL
     AND error IS NULL AND {OWN_RUNS}) e
     ON e.eid = r.eid GROUP BY 2"""
-COUNTS = f"{EPISODES} UNION ALL {SUCCESS} UNION ALL {REWARDS} UNION ALL {SOURCES}"
-UNTRAINABLE = """SELECT coalesce(reason, 'unknown'), count(*) FROM {table}
+COUNTS_SQL = f"{EPISODES_SQL} UNION ALL {SUCCESS_SQL} UNION ALL {REWARDS_SQL} UNION ALL {SOURCES_SQL}"
+UNTRAINABLE_SQL = """SELECT coalesce(reason, 'unknown'), count(*) FROM {table}
     WHERE NOT trainable AND trained IS NOT NULL AND {which} GROUP BY 1"""
 
 
@@ -172,9 +173,9 @@ class TallyTable:
     def begin(self) -> None:
         """Count once what is there, in a store that comes from an older release."""
         with self.db.write() as tx:
-            if get_meta(tx, KEPT) is None:
+            if get_meta(tx, TALLIES_KEY) is None:
                 self.recount(tx)
-                set_meta(tx, KEPT, "1")
+                set_meta(tx, TALLIES_KEY, "1")
 
     def recount(self, tx: Tx) -> None:
         """Count the whole store again."""
@@ -183,7 +184,7 @@ class TallyTable:
 
     def counted(self, tx: Tx) -> Tallies:
         """What the tables hold, without what is kept."""
-        rows = tx.all(COUNTS.format(which="TRUE"))
+        rows = tx.all(COUNTS_SQL.format(which="TRUE"))
         found = {(name, label): KeptCount(int(n), *rest) for name, label, n, *rest in rows}
         for table in self.days.tables(tx):
             found |= self._untrainable(tx, table, None)
@@ -200,7 +201,7 @@ class TallyTable:
         """What is kept."""
         made = Tallied({}, {}, {}, {}, {})
         for (name, label), tally in self._sums(tx).items():
-            getattr(made, name)[tuple(label.split(SEPARATOR))] = tally
+            getattr(made, name)[tuple(label.split(LABEL_SEPARATOR))] = tally
         return made
 
     @contextmanager
@@ -230,7 +231,9 @@ class TallyTable:
         found: dict[str, int] = defaultdict(int)
         for reason in reasons:
             found[reason or "unknown"] += 1
-        self._insert(tx, {("untrainable", table + SEPARATOR + reason): KeptCount(n) for reason, n in found.items()})
+        self._insert(
+            tx, {("untrainable", table + LABEL_SEPARATOR + reason): KeptCount(n) for reason, n in found.items()}
+        )
 
     def compact(self, tx: Tx, most: int = MOST_ROWS) -> None:
         """Sum up what transactions have appended, if it is more than that."""
@@ -241,8 +244,8 @@ class TallyTable:
 
     def _untrainable(self, tx: Tx, table: str, eids: Collection[str] | None) -> Tallies:
         which, params = ("TRUE", []) if eids is None else (f"eid {IN}", [list(eids)])
-        rows = tx.all(UNTRAINABLE.format(table=table, which=which), params)
-        return {("untrainable", table + SEPARATOR + reason): KeptCount(int(n)) for reason, n in rows}
+        rows = tx.all(UNTRAINABLE_SQL.format(table=table, which=which), params)
+        return {("untrainable", table + LABEL_SEPARATOR + reason): KeptCount(int(n)) for reason, n in rows}
 
     def _sums(self, tx: Tx) -> Tallies:
         sql = """SELECT name, label, sum(n), sum(x), sum(y), min(low), max(high) FROM t_tallies GROUP BY name, label
@@ -254,15 +257,15 @@ class TallyTable:
 
 
 def count_rows(episodes: Sequence[CountedEpisode], rewards: Iterable[CountedReward]) -> Tallies:
-    """What ``COUNTS`` says of these rows. The sums do not depend on the rows' order."""
+    """What ``COUNTS_SQL`` says of these rows. The sums do not depend on the rows' order."""
     found: dict[tuple[str, str], list[tuple[float, float, float | None]]] = defaultdict(list)
     """(x, y, when it began) of each that counts."""
     for ep in episodes:
         apart = "alone" if ep.state == "done" and not ep.grouped and (ep.trained_calls or 0) > 0 else ""
-        label = SEPARATOR.join((ep.state, ep.split, "failed" if ep.error is not None else apart))
+        label = LABEL_SEPARATOR.join((ep.state, ep.split, "failed" if ep.error is not None else apart))
         found["episodes", label].append((ep.calls or 0, ep.trained_calls or 0, None))
         if ep.reward is not None and ep.adapter is not None and ep.state != "deleted" and ep.split != Split.SIBLING:
-            label = SEPARATOR.join((ep.model, ep.adapter, ep.split, ep.arm))
+            label = LABEL_SEPARATOR.join((ep.model, ep.adapter, ep.split, ep.arm))
             found["success", label].append((ep.reward, square(ep.reward), ep.started))
     latest: dict[tuple[str, str | None, str, str], CountedReward] = {}
     counts: dict[tuple[str, str], int] = defaultdict(int)
@@ -276,14 +279,14 @@ def count_rows(episodes: Sequence[CountedEpisode], rewards: Iterable[CountedRewa
     served = {ep.eid: ep for ep in episodes if ep.state != "deleted" and ep.adapter is not None and ep.error is None}
     for reward in latest.values():
         if (by := served.get(reward.eid)) is not None:
-            label = SEPARATOR.join((reward.source, str(by.adapter), by.split))
+            label = LABEL_SEPARATOR.join((reward.source, str(by.adapter), by.split))
             found["sources", label].append((reward.value, square(reward.value), None))
     kept = {key: KeptCount(n) for key, n in counts.items()}
     return {key: summed(parts) for key, parts in found.items()} | kept
 
 
 def square(value: float) -> float:
-    """As ``SQUARE``."""
+    """As ``SQUARE_EXPRESSION``."""
     return 0.0 if abs(value) < 1e-100 else value * value
 
 

@@ -36,14 +36,14 @@ from slipstream_proxy.store.conversation.call_rows import CallList, choices_of, 
 from slipstream_proxy.store.conversation.calls import TOKEN_COLUMNS, CallTable
 from slipstream_proxy.store.conversation.fingerprint import NO_IDS
 from slipstream_proxy.store.learning.groups import (
-    AGAIN,
-    CORRECTED,
-    EQUAL,
-    NOTHING,
+    CORRECTED_CAUSE,
+    EQUAL_REWARDS_CAUSE,
+    NOTHING_TRAINABLE_CAUSE,
+    RETRAINABLE_STATES,
     ROLLED_BACK,
-    SKIPPED,
-    STALE,
-    WORDS,
+    SKIPPED_CAUSE,
+    STALE_STATE,
+    WORDS_GROUP_PREFIX,
     Freshness,
     GroupTable,
     Loss,
@@ -69,11 +69,11 @@ from slipstream_proxy.store.tables.rows import (
     tomb_of,
 )
 from slipstream_proxy.store.tables.tallies import STALE_RUNS, get_meta, set_meta
-from slipstream_proxy.store.values import SAME, ArrowBatch, Name, Rules
+from slipstream_proxy.store.values import SAME_REWARD_DISTANCE, ArrowBatch, Name, Rules
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-SCHEMA = pa.schema(
+BATCH_SCHEMA = pa.schema(
     {
         "group": pa.string(),
         "kind": pa.string(),
@@ -100,7 +100,7 @@ SCHEMA = pa.schema(
         "tags": pa.dictionary(pa.int32(), pa.string()),
     }
 )
-assert tuple(SCHEMA.names) == BATCH_COLUMNS
+assert tuple(BATCH_SCHEMA.names) == BATCH_COLUMNS
 
 UNTRAINED_OF = """split <> 'eval' AND state IN ('forming', 'waiting_reward', 'ready', 'leased')
     AND id IN (SELECT grp FROM t_episodes WHERE grp IS NOT NULL AND strpos(adapters, ?) > 0)"""
@@ -157,13 +157,13 @@ def batch_table(episodes: Sequence[BatchEpisode], fresh: Freshness, form: Form =
         rows += _choices(member, member.calls, fresh, len(rows), whole=whole) or [_reward_alone(member, "no_call")]
     columns = list(zip(*rows, strict=True)) or [()] * len(BATCH_COLUMNS)
     arrays = []
-    for column, values in zip(SCHEMA, columns, strict=True):
+    for column, values in zip(BATCH_SCHEMA, columns, strict=True):
         if pa.types.is_list(column.type) and column.name != "filter":
             dtype = "<f4" if column.name == "logprobs" else "<i4"
             arrays.append(_lists(values, column.type.value_type, dtype))
         else:
             arrays.append(pa.array(values, column.type))
-    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+    return pa.Table.from_arrays(arrays, schema=BATCH_SCHEMA)
 
 
 def _choices(
@@ -197,7 +197,7 @@ def _choices(
                     staleness,
                     call.temperature,
                     call.trainable and not stale,
-                    STALE if stale else call.reason,
+                    STALE_STATE if stale else call.reason,
                     ids,
                     sampled,
                     logprobs,
@@ -243,7 +243,7 @@ def broken_groups(episodes: Sequence[BatchEpisode], fresh: Freshness) -> list[st
     return found
 
 
-OUTCOMES = ("trained", "skipped", "released")
+BATCH_OUTCOMES = ("trained", "skipped", "released")
 LEAST_RUNS = 8
 """Runs of groups that teach, in a batch that has waited ``max_wait``. A step from fewer moves next to nothing."""
 FLOOD_SECONDS = 5.0
@@ -254,7 +254,7 @@ ONE_OF_A_RUN = """id IN
     (SELECT min(id) FROM t_groups WHERE state = 'ready' AND kind = 'words' AND split <> 'eval' GROUP BY single)
     AND NOT EXISTS (SELECT 1 FROM t_episodes e WHERE e.eid = t_groups.single AND e.state = 'open')"""
 """Of what is said about a run, the oldest alone, and only once the run is over."""
-PILE = 4
+PILE_FACTOR = 4
 """Times ``max_groups`` of groups that teach nothing, which go by themselves. As many are looked at, and a few more."""
 
 
@@ -324,7 +324,7 @@ def rarity_of(members: Sequence[EpisodeRow]) -> float:
 def is_equal(members: Sequence[EpisodeRow]) -> bool:
     """Whether all have the same reward, so that there is nothing to compare."""
     rewards = [ep.reward for ep in members if ep.reward is not None]
-    return not rewards or (len(rewards) == len(members) and max(rewards) - min(rewards) < SAME)
+    return not rewards or (len(rewards) == len(members) and max(rewards) - min(rewards) < SAME_REWARD_DISTANCE)
 
 
 class Chosen(NamedTuple):
@@ -411,7 +411,7 @@ class BatchQueue:
         → Whether there were such.
         """
         with self.db.write(serial=False) as tx:
-            self.groups.lose(tx, dict.fromkeys(broken, Loss("dropped", NOTHING)))
+            self.groups.lose(tx, dict.fromkeys(broken, Loss("dropped", NOTHING_TRAINABLE_CAUSE)))
             tx.run("UPDATE t_batches SET state = 'expired' WHERE id = ?", (batch,))
             self._hand_back(tx)
         if broken:
@@ -424,9 +424,9 @@ class BatchQueue:
         if not groups:
             return {}
         sql = f"SELECT id, name, meta, call FROM t_rewards WHERE id {IN}"
-        rows = tx.all(sql, ([group.removeprefix(WORDS) for group in groups],))
+        rows = tx.all(sql, ([group.removeprefix(WORDS_GROUP_PREFIX) for group in groups],))
         found = {reward: (words_in(name, load(meta, {})), call) for reward, name, meta, call in rows}
-        return {f"{WORDS}{reward}": Said(words, call) for reward, (words, call) in found.items() if words}
+        return {f"{WORDS_GROUP_PREFIX}{reward}": Said(words, call) for reward, (words, call) in found.items() if words}
 
     def _next(
         self, tx: Tx, wanted: BatchLeaseIn, model: str, fresh: Freshness, now: float, *, again: bool
@@ -445,7 +445,9 @@ class BatchQueue:
         ready.sort(key=lambda g: (g.ready_at, g.created, g.id))
         members = self.groups.members(tx, [g.id for g in ready])
         said = self._said(tx, [g.id for g in ready if g.words])
-        self.groups.lose(tx, {g.id: Loss("dropped", NOTHING) for g in ready if g.words and g.id not in said})
+        self.groups.lose(
+            tx, {g.id: Loss("dropped", NOTHING_TRAINABLE_CAUSE) for g in ready if g.words and g.id not in said}
+        )
         ready = [g for g in ready if not g.words or g.id in said]
         ready = self._usable(tx, ready, members, fresh, now)
         bare = self._equal(ready, members) if wanted.equal == "rewards" else set()
@@ -507,7 +509,7 @@ class BatchQueue:
             return ready
         alone = [g for g in ready if g.id in bare]
         waited = now - min((g.ready_at for g in alone), default=now)
-        pile = len(alone) >= PILE * wanted.max_groups
+        pile = len(alone) >= PILE_FACTOR * wanted.max_groups
         return alone if pile or (alone and not teaching and waited >= wanted.max_wait) else []
 
     @staticmethod
@@ -534,9 +536,9 @@ class BatchQueue:
         members: dict[str, list[EpisodeRow]] = defaultdict(list)
         for group, ep in leased:
             members[group.id].append(ep)
-        equal = [g for g, eps in members.items() if is_equal(eps) and not g.startswith(WORDS)]
+        equal = [g for g, eps in members.items() if is_equal(eps) and not g.startswith(WORDS_GROUP_PREFIX)]
         if equal and self.rules.credit != "call":
-            tx.run(f"UPDATE t_groups SET cause = ? WHERE id {IN}", (EQUAL, equal))
+            tx.run(f"UPDATE t_groups SET cause = ? WHERE id {IN}", (EQUAL_REWARDS_CAUSE, equal))
         aged = {g.id for g, _ in leased if not g.ageless}
         if stale := sum(fresh.stale_runs(eps) for g, eps in members.items() if g in aged):
             set_meta(tx, STALE_RUNS, str(int(get_meta(tx, STALE_RUNS) or 0) + stale))
@@ -578,7 +580,7 @@ class BatchQueue:
             if not found or found[0][0] != ack.lease:
                 return None
             _, state, model = found[0]
-            if state in OUTCOMES:
+            if state in BATCH_OUTCOMES:
                 return {} if state == ack.outcome else None
             if self._is_leased_again(tx, batch):
                 return None
@@ -593,7 +595,7 @@ class BatchQueue:
         """An ack that was accepted before. If the store has been rebuilt since, ``members`` name what the batch was."""
         found = tx.all("SELECT state FROM t_batches WHERE id = ?", (batch,))
         if found:
-            if found[0][0] not in OUTCOMES and not self._is_leased_again(tx, batch):
+            if found[0][0] not in BATCH_OUTCOMES and not self._is_leased_again(tx, batch):
                 self._write_outcome(tx, batch, ack, now)
             return
         known = members or {}
@@ -608,11 +610,11 @@ class BatchQueue:
         if rows and "apart" not in known:
             # Only what trains is settled for good; a group of the rebuilt store may be another cut of the same
             # episodes.
-            said = [r.grp for r in rows if r.grp.startswith(WORDS)]
+            said = [r.grp for r in rows if r.grp.startswith(WORDS_GROUP_PREFIX)]
             tx.run(
                 f"""UPDATE t_groups SET batch = ? WHERE state IN ('ready', 'waiting_reward')
                 AND (id {IN} OR id IN (SELECT grp FROM t_episodes WHERE eid {IN}))""",
-                (batch, said, [r.eid for r in rows if not r.grp.startswith(WORDS)]),
+                (batch, said, [r.eid for r in rows if not r.grp.startswith(WORDS_GROUP_PREFIX)]),
             )
         self._write_outcome(tx, batch, ack, now)
 
@@ -625,7 +627,7 @@ class BatchQueue:
         after = {"trained": "trained", "skipped": "skipped", "released": "ready"}[ack.outcome]
         waiting = "'leased', 'ready', 'waiting_reward'" if after == "trained" else "'leased', 'ready'"
         sql = f"UPDATE t_groups SET state = ?, cause = coalesce(cause, ?) WHERE batch = ? AND state IN ({waiting})"
-        tx.run(sql, (after, SKIPPED if after == "skipped" else None, batch))
+        tx.run(sql, (after, SKIPPED_CAUSE if after == "skipped" else None, batch))
         if after != "ready":
             # what is to be trained on more often goes to the end of the line
             sql = """UPDATE t_groups SET state = CASE WHEN again > 1 AND state = 'trained' THEN 'ready' ELSE state END,
@@ -651,7 +653,7 @@ class BatchQueue:
     def _note_words(tx: Tx, ack: BatchAck) -> None:
         """What users' words changed, beside the words."""
         if ack.words:
-            changed = {group.removeprefix(WORDS): calls for group, calls in ack.words.items()}
+            changed = {group.removeprefix(WORDS_GROUP_PREFIX): calls for group, calls in ack.words.items()}
             rows = tx.all(f"SELECT id, meta FROM t_rewards WHERE id {IN}", (list(changed),))
             told = [(i, dump({**load(meta), "taught": changed[i]})) for i, meta in rows]
             tx.update("t_rewards", ("id",), ("meta",), told)
@@ -677,7 +679,7 @@ class BatchQueue:
                 left_out[why] += 1
                 continue
             passes[group] = epochs - times.get(group, 0)
-            corrected += cause == CORRECTED
+            corrected += cause == CORRECTED_CAUSE
         plan = TrainAgain(
             groups=len(passes),
             passes=sum(passes.values()),
@@ -746,13 +748,17 @@ class BatchQueue:
     ) -> str | None:
         if split != "train":
             return split
-        if state not in AGAIN:
+        if state not in RETRAINABLE_STATES:
             return state if cause is None else cause
         if any(ep.reward is None or ep.state != "done" for ep in members):
             return "not_scored"
         if not any(load(ep.adapters) for ep in members):
-            return NOTHING
-        return EQUAL if self.rules.credit != "call" and kind == GroupKind.TASK and is_equal(members) else None
+            return NOTHING_TRAINABLE_CAUSE
+        return (
+            EQUAL_REWARDS_CAUSE
+            if self.rules.credit != "call" and kind == GroupKind.TASK and is_equal(members)
+            else None
+        )
 
     def again(self) -> TrainingAgain:
         with self.db.read() as tx:

@@ -15,7 +15,7 @@ from slipstream_proxy.store.tables.driver import StoreError, Tx
 from slipstream_proxy.store.tables.tallies import get_meta, set_meta
 from slipstream_proxy.store.write.deletion import ALIVE, AWAY
 
-OWNER = "owner/"
+OWNER_KEY = "owner/"
 """How ``t_meta`` names the claim on an instance."""
 
 
@@ -33,21 +33,21 @@ class InstanceClaim:
 
     def take(self, tx: Tx, known: Collection[str], now: float) -> None:
         """``known``: tokens that the folder holds of its earlier starts. Raises ``TwinError``."""
-        value, alive = get_meta(tx, OWNER + self.instance), get_meta(tx, ALIVE + self.instance)
+        value, alive = get_meta(tx, OWNER_KEY + self.instance), get_meta(tx, ALIVE + self.instance)
         if why := twin_of(value, float(alive or 0.0), self.place, known, now):
             raise TwinError(why)
-        set_meta(tx, OWNER + self.instance, json.dumps(asdict(self)))
+        set_meta(tx, OWNER_KEY + self.instance, json.dumps(asdict(self)))
 
     def check(self, tx: Tx) -> None:
         """Nobody has taken it since. The row stays locked until the transaction ends. Raises ``TwinError``."""
         sql = "SELECT value FROM t_meta WHERE name = ? FOR UPDATE"
-        found = tx.all(sql, (OWNER + self.instance,))
+        found = tx.all(sql, (OWNER_KEY + self.instance,))
         if not found or json.loads(found[0][0])["token"] != self.token:
             where = json.loads(found[0][0])["place"] if found else "nowhere"
-            raise TwinError(f"this data folder is used by another proxy since ({where}): {FIX}")
+            raise TwinError(f"this data folder is used by another proxy since ({where}): {TWIN_FIX}")
 
 
-FIX = (
+TWIN_FIX = (
     "if it is a copy, stop this proxy and start it with `slipstream proxy --new-instance`, which makes it a proxy of "
     "its own; its spool is kept, and read again"
 )
@@ -59,11 +59,11 @@ def twin_of(value: str | None, alive: float, place: str, known: Collection[str],
         return None
     owner = json.loads(value)
     if owner["token"] not in known:
-        return f"another copy of this data folder was started later ({owner['place']}): {FIX}"
+        return f"another copy of this data folder was started later ({owner['place']}): {TWIN_FIX}"
     ago = now - alive
     if owner["place"] != place and ago < AWAY:
         why = (
             f"the proxy of this data folder runs elsewhere ({owner['place']}), and was alive {max(0.0, ago):.0f} s ago"
         )
-        return f"{why}: if that was this one, before it was moved, wait a minute; {FIX}"
+        return f"{why}: if that was this one, before it was moved, wait a minute; {TWIN_FIX}"
     return None

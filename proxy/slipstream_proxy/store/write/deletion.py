@@ -26,7 +26,7 @@ from slipstream.contract.status import ErasingProxy
 from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.conversation.call_rows import ID_BYTES, PAGE_BYTES, CallList
 from slipstream_proxy.store.conversation.calls import CallTable
-from slipstream_proxy.store.learning.groups import HASH, GroupTable, adapters_of, likeness_of
+from slipstream_proxy.store.learning.groups import HASH_CHARS, GroupTable, adapters_of, likeness_of
 from slipstream_proxy.store.read.episodes import EpisodeTable
 from slipstream_proxy.store.tables import schema
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
@@ -45,14 +45,14 @@ from slipstream_proxy.store.tables.rows import (
 from slipstream_proxy.store.tables.tallies import TallyTable, set_meta
 from slipstream_proxy.store.values import Erasing, Forgotten, Name
 
-SLACK = 60.0
+SEARCH_SLACK_S = 60.0
 """Seconds around an episode's calls in which they are looked for."""
 BY_EID = ("t_rewards", "t_early", "t_expired", "t_episodes", "t_pins", "t_outcomes", "t_gaps", "t_cases")
-HELD = frozenset((*BY_EID, "t_stamps", "t_groups", "t_members", "t_exported", "t_audit", "t_cache", "t_tallies"))
+TEXT_TABLES = frozenset((*BY_EID, "t_stamps", "t_groups", "t_members", "t_exported", "t_audit", "t_cache", "t_tallies"))
 """Tables beside the calls' that may hold what a client wrote about an episode."""
 ALIVE, AWAY = "proxy/", 60.0
 """How ``t_meta`` names when a proxy was alive, and the seconds after which it is taken for away."""
-JUDGED = "judge-"
+JUDGE_CACHE_PREFIX = "judge-"
 """How the names of the judge's cached answers begin."""
 
 
@@ -126,7 +126,7 @@ class Deletion:
             self.tallies.compact(tx, most=0)  # labels of which nothing is left
         mine = [e.tables for e in done if e.tables is not None]
         if mine or not done:
-            self.db.rewrite(sorted({t for tables in mine for t in tables} | HELD))
+            self.db.rewrite(sorted({t for tables in mine for t in tables} | TEXT_TABLES))
 
     def eids(self, tx: Tx, key: str | None, episode: str) -> list[str]:
         """The episode's stored identities. With a key: that one, known or not. Without: those of all keys."""
@@ -183,8 +183,8 @@ class Deletion:
         them began goes, and is asked for again.
         """
         if eps:
-            since = min(ep.started for ep in eps) - SLACK
-            tx.run("DELETE FROM t_cache WHERE starts_with(id, ?) AND ts >= ?", (JUDGED, since))
+            since = min(ep.started for ep in eps) - SEARCH_SLACK_S
+            tx.run("DELETE FROM t_cache WHERE starts_with(id, ?) AND ts >= ?", (JUDGE_CACHE_PREFIX, since))
             self._forget_quotes(tx, eps, since)
         names = {name for _, name in map(name_of, eids)}
         sql = f"SELECT id, target, data FROM t_audit WHERE action IN ('label', 'assign', 'comment') AND target {IN}"
@@ -205,7 +205,8 @@ class Deletion:
         if groups := list({ep.grp for ep in eps if ep.grp}):
             tx.run(f"{notes} (SELECT eid FROM t_episodes WHERE grp {IN})", (since, groups))
         alike = (
-            f"SELECT eid FROM t_episodes WHERE NOT grouped AND key = ? AND model = ? AND substr(alike, 1, {HASH}) = ?"
+            "SELECT eid FROM t_episodes WHERE NOT grouped AND key = ? AND model = ? AND "
+            f"substr(alike, 1, {HASH_CHARS}) = ?"
         )
         for kind in {(ep.key, ep.model, likeness_of(ep.alike)) for ep in eps if not ep.grouped}:
             tx.run(f"{notes} ({alike})", (since, *kind))
@@ -216,14 +217,14 @@ class Deletion:
             return []
         eids = [ep.eid for ep in eps]
         # The times let most of a table be passed over; its clock may have been set, so they are wide.
-        since, until = min(ep.started for ep in eps) - SLACK, max(ep.last_at for ep in eps) + SLACK
+        since, until = min(ep.started for ep in eps) - SEARCH_SLACK_S, max(ep.last_at for ep in eps) + SEARCH_SLACK_S
         tables = self.calls.days.tables_of(tx, eps)
         with self.tallies.around_calls(tx, tables, eids):
             sql = f"WHERE eid {IN} AND ts >= ? AND ts <= ?"
             return [table for table in tables if tx.run(f"DELETE FROM {table} {sql}", (eids, since, until))]
 
 
-SCHEMA = pa.schema(
+ARCHIVE_SCHEMA = pa.schema(
     {
         "id": pa.string(),
         "key": pa.string(),
@@ -254,8 +255,8 @@ SCHEMA = pa.schema(
     }
 )
 """JSON (messages, tools, reply, sampling, tags) is text."""
-JSON = ("sampling", "messages", "tools", "reply")
-TRIES = 3
+JSON_COLUMNS = ("sampling", "messages", "tools", "reply")
+ARCHIVE_ATTEMPTS = 3
 """Of archiving one day, while calls of it come."""
 
 
@@ -265,12 +266,12 @@ def forget_archived(path: Path, names: Collection[Name], proxy: str) -> int:
     ``proxy``: whose file it is meanwhile, where several have one folder.
     """
     part, gone = path.with_name(f".{path.name}.{proxy}.part"), 0
-    with pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer:
+    with pq.ParquetWriter(part, ARCHIVE_SCHEMA, compression="zstd") as writer:
         for batch in pq.ParquetFile(path).iter_batches(1000):
             whose = zip(batch["key"].to_pylist(), batch["episode"].to_pylist(), strict=True)
             mine = pa.array([(key, mark_of(episode)) in names for key, episode in whose], pa.bool_())
             gone += pc.sum(mine).as_py() or 0
-            writer.write_table(pa.Table.from_batches([batch.filter(pc.invert(mine))], schema=SCHEMA))
+            writer.write_table(pa.Table.from_batches([batch.filter(pc.invert(mine))], schema=ARCHIVE_SCHEMA))
     part.replace(path)
     return gone
 
@@ -293,7 +294,7 @@ class CallArchive:
 
     def retire(self, day: str, folder: Path) -> int:
         """Archive a day and drop it. → Calls dropped; 0 if calls came meanwhile each time: ask again later."""
-        for _ in range(TRIES):
+        for _ in range(ARCHIVE_ATTEMPTS):
             archived = self._count(day)
             if not archived or self.write(day, folder) is None:
                 return 0
@@ -321,7 +322,7 @@ class CallArchive:
             eids = [eid for (eid,) in tx.all(f"SELECT DISTINCT eid FROM {table} ORDER BY eid")]
         if not eids:
             return None
-        with pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer:
+        with pq.ParquetWriter(part, ARCHIVE_SCHEMA, compression="zstd") as writer:
             for earlier in self._archived(path, table):
                 writer.write_table(earlier)
             for i in range(0, len(eids), batch):
@@ -339,7 +340,7 @@ class CallArchive:
             with self.db.read() as tx:
                 again = [i for (i,) in tx.all(f"SELECT id FROM {table} WHERE id {IN}", (batch["id"].to_pylist(),))]
             mine = pc.is_in(batch["id"], pa.array(again, pa.string()))
-            yield pa.Table.from_batches([batch.filter(pc.invert(mine))], schema=SCHEMA)
+            yield pa.Table.from_batches([batch.filter(pc.invert(mine))], schema=ARCHIVE_SCHEMA)
 
     def note_export(self, export: str, format: str, names: Collection[Name], now: float) -> None:
         """The manifest: these (key, id) stand in the dataset of this id. Again for more of them."""
@@ -356,19 +357,19 @@ class CallArchive:
         with self.db.read() as tx:
             eps = self.episodes.load(tx, eids)
             rows = tx.all(f"SELECT {CALL_COLUMNS} FROM {table} WHERE eid {IN} ORDER BY eid, number", (eids,))
-        columns: dict[str, list[object]] = {name: [] for name in SCHEMA.names}
+        columns: dict[str, list[object]] = {name: [] for name in ARCHIVE_SCHEMA.names}
         size = 0
         for eid, run in groupby(map(CallRow._make, rows), key=lambda r: r.eid):
             ep, calls = eps[eid], CallList(list(run))
             for row in calls.rows:
                 call = calls.whole(row, tokens=True).model_dump()
                 call |= {"key": ep.key, "task": ep.task, "split": ep.split, "tags": ep.tags, "reward": ep.reward}
-                call |= {name: dump(call[name]) for name in JSON}
+                call |= {name: dump(call[name]) for name in JSON_COLUMNS}
                 size += len(call["messages"]) + ID_BYTES * len(call["prompt_ids"])
                 for name, column in columns.items():
                     column.append(call[name])
                 if size > PAGE_BYTES:
-                    yield pa.table(columns, schema=SCHEMA)
-                    columns, size = {name: [] for name in SCHEMA.names}, 0
+                    yield pa.table(columns, schema=ARCHIVE_SCHEMA)
+                    columns, size = {name: [] for name in ARCHIVE_SCHEMA.names}, 0
         if columns["id"]:
-            yield pa.table(columns, schema=SCHEMA)
+            yield pa.table(columns, schema=ARCHIVE_SCHEMA)

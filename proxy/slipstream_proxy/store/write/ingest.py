@@ -42,7 +42,7 @@ from slipstream_proxy.store.tables.tallies import TallyTable
 from slipstream_proxy.store.values import Name, Position, RecordedCall
 from slipstream_proxy.store.write.claims import InstanceClaim
 from slipstream_proxy.store.write.deletion import Deletion
-from slipstream_proxy.store.write.mutations import NAMED, MutationReplay
+from slipstream_proxy.store.write.mutations import EPISODE_MUTATIONS, MutationReplay
 
 
 class SpoolPositions:
@@ -75,7 +75,7 @@ class SpoolPositions:
                 known.add(writer)
 
 
-OVERLAP = 60.0
+SNAPSHOT_OVERLAP_S = 60.0
 """Seconds of calls that a snapshot reads back once more: they come in the order in which they end."""
 
 
@@ -111,12 +111,12 @@ class Snapshots:
                         f"the snapshot's {table} has {count} rows of {size} bytes, {expected[table]} were ingested"
                     )
             ends = [at for (at,) in tx.all("SELECT max(last_at) FROM t_episodes") if at]
-            self._verified = max(ends, default=since) - OVERLAP
+            self._verified = max(ends, default=since) - SNAPSHOT_OVERLAP_S
 
     def _sums(self, tx: Tx, since: float) -> dict[str, tuple[int, int]]:
         """Rows of each table of calls since then, and how many bytes their columns hold: that reads all of them."""
-        texts = [f"coalesce(length({c}), 0)" for c, kind in schema.CALLS.items() if kind == "TEXT"]
-        blobs = [f"coalesce(octet_length({c}), 0)" for c, kind in schema.CALLS.items() if kind == "BYTEA"]
+        texts = [f"coalesce(length({c}), 0)" for c, kind in schema.CALL_COLUMNS.items() if kind == "TEXT"]
+        blobs = [f"coalesce(octet_length({c}), 0)" for c, kind in schema.CALL_COLUMNS.items() if kind == "BYTEA"]
         size = " + ".join([*texts, *blobs])
         sums = {}
         for table in self.days.tables(tx, since):
@@ -182,11 +182,11 @@ class Recall:
         return found | self.episodes.load(tx, rest)
 
 
-CHANGING = tuple(f for f in EPISODE_FIELDS if f not in ("eid", "grp"))
+CHANGING_COLUMNS = tuple(f for f in EPISODE_FIELDS if f not in ("eid", "grp"))
 """Columns of an episode that its calls and rewards change."""
 READS_GROUPS = ("scores", "ack")
 """Mutations that are about groups."""
-UNTAGGED = ("new", "continued")
+UNTAGGED_ORIGINS = ("new", "continued")
 """Origins of a call whose episode the data plane named."""
 
 
@@ -258,7 +258,7 @@ class Ingest:
         changes = Changes()
         touched = {eid_of(c.head.key, c.head.episode) for c in calls.values()}
         touched |= {origin for c in calls.values() if (origin := _origin(c.head)) is not None}
-        touched |= {eid_of(m.data["key"], m.data["episode"]) for m in mutations.values() if m.op in NAMED}
+        touched |= {eid_of(m.data["key"], m.data["episode"]) for m in mutations.values() if m.op in EPISODE_MUTATIONS}
         changes.eps = self.recall.known(tx, touched)
         self.mutations.prepare(tx, changes, mutations.values())
         for kind, same in itertools.groupby(_once(items, calls, mutations), _kind_of):
@@ -364,8 +364,10 @@ class Ingest:
         ended += [ep for eid in changes.turned - known if (ep := eps[eid]).state == "done" and ep.error is None]
         full = self.groups.join(tx, ended, changes.now)
         tx.insert("t_episodes", [eps[eid].row() for eid in changes.new])
-        changed = [tuple(getattr(eps[eid], f) for f in ("eid", *CHANGING)) for eid in changes.changed - changes.new]
-        tx.update("t_episodes", ("eid",), CHANGING, changed)
+        changed = [
+            tuple(getattr(eps[eid], f) for f in ("eid", *CHANGING_COLUMNS)) for eid in changes.changed - changes.new
+        ]
+        tx.update("t_episodes", ("eid",), CHANGING_COLUMNS, changed)
         self.groups.write_members(tx, [ep for ep in ended if ep.eid not in changes.new])
         self.pins.put(tx, changes.pins)
         begun = [(row, "") for row in changes.begun if row.eid in eps and eps[row.eid].split == "train"]
@@ -462,7 +464,7 @@ def _first_row(eid: str, call: RecordedCall) -> EpisodeRow:
         last_at=head.at,
         grouped=head.grouped,
         alike=alike_of(call),
-        untagged=head.origin in UNTAGGED,
+        untagged=head.origin in UNTAGGED_ORIGINS,
     )
 
 

@@ -13,7 +13,15 @@ from typing import NamedTuple, TypeVar
 from uuid import uuid4
 
 from slipstream import contract as c
-from slipstream_proxy.store.learning.groups import HASH, JUDGE, STALE, GroupTable, freshness_of, likeness_of, window_of
+from slipstream_proxy.store.learning.groups import (
+    HASH_CHARS,
+    JUDGE,
+    STALE_STATE,
+    GroupTable,
+    freshness_of,
+    likeness_of,
+    window_of,
+)
 from slipstream_proxy.store.learning.rewards import OutcomeLog, RewardTable
 from slipstream_proxy.store.read.episodes import EpisodeTable
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
@@ -23,15 +31,15 @@ from slipstream_proxy.store.tables.tallies import TallyTable
 from slipstream_proxy.store.values import Rules
 
 T = TypeVar("T")
-CHUNK = 256
+GROUPS_PER_CHUNK = 256
 """Groups that are looked at together."""
-MANY = 4096
-FEW = 512
+MAX_GROUPS = 4096
+GROUPS_PER_QUERY = 512
 """Groups that a query names one by one."""
-COMPLETE = "'waiting_reward', 'ready', 'eval', 'leased'"
+COMPLETE_STATES = "'waiting_reward', 'ready', 'eval', 'leased'"
 FAILURE_LENGTH = 300
 """Characters of a failure that a group keeps."""
-FREE = "NOT parked AND (retry_at IS NULL OR retry_at <= ?) AND (judge_lease IS NULL OR judge_until < ?)"
+FREE_CONDITION = "NOT parked AND (retry_at IS NULL OR retry_at <= ?) AND (judge_lease IS NULL OR judge_until < ?)"
 
 
 def lacks_of(eid: str) -> str:
@@ -70,18 +78,21 @@ class JudgeCandidates:
 
     def newest(self, tx: Tx, kinds: str, names: Sequence[str], limit: int, now: float) -> list[str]:
         """The newest complete groups, at most ``limit``, in which an episode lacks a name."""
-        if len(self._pending.get(tuple(names), ())) > self._most.get(tuple(names), MANY):
+        if len(self._pending.get(tuple(names), ())) > self._most.get(tuple(names), MAX_GROUPS):
             self._prune(tx, names)
         possible = self._possible(tx, names)
         if not possible:
             return []
-        sql = f"SELECT id, model FROM t_groups WHERE kind IN ({kinds}) AND state IN ({COMPLETE}) AND {FREE}"
+        sql = (
+            f"SELECT id, model FROM t_groups WHERE kind IN ({kinds}) AND state IN "
+            f"({COMPLETE_STATES}) AND {FREE_CONDITION}"
+        )
         newest = "ORDER BY completed DESC, id"
-        which, more = (f"AND id {IN}", [list(possible)]) if len(possible) <= FEW else ("", [])
+        which, more = (f"AND id {IN}", [list(possible)]) if len(possible) <= GROUPS_PER_QUERY else ("", [])
         rows = tx.all(f"{sql} {which} {newest}", (now, now, *more))
         waiting = {group: model for group, model in rows if group in possible}
         chosen: list[str] = []
-        for part in batched(waiting, CHUNK):
+        for part in batched(waiting, GROUPS_PER_CHUNK):
             lacking = self._lacking(tx, part, names)
             self._settle(names, [g for g in part if g not in lacking])
             chosen += self._worthwhile(tx, {g: waiting[g] for g in part if lacking.get(g)})
@@ -101,7 +112,7 @@ class JudgeCandidates:
             possible = list(self._possible(tx, names))
             sql = f"SELECT DISTINCT e.grp FROM t_episodes e WHERE e.grp {IN} AND {lacks_of('e.eid')}"
             lacking = [g for (g,) in tx.all(sql, (possible, list(names), len(names)))] if possible else []
-            wanted = f"FILTER (WHERE kind IN ({kinds}) AND state IN ({COMPLETE}) AND NOT parked)"
+            wanted = f"FILTER (WHERE kind IN ({kinds}) AND state IN ({COMPLETE_STATES}) AND NOT parked)"
             # rows by nothing but their id, so that an index finds a few
             sql = f"""SELECT count(*) {wanted}, min(completed) {wanted}, max(completed) {wanted}
                 FROM t_groups WHERE id {IN}"""
@@ -124,13 +135,13 @@ class JudgeCandidates:
         return complete
 
     def _complete(self, tx: Tx) -> set[str]:
-        return {g for (g,) in tx.all(f"SELECT id FROM t_groups WHERE state IN ({COMPLETE})")}
+        return {g for (g,) in tx.all(f"SELECT id FROM t_groups WHERE state IN ({COMPLETE_STATES})")}
 
     def _prune(self, tx: Tx, names: Sequence[str]) -> None:
         """Leave out what was trained on or lost meanwhile."""
         pending = self._pending[tuple(names)]
         pending &= self._complete(tx)
-        self._most[tuple(names)] = 2 * len(pending) + MANY
+        self._most[tuple(names)] = 2 * len(pending) + MAX_GROUPS
 
     def _settle(self, names: Sequence[str], judged: Collection[str]) -> None:
         """These have all names. Rewards are never taken back, so they are not looked at again."""
@@ -159,17 +170,17 @@ class JudgeCandidates:
         training = [g for (g,) in tx.all(sql, (list(found),))] if found else []
         members = self.groups.members(tx, training)
         losses = {
-            g: loss for g in training if (loss := fresh[found[g]].loss(members[g], JUDGE)) and loss.state == STALE
+            g: loss for g in training if (loss := fresh[found[g]].loss(members[g], JUDGE)) and loss.state == STALE_STATE
         }
         self.groups.lose(tx, losses)
         return [g for g in found if g not in losses]
 
 
-AGREEING = 50_000
+AGREEMENT_REWARDS = 50_000
 """Newest rewards of which the judge's agreement with others is told."""
 
 
-SINGLES = 1024
+MAX_SINGLE_EPISODES = 1024
 """Latest ungrouped episodes that may get a window."""
 
 
@@ -231,7 +242,7 @@ class JudgeQueue:
             if not wanted.groups:
                 groups = self.candidates.newest(tx, kinds, names, wanted.limit, now)
             if wanted.singles and len(groups) < wanted.limit:
-                sql = f"""SELECT id FROM t_groups WHERE kind = 'window' AND state = 'window' AND {FREE}
+                sql = f"""SELECT id FROM t_groups WHERE kind = 'window' AND state = 'window' AND {FREE_CONDITION}
                     AND {lacks_of("single")}
                     ORDER BY completed DESC, id LIMIT ?{self.db.lock_rows}"""
                 groups += [g for (g,) in tx.all(sql, (now, now, names, len(names), wanted.limit - len(groups)))]
@@ -266,7 +277,7 @@ class JudgeQueue:
             AND error IS NULL
             AND (grp IS NULL OR grp IN ({left})) AND NOT EXISTS
             (SELECT 1 FROM t_groups w WHERE w.kind = 'window' AND w.single = t_episodes.eid)
-            ORDER BY ended DESC, eid LIMIT {SINGLES}"""
+            ORDER BY ended DESC, eid LIMIT {MAX_SINGLE_EPISODES}"""
         sql = f"""SELECT {EPISODE_COLUMNS} FROM ({latest}) e WHERE {lacks_of("e.eid")}
             ORDER BY ended DESC, eid LIMIT ?"""
         rows = tx.all(sql, (now - self.rules.group_max_age, list(names), len(names), limit))
@@ -305,7 +316,7 @@ class JudgeQueue:
         """The most recent scored episodes with the same system prompt and tools."""
         sql = f"""SELECT {EPISODE_COLUMNS} FROM t_episodes e WHERE state = 'done' AND NOT grouped AND key = ?
             AND model = ? AND error IS NULL
-            AND substr(alike, 1, {HASH}) = ? AND eid <> ? AND NOT {lacks_of("e.eid")} ORDER BY ended DESC,
+            AND substr(alike, 1, {HASH_CHARS}) = ? AND eid <> ? AND NOT {lacks_of("e.eid")} ORDER BY ended DESC,
                 eid LIMIT ?"""
         params = (ep.key, ep.model, likeness_of(ep.alike), ep.eid, list(names), len(names), self.rules.window)
         return [EpisodeRow(*r) for r in tx.all(sql, params)]
@@ -322,7 +333,7 @@ class JudgeQueue:
 
     def agreements(self, name: str) -> dict[str, c.JudgeAgreement]:
         """Source → Pearson's correlation of the judge's latest scores of that name with the latest rewards of the
-        source, among the newest ``AGREEING`` rewards.
+        source, among the newest ``AGREEMENT_REWARDS`` rewards.
         """
         sql = """WITH latest AS (SELECT DISTINCT ON (eid, name, source) eid, name, source, value FROM t_rewards
             WHERE call IS NULL AND seq > (SELECT coalesce(max(seq), 0) - ? FROM t_rewards)
@@ -332,7 +343,7 @@ class JudgeQueue:
             SELECT source, corr(judged, value), count(*) FROM beside
             WHERE judged IS NOT NULL AND source IN ('agent', 'human') GROUP BY source"""
         with self.db.read() as tx:
-            found = tx.all(sql, (AGREEING, name))
+            found = tx.all(sql, (AGREEMENT_REWARDS, name))
         return {
             source: c.JudgeAgreement(value=value if value is not None and isfinite(value) else None, pairs=pairs)
             for source, value, pairs in found

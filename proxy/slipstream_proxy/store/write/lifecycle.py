@@ -20,14 +20,14 @@ from slipstream_proxy.store.tables.tallies import TallyTable
 from slipstream_proxy.store.values import Rules
 from slipstream_proxy.store.write.batches import BatchQueue
 
-DAY = 86_400.0
-SEEN = 7 * DAY
+DAY_S = 86_400.0
+MUTATION_IDS_KEPT_S = 7 * DAY_S
 """Seconds for which ids of mutations are kept. Positions tell what was read; ids guard against reading it twice."""
-EXPORTS = 365 * DAY
+EXPORT_LISTS_KEPT_S = 365 * DAY_S
 """Seconds for which the lists of exported episodes are kept where episodes are kept for good."""
-PINS = 7 * DAY
+PINS_KEPT_S = 7 * DAY_S
 """Seconds for which the pin of an episode that has ended is kept, at least."""
-TOGETHER = 5_000
+ROWS_PER_TRANSACTION = 5_000
 """Rows that go in one transaction."""
 
 
@@ -38,22 +38,22 @@ class Pruning:
 
     def prune(self, now: float, keep: float | None) -> int:
         """``keep``: seconds for which episodes are kept, and the lists of those that were exported; None: for good, and
-        the lists for ``EXPORTS``. Those of archives stay: who is forgotten must go from there, too. → Rows that are
-        gone.
+        the lists for ``EXPORT_LISTS_KEPT_S``. Those of archives stay: who is forgotten must go from there, too. →
+        Rows that are gone.
         """
-        pins = max(PINS, 2 * self.rules.idle_timeout)
-        gone = self._delete("t_seen", "id", "SELECT id FROM t_seen WHERE ts < ?", now - SEEN)
-        gone += self._delete("t_stamps", "id", "SELECT id FROM t_stamps WHERE ts < ?", now - SEEN)
+        pins = max(PINS_KEPT_S, 2 * self.rules.idle_timeout)
+        gone = self._delete("t_seen", "id", "SELECT id FROM t_seen WHERE ts < ?", now - MUTATION_IDS_KEPT_S)
+        gone += self._delete("t_stamps", "id", "SELECT id FROM t_stamps WHERE ts < ?", now - MUTATION_IDS_KEPT_S)
         gone += self._delete("t_pins", "eid", "SELECT eid FROM t_pins WHERE NOT active AND ts < ?", now - pins)
-        return gone + self._prune_exports(now - (EXPORTS if keep is None else keep))
+        return gone + self._prune_exports(now - (EXPORT_LISTS_KEPT_S if keep is None else keep))
 
     def _delete(self, table: str, key: str, which: str, before: float) -> int:
         gone = 0
         while True:
             with self.db.write() as tx:
-                count = tx.run(f"DELETE FROM {table} WHERE {key} IN ({which} LIMIT {TOGETHER})", (before,))
+                count = tx.run(f"DELETE FROM {table} WHERE {key} IN ({which} LIMIT {ROWS_PER_TRANSACTION})", (before,))
             gone += count
-            if count < TOGETHER:
+            if count < ROWS_PER_TRANSACTION:
                 return gone
 
     def _prune_exports(self, before: float) -> int:
@@ -64,9 +64,9 @@ class Pruning:
         return gone
 
 
-SELDOM = 30.0
+RARE_SEARCH_INTERVAL_S = 30.0
 """Seconds between searches for what is rare and costs a look at every episode."""
-AGAIN = 5.0
+OPEN_EPISODES_INTERVAL_S = 5.0
 """Seconds after which open episodes are looked through again, at the latest."""
 
 
@@ -100,9 +100,9 @@ class Lifecycle:
     batches: BatchQueue
     outcomes: OutcomeLog
     tallies: TallyTable
-    _swept: float = -SELDOM
-    _searched: float = -SELDOM
-    _looked: float = -SELDOM
+    _swept: float = -RARE_SEARCH_INTERVAL_S
+    _searched: float = -RARE_SEARCH_INTERVAL_S
+    _looked: float = -RARE_SEARCH_INTERVAL_S
     _due: float = 0.0
     """When the first open episode may be over."""
     _first_over: float = 0.0
@@ -118,7 +118,7 @@ class Lifecycle:
         with self.db.write() as tx:
             stand = self.db.stand()
             full, held = self._end_idle(tx, now)
-            if not self._swept <= now < self._swept + SELDOM:
+            if not self._swept <= now < self._swept + RARE_SEARCH_INTERVAL_S:
                 self._swept = now
                 self.pins.expire(tx, now - self.rules.idle_timeout)
                 tx.run("DELETE FROM t_early WHERE ts < ?", (sure - self.rules.orphan_ttl,))
@@ -133,7 +133,7 @@ class Lifecycle:
         # What this sweep itself has changed makes another one necessary: the store stands otherwise then.
         if stand is not None and self.memory.orphans == set():
             over = self._first_over if stand == self._looked_stand else self._due
-            self._rest = _Rest(stand, now, min(self._swept + SELDOM, over, aged, expired))
+            self._rest = _Rest(stand, now, min(self._swept + RARE_SEARCH_INTERVAL_S, over, aged, expired))
 
     def _expire_orphans(self, tx: Tx, now: float, sure: float) -> None:
         """What is known to have no orphans is not searched for them."""
@@ -142,7 +142,7 @@ class Lifecycle:
         orphans = self.memory.orphans
         if orphans is not None:
             orphans -= self.rewards.expire_orphans(tx, sure, list(orphans)) if orphans else set()
-        elif not self._searched <= now < self._searched + SELDOM:
+        elif not self._searched <= now < self._searched + RARE_SEARCH_INTERVAL_S:
             self._searched = now
             self.rewards.expire_orphans(tx, sure, None)
 
@@ -185,5 +185,5 @@ class Lifecycle:
                 idle.append(ep.eid)
             else:
                 self._first_over = min(self._first_over, over)
-        self._due = min(self._first_over, now + min(AGAIN, self.rules.idle_timeout))
+        self._due = min(self._first_over, now + min(OPEN_EPISODES_INTERVAL_S, self.rules.idle_timeout))
         return idle

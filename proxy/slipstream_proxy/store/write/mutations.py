@@ -88,7 +88,7 @@ from slipstream_proxy.store.write.judge_queue import JudgeQueue
 
 PAGE_CHARACTERS = 8 * 2**20
 """JSON text of the episodes on one page, about; one alone may weigh more."""
-HELD = "version <= ? AND (gone IS NULL OR gone > ?)"
+IN_SET_CONDITION = "version <= ? AND (gone IS NULL OR gone > ?)"
 """Whether a row belongs to the set at a version (given twice)."""
 
 
@@ -144,7 +144,10 @@ class CaseTable:
         if not found:
             return None
         at = found[0].version if version is None else version
-        sql = f"SELECT eid, length(body) FROM t_cases WHERE name = ? AND {HELD} AND eid > ? ORDER BY eid LIMIT ?"
+        sql = (
+            f"SELECT eid, length(body) FROM t_cases WHERE name = ? AND {IN_SET_CONDITION} AND eid "
+            "> ? ORDER BY eid LIMIT ?"
+        )
         with self.db.read() as tx:
             sizes = tx.all(sql, (name, at, at, after, limit + 1))
             eids: list[str] = []
@@ -155,7 +158,8 @@ class CaseTable:
                     break
                 eids.append(eid)
             sql = (
-                f"SELECT {', '.join(CaseRow._fields)} FROM t_cases WHERE name = ? AND {HELD} AND eid {IN} ORDER BY eid"
+                f"SELECT {', '.join(CaseRow._fields)} FROM t_cases WHERE name = ? AND "
+                f"{IN_SET_CONDITION} AND eid {IN} ORDER BY eid"
             )
             rows = [CaseRow(*row) for row in tx.all(sql, (name, at, at, eids))] if eids else []
         more = eids[-1] if len(eids) < len(sizes) else None
@@ -169,7 +173,7 @@ class CaseTable:
 
     def whole(self, name: str, version: int, names: Collection[Name]) -> list[EpisodeDetail]:
         """These cases of a set at a version, as far as it has them, in any order."""
-        sql = f"SELECT body FROM t_cases WHERE name = ? AND {HELD} AND eid {IN}"
+        sql = f"SELECT body FROM t_cases WHERE name = ? AND {IN_SET_CONDITION} AND eid {IN}"
         with self.db.read() as tx:
             rows = tx.all(sql, (name, version, version, [eid_of(*one) for one in names]))
         return [detail_of(body) for (body,) in rows]
@@ -236,7 +240,7 @@ class CaseTable:
             tx.run("UPDATE t_case_sets SET version = ?, changed = ? WHERE name = ?", (version, now, name))
 
 
-UPSTREAM = "import"
+IMPORT_UPSTREAM = "import"
 AT_ONCE = 64
 """Episodes whose calls and groups are looked up together."""
 
@@ -272,8 +276,8 @@ def record_of(call: CallRecord, ep: EpisodeDetail) -> RecordedCall:
         first_byte=None,
         status=call.status,
         outcome=call.outcome,
-        upstream=UPSTREAM,
-        origin=UPSTREAM,
+        upstream=IMPORT_UPSTREAM,
+        origin=IMPORT_UPSTREAM,
         grouped=ep.task is not None,
         kind=call.kind,
     )
@@ -348,7 +352,9 @@ class _Lineage:
         for lineage in detail.lineage:
             if lineage.batch not in self._batches:
                 self._batches.add(lineage.batch)
-                batch = BatchRow(lineage.batch, "", UPSTREAM, ep.model, lineage.outcome, now, now, lineage.adapter)
+                batch = BatchRow(
+                    lineage.batch, "", IMPORT_UPSTREAM, ep.model, lineage.outcome, now, now, lineage.adapter
+                )
                 self._batch_rows.append(batch)
             self._members.append(MemberRow(lineage.batch, group, ep.eid, ep.reward, lineage.advantage))
 
@@ -453,7 +459,7 @@ class EpisodeRestore:
         lineage.trained(ep, detail, group, now)
 
 
-NAMED = ("reward", "done", "episode", "case")
+EPISODE_MUTATIONS = ("reward", "done", "episode", "case")
 """Mutations that name an episode by ``key`` and ``episode``."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from slipstream.cli.common import (
-    MOMENT,
+    MOMENT_HELP,
     add_client,
     age,
     connect,
@@ -29,7 +29,7 @@ from slipstream.errors import ConfigError
 from slipstream.shared.moments import parse_moment
 from slipstream.shared.printable import printable
 
-FILTERS = (
+FILTER_OPTIONS = (
     "task",
     "split",
     "adapter",
@@ -42,18 +42,18 @@ FILTERS = (
     "kind",
     "outcome",
 )
-MOMENTS = ("since", "until")
-LONG = 2000
+MOMENT_OPTIONS = ("since", "until")
+SHOWN_MESSAGE_CHARS = 2000
 """Characters of one message that are shown."""
-INDENT = 15
+INDENT_COLUMNS = 15
 
 
 def add_filters(parser: argparse.ArgumentParser, **told: str) -> None:
     """``told``: help for a filter that means something else here."""
-    for name in FILTERS:
+    for name in FILTER_OPTIONS:
         kind = finite if name in {"reward_min", "reward_max"} else str
         text = {"kind": "with such a call: main, subagent, title, summary, compaction, side, …"}.get(name)
-        text = told.get(name, MOMENT if name in MOMENTS else text)
+        text = told.get(name, MOMENT_HELP if name in MOMENT_OPTIONS else text)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=text)
     parser.add_argument("--tag", metavar="KEY=VALUE", action="append", default=[])
     text = "one of these as NAME=VALUE, as task=refund or tag.team=us; may be repeated"
@@ -74,22 +74,22 @@ def tags_of(args: argparse.Namespace) -> dict[str, str]:
 
 def filters(args: argparse.Namespace) -> dict[str, Any]:
     """What the control API is asked for. Raises ``ConfigError``."""
-    said = {name: f"--{name} " for name in MOMENTS}
+    said = {name: f"--{name} " for name in MOMENT_OPTIONS}
     while args.where:
         one = args.where.pop(0)
         name, _, value = one.partition("=")
         if name.startswith("tag.") and value:
             args.tag.append(one.removeprefix("tag."))
-        elif name in FILTERS and value:
+        elif name in FILTER_OPTIONS and value:
             if getattr(args, name) is not None:
                 raise ConfigError(f"--where {one}: {name} is given twice")
             said[name] = f"--where {name}="
             setattr(args, name, _number(one, value) if name in {"reward_min", "reward_max"} else value)
         else:
-            raise ConfigError(f"--where {one}: write NAME=VALUE, NAME one of {', '.join(FILTERS)} or tag.KEY")
+            raise ConfigError(f"--where {one}: write NAME=VALUE, NAME one of {', '.join(FILTER_OPTIONS)} or tag.KEY")
     tags = tags_of(args)
-    found = {name: getattr(args, name) for name in FILTERS if getattr(args, name) is not None}
-    found |= {name: parse_moment(found[name], flag=said[name]) for name in MOMENTS if name in found}
+    found = {name: getattr(args, name) for name in FILTER_OPTIONS if getattr(args, name) is not None}
+    found |= {name: parse_moment(found[name], flag=said[name]) for name in MOMENT_OPTIONS if name in found}
     return found | ({"tags": tags} if tags else {})
 
 
@@ -138,11 +138,15 @@ def _text(value: JsonValue) -> str:
 
 
 def _block(role: str, text: str) -> list[str]:
-    """``role`` beside the first line; at most ``LONG`` characters, and how many are left out."""
-    shown = text[:LONG] + (f"… ({len(text) - LONG} more characters: --json has them)" if len(text) > LONG else "")
-    width = max(40, shutil.get_terminal_size((120, 40)).columns - INDENT)
+    """``role`` beside the first line; at most ``SHOWN_MESSAGE_CHARS`` characters, and how many are left out."""
+    shown = text[:SHOWN_MESSAGE_CHARS] + (
+        f"… ({len(text) - SHOWN_MESSAGE_CHARS} more characters: --json has them)"
+        if len(text) > SHOWN_MESSAGE_CHARS
+        else ""
+    )
+    width = max(40, shutil.get_terminal_size((120, 40)).columns - INDENT_COLUMNS)
     rows = [row for line in shown.splitlines() or [""] for row in textwrap.wrap(line, width) or [""]]
-    return [f"    {role[:10]:10} {rows[0]}", *(" " * INDENT + row for row in rows[1:])]
+    return [f"    {role[:10]:10} {rows[0]}", *(" " * INDENT_COLUMNS + row for row in rows[1:])]
 
 
 def _known(episode: EpisodeDetail, call: CallRecord) -> int:
@@ -204,7 +208,7 @@ def describe(episode: EpisodeDetail) -> str:
         for message in [*sent, *call.reply]:
             lines += said(message)
         if call.error:
-            lines.append(f"    error: {printable(call.error[:LONG])}")
+            lines.append(f"    error: {printable(call.error[:SHOWN_MESSAGE_CHARS])}")
     return "\n".join(lines)
 
 
@@ -227,17 +231,21 @@ def run(args: argparse.Namespace) -> int:
     return tell(args, page, listing(page, time.time()), indent=2)
 
 
-PAGE = 1000
+EPISODES_PER_PAGE = 1000
 """Episodes that are asked for at once."""
-SHRINK = {"task": 12, "adapter": 8, "episode": 20}
+MIN_COLUMN_WIDTHS = {"task": 12, "adapter": 8, "episode": 20}
 
 
 def _listed(client: Client, args: argparse.Namespace) -> EpisodePage:
     wanted, most = filters(args), None if args.all else args.limit
-    page = client.episodes(limit=min(PAGE, most or PAGE), count=1, **wanted)
+    page = client.episodes(limit=min(EPISODES_PER_PAGE, most or EPISODES_PER_PAGE), count=1, **wanted)
     found, after = list(page.episodes), page.next
     while after is not None and (most is None or len(found) < most):
-        more = client.episodes(limit=min(PAGE, PAGE if most is None else most - len(found)), cursor=after, **wanted)
+        more = client.episodes(
+            limit=min(EPISODES_PER_PAGE, EPISODES_PER_PAGE if most is None else most - len(found)),
+            cursor=after,
+            **wanted,
+        )
         found += more.episodes
         after = more.next
     return page.model_copy(update={"episodes": found, "next": after})
@@ -267,7 +275,7 @@ def listing(page: EpisodePage, now: float) -> str:
         )
         for e in page.episodes
     ]
-    lines = [table(header, rows, SHRINK)]
+    lines = [table(header, rows, MIN_COLUMN_WIDTHS)]
     errors = Counter(e.error for e in page.episodes if e.error is not None)
     lines += [f"{n} failed, and count in no mean: {error}" for error, n in errors.most_common(SHOWN_ERRORS)]
     if len(errors) > SHOWN_ERRORS:

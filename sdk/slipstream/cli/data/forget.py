@@ -11,8 +11,8 @@ from slipstream.client import Client
 from slipstream.contract.episodes import ForgottenTraces
 from slipstream.errors import ConfigError
 
-POLL = 0.5
-STEPS = {
+POLL_INTERVAL_S = 0.5
+FORGETTING_STEPS = {
     "waiting": "waits for more of them",
     "database": "the database is rewritten",
     "archives": "archives are rewritten",
@@ -74,7 +74,9 @@ def wait(client: Client) -> None:
     while True:
         now = client.status().forgetting
         if now.episodes:
-            text = f"{now.episodes} in files: {STEPS[now.step]}" + (f" ({now.error}; tried again)" if now.error else "")
+            text = f"{now.episodes} in files: {FORGETTING_STEPS[now.step]}" + (
+                f" ({now.error}; tried again)" if now.error else ""
+            )
         elif others := [p for p in now.elsewhere if not p.away]:
             text = f"{max(p.episodes for p in others)} in the spools of {len(others)} other proxies"
         else:
@@ -82,7 +84,7 @@ def wait(client: Client) -> None:
         if text != said:
             print(text, file=sys.stderr)
             said = text
-        time.sleep(POLL)
+        time.sleep(POLL_INTERVAL_S)
     for line in map(away_line, (p for p in now.elsewhere if p.away)):
         print(line, file=sys.stderr)
 

@@ -53,12 +53,12 @@ def restore_adapters(args: argparse.Namespace, path: Path) -> int | None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from slipstream.imports.registry import FORMS
+    from slipstream.imports.registry import FORM_MODULES
 
-    if args.source == "list" or (args.source and args.source not in FORMS):
+    if args.source == "list" or (args.source and args.source not in FORM_MODULES):
         if args.source != "list":
-            raise SlipstreamError(f"--from {args.source}: known are {', '.join(FORMS)}")
-        print("\n".join(f"{name:14} {what}" for name, what in FORMS.items()))
+            raise SlipstreamError(f"--from {args.source}: known are {', '.join(FORM_MODULES)}")
+        print("\n".join(f"{name:14} {what}" for name, what in FORM_MODULES.items()))
         return 0
     paths = [*{Path(name).resolve(): Path(name) for name in args.files}.values()]
     for path in paths:

@@ -16,7 +16,7 @@ from slipstream.config import Config
 from slipstream.errors import ApiError, ConfigError, StartError, Unavailable
 from slipstream.replay.cases import file_cases, stored_cases
 from slipstream.replay.comparison import (
-    JUDGE,
+    JUDGE_MEASURE,
     Detect,
     PairedTest,
     Questions,
@@ -30,8 +30,8 @@ from slipstream.replay.keeping import KeptVersions, models_asked
 from slipstream.replay.report import ReplayReport, as_json, junit, markdown
 from slipstream.replay.runs import RUN_LIMITS, RunReplayer, by_command, by_function, by_record
 from slipstream.replay.steps import (
-    ANEW,
-    RECORDED,
+    RECORDED_PROMPT_NOTE,
+    RECORDED_SIDE,
     ReplayBudget,
     ReplayCase,
     Replayer,
@@ -42,7 +42,7 @@ from slipstream.replay.steps import (
 )
 from slipstream.shared.functions import load_function, need
 
-SIDE = (
+SIDE_HELP = (
     "a model or adapter, a base URL (with #MODEL), a file .txt with a system prompt, NAME=VALUE of sampling; "
     "several count together"
 )
@@ -52,7 +52,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
     parser.add_argument("cases", metavar="SET", help="a set's name, or a file of `slipstream cases export` (.jsonl)")
     parser.add_argument("--version", type=int, help="as the set was at this version")
-    parser.add_argument("--against", nargs="+", required=True, metavar="SIDE", help=f"the candidate: {SIDE}")
+    parser.add_argument("--against", nargs="+", required=True, metavar="SIDE", help=f"the candidate: {SIDE_HELP}")
     parser.add_argument(
         "--control",
         nargs="+",
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     except Exception as e:  # 1 says that the candidate is worse, and nothing else
         known = isinstance(e, ConfigError | StartError | ModuleNotFoundError)
         why = str(e) if known else f"{type(e).__name__}: {e}"
-        candidate, control = (" ".join(words) or ANEW for words in (args.against, args.control))
+        candidate, control = (" ".join(words) or RECORDED_PROMPT_NOTE for words in (args.against, args.control))
         _write(args, ReplayReport(candidate, control, [], [], args.samples, 0, short=" ".join(why.split())))
         if known:
             raise
@@ -121,7 +121,7 @@ def _compared(args: argparse.Namespace) -> ReplayReport:
         raise ConfigError(f"--alpha {alpha}: between 0 and 0.5")
     detector = need("slipstream_proxy.control.gate.detector", "proxy").BettingDetector
     detect: Detect = functools.partial(detector, lump=1.0, rate=0.0, shifts=False)
-    score = checked(load_function("--by", args.by), args.by) if args.by not in (None, JUDGE) else None
+    score = checked(load_function("--by", args.by), args.by) if args.by not in (None, JUDGE_MEASURE) else None
     base = f"{Client(proxy_url(args), args.key).url}/v1"
     sides = [side_of(args.against, base), side_of(args.control, base)]
     _check_adapters(args, sides, base)
@@ -175,9 +175,9 @@ def _runs(
     alpha: float, detect: Detect, score: Score | None,
 ) -> ReplayReport:  # fmt: skip
     """Whole runs, played again."""
-    if any(side.recorded for side in sides) or args.by == JUDGE:
+    if any(side.recorded for side in sides) or args.by == JUDGE_MEASURE:
         raise ConfigError("--run plays both sides' runs: `recorded` is no side of it, and --by is a function")
-    if args.run == RECORDED:
+    if args.run == RECORDED_SIDE:
         play = by_record(score or by_tools)
     elif re.fullmatch(r"[\w.]+:\w+", args.run):
         play = by_function(load_function("--run", args.run))
@@ -192,7 +192,7 @@ def _runs(
         if pair is not None:
             test.see(pair)
     begun = [case for case, _ in played]
-    notes = [replayer.note] if replayer.note and args.run != RECORDED else []
+    notes = [replayer.note] if replayer.note and args.run != RECORDED_SIDE else []
     report = ReplayReport(
         sides[0].name, sides[1].name, [test] if test.pairs else [], begun, args.samples, budget.spent,
         replayer.stopped, len(cases) - len(begun), limits=RUN_LIMITS, notes=notes,
@@ -211,7 +211,7 @@ async def _replayed(
 ) -> tuple[Replayer, list[ReplayCase]]:  # fmt: skip
     """Ask all cases, and again while ``questions`` lean. → What the first round began."""
     judge = None
-    if args.by == JUDGE:
+    if args.by == JUDGE_MEASURE:
         judge = need("slipstream_judge.standalone", "judge").SideBySide(config.judge).case
     candidate, control = [await knowing(side, key) for side in sides]
     replayer = Replayer(

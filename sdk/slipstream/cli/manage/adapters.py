@@ -18,7 +18,7 @@ from slipstream.operate.models.retrain import plan_of, write_rows
 from slipstream.shared.functions import need
 from slipstream.shared.intervals import told
 
-ACTIONS: dict[Action, str] = {
+ADAPTER_ACTIONS: dict[Action, str] = {
     "promote": "make it live; what is on trial ends, and a newer version on trial is taken back",
     "demote": "take it back; new episodes get the last accepted version",
     "freeze": "it is not accepted, and newer versions wait",
@@ -32,7 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     sub = parser.add_subparsers(dest="action")
     listing = sub.add_parser("list", help="all versions (what `slipstream adapters` alone does)")
     add_since(listing, argparse.SUPPRESS)  # else its default would undo what stands before `list`
-    for action, text in ACTIONS.items():
+    for action, text in ADAPTER_ACTIONS.items():
         p = sub.add_parser(action, help=text, aliases=["rollback"] if action == "demote" else [])
         p.add_argument("version")
         p.add_argument("--reason")
@@ -63,7 +63,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         add_client(verb, again=True)
 
 
-SHRINK = {"why": 12, "adapter": 12}
+MIN_COLUMN_WIDTHS = {"why": 12, "adapter": 12}
 
 
 def line(adapter: Adapter, rewards: Mapping[str, LearningPoint], now: float) -> tuple[object, ...]:
@@ -208,7 +208,7 @@ def run(args: argparse.Namespace) -> int:
         )
         print(f"{model}: new episodes get {live}" + "".join(f", but {text}" for text in tried if text))
     header, now = ("adapter", "state", "step", "reward", "open", "age", "why"), time.time()
-    print(table(header, [line(a, rewards, now) for a in found.adapters], SHRINK))
+    print(table(header, [line(a, rewards, now) for a in found.adapters], MIN_COLUMN_WIDTHS))
     if what:
         print(f"{what}; open: runs that go on with it")
     for a in found.adapters:

@@ -4,7 +4,7 @@ import argparse
 
 from slipstream.cli.common import add_client, connect, finite, tell
 
-BEGINS = ": the gate counts only runs that begin from then on"
+GATE_RESTART_NOTE = ": the gate counts only runs that begin from then on"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -21,4 +21,4 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         found = client.annotate(args.text, args.at, rewards_changed=args.rewards_changed)
-    return tell(args, found, f"noted{BEGINS if args.rewards_changed else ''}")
+    return tell(args, found, f"noted{GATE_RESTART_NOTE if args.rewards_changed else ''}")

@@ -15,7 +15,7 @@ from slipstream.errors import ConfigError
 from slipstream.shared.functions import need
 from slipstream.shared.processes.proxy_file import running_proxy
 
-SCOPES = ("inference", "reward", "grade", "judge", "trainer", "viewer", "admin")
+KEY_SCOPES = ("inference", "reward", "grade", "judge", "trainer", "viewer", "admin")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     sub = parser.add_subparsers(dest="action", required=True)
     new = sub.add_parser("add", help="create a key; it is shown once")
     new.add_argument("name")
-    new.add_argument("--scopes", default="inference,reward", help=f"of {', '.join(SCOPES)}; default inference,reward")
+    new.add_argument(
+        "--scopes", default="inference,reward", help=f"of {', '.join(KEY_SCOPES)}; default inference,reward"
+    )
     new.add_argument("--rate", type=finite, help="requests a second")
     new.add_argument("--concurrency", type=int, help="requests at once")
     sub.add_parser("list", help="list keys with name, scopes, limits and age, never the secrets")
@@ -72,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
     keys = need("slipstream_proxy.keys", "proxy").Keys(config.keys_file)
     if args.action == "add":
         scopes = [s.strip() for s in args.scopes.split(",") if s.strip()]
-        if unknown := [s for s in scopes if s not in SCOPES]:
-            raise ConfigError(f"no such scope: {', '.join(unknown)}; there are {', '.join(SCOPES)}")
+        if unknown := [s for s in scopes if s not in KEY_SCOPES]:
+            raise ConfigError(f"no such scope: {', '.join(unknown)}; there are {', '.join(KEY_SCOPES)}")
         key_id, secret = keys.add(args.name, scopes, rate=args.rate, concurrency=args.concurrency)
         if args.json:
             print(json.dumps({"id": key_id, "key": secret, "name": args.name, "scopes": scopes}))

@@ -14,7 +14,7 @@ from slipstream.contract.funnel import FunnelLine, Severity
 from slipstream.contract.status import Space
 from slipstream.engines.engine import NoAdapters
 from slipstream.errors import Unavailable
-from slipstream.shared.clock import NTP, SKEW_SECONDS, clock_skew
+from slipstream.shared.clock import NTP_ADVICE, SKEW_SECONDS, clock_skew
 from slipstream.shared.processes.sidecars import read_stack
 
 
@@ -72,7 +72,9 @@ def clock_lines(date: str | None) -> Iterator[FunnelLine]:
     if skew is not None and abs(skew) > SKEW_SECONDS:
         text = f"the proxy's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
         severity = Severity.SLOWS
-        yield FunnelLine(stage="store", cause="clock", count=round(abs(skew)), text=text, fix=NTP, severity=severity)
+        yield FunnelLine(
+            stage="store", cause="clock", count=round(abs(skew)), text=text, fix=NTP_ADVICE, severity=severity
+        )
 
 
 def starting(args: argparse.Namespace) -> str | None:

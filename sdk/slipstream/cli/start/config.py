@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from slipstream.cli.common import add_config, add_json, add_profile, read_config
 from slipstream.shared.urls import has_password
 
-SECRETS = {"api_key", "logins"}
+SECRET_FIELDS = {"api_key", "logins"}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -22,15 +22,15 @@ def add(parser: argparse.ArgumentParser) -> None:
 def secret(name: str, value: object) -> bool:
     """A key, or a URL with a password in it, wherever it stands: a comment says that it is there."""
     if isinstance(value, dict):
-        return bool(value) and (name in SECRETS or any(secret(k, v) for k, v in value.items()))
+        return bool(value) and (name in SECRET_FIELDS or any(secret(k, v) for k, v in value.items()))
     if isinstance(value, list):
         return any(secret(name, v) for v in value)
-    return bool(value) and (name in SECRETS or (isinstance(value, str) and has_password(value)))
+    return bool(value) and (name in SECRET_FIELDS or (isinstance(value, str) and has_password(value)))
 
 
 def without_secrets(tree: dict[str, object]) -> dict[str, object]:
     return {
-        k: without_secrets(v) if isinstance(v, dict) and k not in SECRETS else "(secret)" if secret(k, v) else v
+        k: without_secrets(v) if isinstance(v, dict) and k not in SECRET_FIELDS else "(secret)" if secret(k, v) else v
         for k, v in tree.items()
     }
 

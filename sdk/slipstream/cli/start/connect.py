@@ -11,12 +11,12 @@ from pathlib import Path
 from slipstream.cli.common import add_config, add_url, proxy_url, read_config
 from slipstream.contract import name_of
 from slipstream.errors import StartError
-from slipstream.operate.setup.agents import AGENTS, CodingAgent
+from slipstream.operate.setup.agents import AGENT_PROGRAMS, CodingAgent
 from slipstream.operate.setup.connecting import AgentAddress, connect, lines_of, run_of, served_there, trouble_of, undo
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", choices=sorted(AGENTS), help=", ".join(sorted(AGENTS)))
+    parser.add_argument("name", metavar="NAME", choices=sorted(AGENT_PROGRAMS), help=", ".join(sorted(AGENT_PROGRAMS)))
     parser.add_argument("--print", action="store_true", help="print what the agent needs, and write nothing")
     parser.add_argument("--undo", action="store_true", help="put the agent's own file back as it was")
     parser.add_argument("--task", help="what the run was asked: runs of one task are compared with each other")
@@ -54,7 +54,7 @@ def _run(agent: CodingAgent, place: AgentAddress, command: list[str]) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    agent, home = AGENTS[args.name], Path.home()
+    agent, home = AGENT_PROGRAMS[args.name], Path.home()
     if args.undo:
         path = undo(agent, home)
         print(f"{path} has nothing of it any more." if path else f"Nothing was written for {agent.title}.")

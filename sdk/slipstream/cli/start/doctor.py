@@ -7,7 +7,7 @@ from slipstream.cli.common import add_client, proxy_url, read_config
 from slipstream.cli.start.proxy import own_flags
 from slipstream.engines.findings import Finding
 
-MARKS = {"fail": "FAIL", "warn": "WARN", "ok": "ok  "}
+OUTCOME_MARKS = {"fail": "FAIL", "warn": "WARN", "ok": "ok  "}
 """The worst first."""
 
 
@@ -19,7 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def badness(finding: Finding) -> int:
-    return list(MARKS).index(finding.level)
+    return list(OUTCOME_MARKS).index(finding.level)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,5 +32,5 @@ def run(args: argparse.Namespace) -> int:
     else:
         for f in findings:
             more = "".join(f"\n      {name}: {text}" for name, text in (("why", f.why), ("fix", f.fix)) if text)
-            print(f"{MARKS[f.level]}  {f.what}{more}")
+            print(f"{OUTCOME_MARKS[f.level]}  {f.what}{more}")
     return 1 if any(f.level == "fail" for f in findings) else 0

@@ -9,8 +9,16 @@ from slipstream.cli.common import add_json
 from slipstream.config import load_config
 from slipstream.errors import ConfigError
 from slipstream.operate.setup.frameworks import BY_NAME, detect, named
-from slipstream.operate.setup.profiles import PROFILES
-from slipstream.operate.setup.starter import FILE, Answers, gpu_gib, model_for, next_steps, render, settings_of
+from slipstream.operate.setup.profiles import SETTING_PROFILES
+from slipstream.operate.setup.starter import (
+    SETTINGS_FILE_NAME,
+    Answers,
+    gpu_gib,
+    model_for,
+    next_steps,
+    render,
+    settings_of,
+)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -19,10 +27,18 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--framework", choices=sorted(BY_NAME), help="default: the first that is installed here")
     parser.add_argument("--judge", metavar="MODEL", help="a LiteLLM model scores the runs; default: you post rewards")
     parser.add_argument(
-        "--profile", choices=sorted(PROFILES), help="default: small without a GPU, else agents (chat with a judge)"
+        "--profile",
+        choices=sorted(SETTING_PROFILES),
+        help="default: small without a GPU, else agents (chat with a judge)",
     )
     parser.add_argument("--port", type=int, default=8100)
-    parser.add_argument("--out", "--config", metavar="FILE", default=FILE, help=f"the file to write; default: {FILE}")
+    parser.add_argument(
+        "--out",
+        "--config",
+        metavar="FILE",
+        default=SETTINGS_FILE_NAME,
+        help=f"the file to write; default: {SETTINGS_FILE_NAME}",
+    )
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     parser.add_argument("--yes", action="store_true", help="do not ask: use the flags and what is detected")
     add_json(parser)
@@ -52,17 +68,17 @@ def gather(args: argparse.Namespace, *, interactive: bool) -> Answers:
         framework = args.framework or ask("Your agent's framework", framework, tuple(BY_NAME))
         if judge is None and ask("Who scores a run?", "reward", ("reward", "judge")) == "judge":
             judge = ask("The judge (a LiteLLM name)", "openai/gpt-5-mini")
-        profile = args.profile or ask("Profile", profile, tuple(PROFILES))
+        profile = args.profile or ask("Profile", profile, tuple(SETTING_PROFILES))
     name = args.name or Path(model).expanduser().resolve().name
     return Answers(model, name, framework, judge, profile, args.port, share=False, file=args.out)
 
 
 def step_of(profile: str) -> str:
     """When a step comes with its settings, and how to take another one."""
-    trainer = PROFILES[profile].settings["trainer"]
+    trainer = SETTING_PROFILES[profile].settings["trainer"]
     assert isinstance(trainer, dict)
     few, wait = trainer["min_groups"], trainer["max_wait"]
-    others = ", ".join(name for name in PROFILES if name != profile)
+    others = ", ".join(name for name in SETTING_PROFILES if name != profile)
     return f"A step takes {few} groups, or fewer after {wait:.0f} s. --profile has others: {others}."
 
 
@@ -86,6 +102,6 @@ def run(args: argparse.Namespace) -> int:
     if not (asked or args.framework or answers.framework == "other" or named(Path.cwd())):
         print(f"{answers.framework} is a guess, because it is installed here: --framework names your agent's.\n")
     if not (asked or args.profile):
-        print(f"Profile {answers.profile}: {PROFILES[answers.profile].text}. {step_of(answers.profile)}\n")
+        print(f"Profile {answers.profile}: {SETTING_PROFILES[answers.profile].text}. {step_of(answers.profile)}\n")
     print("\n".join(next_steps(answers)))
     return 0

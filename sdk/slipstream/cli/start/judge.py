@@ -6,7 +6,7 @@ from pathlib import Path
 
 from slipstream.cli.common import add_config, add_json, add_url, connect, proxy_url, read_config
 from slipstream.cli.data.episodes import add_filters, filters
-from slipstream.contract.base import TAG
+from slipstream.contract.base import PLAIN_ID_PATTERN
 from slipstream.errors import ConfigError
 from slipstream.shared.functions import need
 from slipstream.shared.log import setup_logging
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_rerun(args: argparse.Namespace) -> None:
-    if args.name is not None and TAG.match(args.name) is None:
+    if args.name is not None and PLAIN_ID_PATTERN.match(args.name) is None:
         raise ConfigError(f"--name {args.name!r}: a name has 1 to 128 of A-Z a-z 0-9 . _ -")
     if args.rubric is not None and (not args.rubric.strip() or (len(args.rubric) < 256 and Path(args.rubric).is_dir())):
         raise ConfigError(f"--rubric {args.rubric!r}: give the rubric's text, or a file with it")

@@ -21,7 +21,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="data-parallel processes (torchrun)")
 
 
-PAUSE = 0.1
+PROXY_POLL_INTERVAL_S = 0.1
 """Seconds between two looks for the proxy."""
 
 
@@ -35,14 +35,14 @@ def torchrun(args: argparse.Namespace) -> list[str]:
 def waited_for(root: Path) -> str:
     """The URL of the proxy on this data folder, as soon as there is one."""
     while (url := running_proxy(root)) is None:
-        time.sleep(PAUSE)
+        time.sleep(PROXY_POLL_INTERVAL_S)
     return url
 
 
 def wait_for_room(root: Path) -> None:
     """Until the engine has its memory, or there is a proxy: the model can be loaded."""
     while not (root / SETTLED_FILE).exists() and running_proxy(root) is None:
-        time.sleep(PAUSE)
+        time.sleep(PROXY_POLL_INTERVAL_S)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from slipstream.engines.engine import LOAD, NO_RIGHT, UNLOAD, NoAdapters
 
-PROBE = "slipstream-probe"
+PROBE_ADAPTER_NAME = "slipstream-probe"
 NO_ROUTE = (404, 405, 501)
 PLUGIN_KNOWS = ((0, 25), (0, 32))
 """``slipstream_vllm.versions.OLDEST`` and ``NEWEST``: with another vLLM the plugin is off."""

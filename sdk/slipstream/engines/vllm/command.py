@@ -47,7 +47,7 @@ def check_model(model: str) -> None:
             f"--model {model}: {why}, and on a CPU vLLM ends at the first call to such a model with LoRA; use a "
             "machine with a GPU, or a dense model (Llama, Qwen3, Gemma 3, …)"
         )
-    if name := next((c for c in _classes(described) if c.removesuffix("ForCausalLM") in UNADAPTED), None):
+    if name := next((c for c in _classes(described) if c.removesuffix("ForCausalLM") in UNADAPTED_CLASSES), None):
         raise StartError(
             f"--model {model}: vLLM takes no LoRA adapters for its class {name}, so that it cannot be trained; choose "
             "another model (Llama, Qwen3, Gemma 3, …)"
@@ -68,14 +68,14 @@ def check_model(model: str) -> None:
         )
 
 
-SEEING = re.compile(
+VISION_CLASS_PATTERN = re.compile(
     r"Qwen(2VL|2_5_VL|2_5Omni|3VL|3Omni|3_5)|(Gemma3|Mistral3|Llama4)ForConditional|Gemma4Unified|Pixtral|Llava"
     "|Intern(S1|VL)|Glm4v|Lfm2Vl|MuseGlimmer|Cohere2Vision|Exaone4_5_|Granite4Vision"
 )
 """How the names of classes begin whose module in vLLM 0.32 imports torchvision."""
 
 
-UNADAPTED = (
+UNADAPTED_CLASSES = (
     "Bloom",
     "Falcon",
     "FalconMamba",
@@ -98,18 +98,18 @@ def _classes(described: Mapping[str, object]) -> list[str]:
 
 def needs_torchvision(described: Mapping[str, object]) -> bool:
     """VLLM's CPU build does not bring it, and the one for GPUs does."""
-    return any(SEEING.match(name) for name in _classes(described))
+    return any(VISION_CLASS_PATTERN.match(name) for name in _classes(described))
 
 
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+EXPERT_COUNT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """What ``config.json`` calls the number of experts."""
-MAMBA = ("mamba_d_state", "mamba_num_heads", "ssm_state_size")
+MAMBA_SIZE_FIELDS = ("mamba_d_state", "mamba_num_heads", "ssm_state_size")
 """Sizes that ``config.json`` has for Mamba layers. Granite 4 has them without such layers, too."""
 
 
 def _has_mamba(text: Mapping[str, object]) -> bool:
     kinds = text.get("layer_types")
-    sized = any(name in text for name in MAMBA)
+    sized = any(name in text for name in MAMBA_SIZE_FIELDS)
     if not isinstance(kinds, list):
         return sized
     # transformers 5 writes "linear_attention", which is also what Qwen3-Next's layers are called
@@ -121,7 +121,7 @@ def unserved_on_cpu(described: Mapping[str, object]) -> str | None:
     text = _text_part(described)
     if _has_mamba(text):  # a later call ends vLLM, in its own mamba_mixer2
         return "it has Mamba layers"
-    counts = [n for name in EXPERTS if isinstance(n := text.get(name), int)]
+    counts = [n for name in EXPERT_COUNT_FIELDS if isinstance(n := text.get(name), int)]
     return "it is a mixture of experts" if max(counts, default=0) > 1 else None
 
 
@@ -152,22 +152,22 @@ def api_servers(config: Config, *, gpu: bool) -> int:
     return max(1, min(MOST_API_SERVERS, (os.cpu_count() or 1) // CORES_AN_API_SERVER))
 
 
-SMALL = 1024
+SMALL_HIDDEN_SIZE = 1024
 """Hidden size of models that vLLM's compiler does not make faster: a core that launches their kernels is what they wait
 for, and graphs launch them at once. Without it vLLM starts half a minute sooner on an H100. A model of 7B answers 4 to
 10 % fewer tokens a second.
 """
-GRAPHS = [1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048]
+GRAPH_TOKEN_COUNTS = [1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048]
 """Numbers of tokens for which such a model's steps are recorded as graphs; a step between two of them is filled up to
 the next. vLLM's own 51 take longer to record, and for some tokens more a small model's step takes no longer."""
-RECORDED = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+RECORDED_CLASSES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """Classes of small models whose steps with a prompt in them are recorded, too: all but attention, which a graph would
 take for that of the prompt that it was recorded with. vLLM 0.25 leaves out attention alone, so that a layer of another
 kind, which keeps a state, would compute with another call's. These were tried on a GPU.
 """
-BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"
+BREAKABLE_GRAPH_VARIABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"
 """vLLM's own way to record them without its compiler."""
-COMPILES = (
+COMPILE_OPTIONS = (
     "--compilation-config",
     "-cc",
     "-O",
@@ -241,7 +241,7 @@ NO_GRAMMAR = (
     "vLLM puts no grammar on a reply of which the call asks no form, so that the trainer gives each token the same "
     f"log-probability ({FREE_REPLIES}=0 brings the grammar back)"
 )
-GRAMMAR = (
+GRAMMAR_OPTIONS = (
     "vLLM puts a grammar on each chat completion, and now and then the trainer gives a token another log-probability "
     f"({FREE_REPLIES}=1 ends that)"
 )
@@ -256,14 +256,16 @@ Part = tuple[list[str], dict[str, str], list[str]]
 
 def _uncompiled(classes: list[str]) -> Part:
     """How the steps of a small model of these classes are recorded."""
-    parts = bool(classes) and set(classes) <= set(RECORDED) and os.environ.get(BREAKABLE, "1") == "1"
+    parts = (
+        bool(classes) and set(classes) <= set(RECORDED_CLASSES) and os.environ.get(BREAKABLE_GRAPH_VARIABLE, "1") == "1"
+    )
     graphs = {
         "mode": 0,
         "cudagraph_mode": "FULL_AND_PIECEWISE" if parts else "FULL_DECODE_ONLY",
-        "cudagraph_capture_sizes": GRAPHS,
+        "cudagraph_capture_sizes": GRAPH_TOKEN_COUNTS,
     }
     said = "small model: vLLM does not compile it, so that it starts sooner"
-    return ["--compilation-config", json.dumps(graphs)], {BREAKABLE: "1"} if parts else {}, [said]
+    return ["--compilation-config", json.dumps(graphs)], {BREAKABLE_GRAPH_VARIABLE: "1"} if parts else {}, [said]
 
 
 def _on_gpu(config: Config, described: Mapping[str, object]) -> Iterator[Part]:
@@ -274,8 +276,8 @@ def _on_gpu(config: Config, described: Mapping[str, object]) -> Iterator[Part]:
     method = {"VLLM_WORKER_MULTIPROC_METHOD": os.environ.get("VLLM_WORKER_MULTIPROC_METHOD", "fork")}
     yield ["--gpu-memory-utilization", str(memory)], method, [said]
     hidden = _text_part(described).get("hidden_size")
-    said_how = any(arg.replace("_", "-").startswith(COMPILES) for arg in engine.args)
-    if isinstance(hidden, int) and hidden <= SMALL and not said_how:
+    said_how = any(arg.replace("_", "-").startswith(COMPILE_OPTIONS) for arg in engine.args)
+    if isinstance(hidden, int) and hidden <= SMALL_HIDDEN_SIZE and not said_how:
         yield _uncompiled(_classes(described))
     if engine.share:
         yield ["--enable-sleep-mode"], {}, ["one GPU for both: vLLM sleeps while the trainer steps"]
@@ -314,7 +316,7 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
     says = parsers.says
     if parsers.grammar:
         env[FREE_REPLIES] = os.environ.get(FREE_REPLIES, "1")
-        says.append(NO_GRAMMAR if env[FREE_REPLIES] == "1" else GRAMMAR)
+        says.append(NO_GRAMMAR if env[FREE_REPLIES] == "1" else GRAMMAR_OPTIONS)
     if own := generation_config(engine.model):
         says.append(
             f"the model's generation_config.json ({EngineSampling(own).said()}) is not used: what a call leaves out is "

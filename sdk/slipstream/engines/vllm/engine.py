@@ -21,7 +21,7 @@ from slipstream.engines.engine import (
     NoAdapters,
     Steps,
 )
-from slipstream.engines.vllm.adapter_routes import PROBE, cause_of, fix_of, was_the_engines
+from slipstream.engines.vllm.adapter_routes import PROBE_ADAPTER_NAME, cause_of, fix_of, was_the_engines
 from slipstream.engines.vllm.sampling import NO_CONFIG, find_sampling
 from slipstream.errors import StartError
 from slipstream.shared.hub import model_config
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 PLUGIN_PATH = "/slipstream"
 PACKED_VERSION = 1
 """``slipstream_vllm.packing.VERSION`` that the dialects read."""
-ILL = 500
+MIN_SERVER_ERROR_STATUS = 500
 """From this status on an answer says nothing about routes, where it names no cause."""
 LOAD_TIMEOUT, UNLOAD_TIMEOUT = 120.0, 30.0
 SLEEP_TIMEOUT = 300.0
@@ -115,11 +115,11 @@ class Vllm(Engine):
         An empty body shows whether there is the route. Only an adapter shows whether LoRA is on. vLLM logs an error for
         one that does not exist, so the probe names one only where LoRA was off.
         """
-        path = f"/nonexistent/{PROBE}"
-        body: JsonDict = {"lora_name": PROBE, "lora_path": path} if before is NoAdapters.NO_LORA else {}
+        path = f"/nonexistent/{PROBE_ADAPTER_NAME}"
+        body: JsonDict = {"lora_name": PROBE_ADAPTER_NAME, "lora_path": path} if before is NoAdapters.NO_LORA else {}
         answer = yield EngineQuestion("POST", LOAD, body)
-        cause = cause_of(answer.status, answer.text, (PROBE, path))
-        return before if cause is None and answer.status >= ILL else cause
+        cause = cause_of(answer.status, answer.text, (PROBE_ADAPTER_NAME, path))
+        return before if cause is None and answer.status >= MIN_SERVER_ERROR_STATUS else cause
 
     def adapters_fix(self, cause: NoAdapters) -> Steps[str]:
         plugin = (yield from self._hello()).get("packed") == PACKED_VERSION

@@ -15,7 +15,7 @@ import httpx
 from slipstream.config import Config
 from slipstream.engines.engine import (
     LOAD,
-    NEUTRAL,
+    NEUTRAL_SAMPLING,
     UNLOAD,
     Engine,
     EngineAnswer,
@@ -29,25 +29,25 @@ from slipstream.engines.findings import NO_CALLS, NO_TOKENS, Finding, fail, ok, 
 from slipstream.engines.vllm.adapter_routes import cause_of, fix_of
 from slipstream.engines.vllm.sampling import NO_CONFIG
 
-PROBE = "slipstream-doctor"
+PROBE_MODEL_NAME = "slipstream-doctor"
 PROBE_RANK = 4096
 """Above what any vLLM takes (512): it refuses such an adapter, and says what it would take."""
-UNSERVED = "what is trained is not served: agents get the base model"
-OLDEST = (0, 11)
+UNSERVED_TEXT = "what is trained is not served: agents get the base model"
+OLDEST_VLLM_VERSION = (0, 11)
 """The first vLLM with ``return_token_ids`` on chat completions."""
-COLD = 0.25
+COLD_TEMPERATURE = 0.25
 """A temperature that makes distances of log-probabilities four times as large."""
-LIKELIEST = 3
+LIKELIEST_TOKENS_ASKED = 3
 """Log-probabilities that are asked for. vLLM's list begins with the sampled token, however unlikely it is, so that the
 second-likeliest is not always among two."""
-SMALL = 0.2
+MIN_LOGPROB_DISTANCE_NATS = 0.2
 """A distance too near to what rounding changes."""
 
 
 def examine(engine: Engine, http: httpx.Client, config: Config, root: str | None) -> Iterator[Finding]:
     """LoRA on, runtime updates allowed, the largest rank, ids and log-probabilities returned."""
     version = str(ask_over(http, EngineQuestion("GET", "/version")).object.get("version", ""))
-    if (numbers := tuple(map(int, re.findall(r"\d+", version)[:2]))) and numbers < OLDEST:
+    if (numbers := tuple(map(int, re.findall(r"\d+", version)[:2]))) and numbers < OLDEST_VLLM_VERSION:
         yield fail(f"vLLM {version} is too old to return token ids", NO_TOKENS, "pip install -U 'vllm>=0.11'")
     found = check_lora(http, version)
     yield found
@@ -59,14 +59,14 @@ def examine(engine: Engine, http: httpx.Client, config: Config, root: str | None
 
 def check_lora(http: httpx.Client, version: str) -> Finding:
     """An adapter that can't exist. A server that loads adapters says that it can't find it; others refuse the route."""
-    path = f"/nonexistent/{PROBE}"
-    r = http.post(LOAD, json={"lora_name": PROBE, "lora_path": path})
-    cause = cause_of(r.status_code, r.text, (PROBE, path))
+    path = f"/nonexistent/{PROBE_MODEL_NAME}"
+    r = http.post(LOAD, json={"lora_name": PROBE_MODEL_NAME, "lora_path": path})
+    cause = cause_of(r.status_code, r.text, (PROBE_MODEL_NAME, path))
     if cause is None:
         return ok("the engine takes adapters at run time")
     plugin = cause is NoAdapters.NO_ROUTES and http.get("/slipstream").is_success
     what = f"the engine takes no adapters at run time: {cause.what}"
-    return fail(what, UNSERVED, fix_of(cause, plugin=plugin, version=version))
+    return fail(what, UNSERVED_TEXT, fix_of(cause, plugin=plugin, version=version))
 
 
 def check_rank(http: httpx.Client, config: Config) -> Iterator[Finding]:
@@ -74,7 +74,7 @@ def check_rank(http: httpx.Client, config: Config) -> Iterator[Finding]:
     takes, or that it does not see
     that folder.
     """
-    name = f"{PROBE}-{secrets.token_hex(4)}"
+    name = f"{PROBE_MODEL_NAME}-{secrets.token_hex(4)}"
     folder = config.adapters_dir / f".tmp-{name}"
     made = [p for p in (config.adapters_dir, config.adapters_dir.parent) if not p.exists()]
     try:
@@ -121,14 +121,14 @@ def _rank_of(r: httpx.Response, config: Config, seen: Path) -> Finding:
         if wanted > rank:
             return fail(
                 f"the engine takes adapters up to rank {rank}, and trainer.lora_rank is {wanted}",
-                UNSERVED,
+                UNSERVED_TEXT,
                 f"start it with --max-lora-rank {wanted}, or set trainer.lora_rank to {rank}",
             )
         return ok(f"the engine takes adapters up to rank {rank}; trainer.lora_rank is {wanted}")
     if re.search(r"no adapter found|not exist|no such file|can't find|does not contain|not found", text, re.IGNORECASE):
         return warn(
             f"the engine does not see the adapters' folder at {seen}",
-            UNSERVED,
+            UNSERVED_TEXT,
             "share adapters.dir with it, and say in engine.adapters_dir where it is mounted there",
         )
     return ok("the engine sees the adapters' folder; it does not say its max rank")
@@ -140,7 +140,7 @@ def check_capture(http: httpx.Client, model: str) -> Iterator[Finding]:
         "model": model,
         "messages": [{"role": "user", "content": "hello"}],
         "max_tokens": 2,
-        **NEUTRAL,
+        **NEUTRAL_SAMPLING,
         "temperature": 0.5,
         "return_token_ids": True,
         "logprobs": True,
@@ -189,9 +189,9 @@ def check_temperature(http: httpx.Client, body: Mapping[str, object]) -> Iterato
     """The distance between the two likeliest tokens grows as the temperature falls, if log-probabilities are those
     after temperature. Says nothing where the engine shows no such two.
     """
-    asked = {**body, "max_tokens": 1, "top_logprobs": LIKELIEST}
-    warm, cold = (_distance(http, {**asked, "temperature": t}) for t in (1.0, COLD))
-    if warm is not None and cold is not None and warm > SMALL and cold < 2 * warm:
+    asked = {**body, "max_tokens": 1, "top_logprobs": LIKELIEST_TOKENS_ASKED}
+    warm, cold = (_distance(http, {**asked, "temperature": t}) for t in (1.0, COLD_TEMPERATURE))
+    if warm is not None and cold is not None and warm > MIN_LOGPROB_DISTANCE_NATS and cold < 2 * warm:
         yield fail(
             "the engine's log-probabilities are those before temperature, and not those that it samples by",
             "calls at a temperature other than 1 can't be trained on",

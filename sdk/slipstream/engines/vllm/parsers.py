@@ -18,7 +18,7 @@ from slipstream.errors import StartError
 from slipstream.shared.chat_template import template_in
 from slipstream.shared.hub import model_folder
 
-CALLS = (
+TOOL_CALL_PARSERS = (
     ("<|tool_call_start|>", "lfm2"),
     ("<|tool_list_start|>", "lfm2"),
     ("<start_function_call>", "functiongemma"),
@@ -106,7 +106,7 @@ REASONING_TOKENS = {
 """Tokens without which vLLM refuses to start with the parser. The others read text, and need none."""
 GRAMMAR_FROM = 11
 """Version of Mistral's tokenizer from which vLLM asks it for a grammar."""
-THOUGHTS = ("<think>", "<seed:think>", "<|channel", "<|START_THINKING|>", "[THINK]", "thought process")
+THOUGHT_OPENINGS = ("<think>", "<seed:think>", "<|channel", "<|START_THINKING|>", "[THINK]", "thought process")
 """How thoughts begin."""
 MISTRAL_THOUGHT = ("[THINK]", "[/THINK]")
 
@@ -219,7 +219,7 @@ def _tool(name: str, files: ModelFiles, facts: TemplateFacts | None) -> tuple[st
     family = "mistral" if files.tekken else next((p for key, p in TOOL_PARSERS if key in name), None)
     takes = files.template is None or (facts.tools if facts else "tool" in files.template)
     text = (facts.call if facts else "") or files.template or ""
-    form = next((p for mark, p in CALLS if mark in text), None)
+    form = next((p for mark, p in TOOL_CALL_PARSERS if mark in text), None)
     if any(own in name for own in OWN_FORMS) and form in ("hermes", "qwen3_xml"):
         form = None
     if not takes and form is None:
@@ -239,7 +239,7 @@ def _reasoning(name: str, files: ModelFiles, facts: TemplateFacts | None, *, kno
     family = next((p for key, p in REASONING_PARSERS if key in name), None)
     template = files.template or ""
     if template or known:  # a folder without a template has nothing for a parser to cut
-        if not any(mark in template for mark in THOUGHTS):
+        if not any(mark in template for mark in THOUGHT_OPENINGS):
             return None
         if family is None and facts and "<think>" in template:
             family = "qwen3" if facts.hybrid else "deepseek_r1" if facts.opened else None

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 
 from slipstream.engines.engine import (
-    NEUTRAL,
+    NEUTRAL_SAMPLING,
     EngineQuestion,
     EngineSampling,
     Json,
@@ -23,39 +23,39 @@ from slipstream.engines.engine import (
 )
 from slipstream.shared.hub import model_folder
 
-LIKELIEST = 5
-LEAST = 0.01
+LIKELIEST_TOKENS_ASKED = 5
+MIN_LOGPROB_CHANGE_NATS = 0.01
 """Nats. A busy GPU's rounding moves a log-probability by less, and a cut or a penalty by more."""
 NO_CONFIG = "start vLLM with --generation-config vllm, so that calls that say nothing are sampled as the model likes"
-TEXTS: JsonDict = {"prompt": ["a", "The", '{"', "\n\n"]}
-FLAT: JsonDict = {**TEXTS, "temperature": 1e4}
+PROMPT_TEXTS: JsonDict = {"prompt": ["a", "The", '{"', "\n\n"]}
+FLAT_QUESTION: JsonDict = {**PROMPT_TEXTS, "temperature": 1e4}
 """All tokens are about as likely: a cut at the likeliest shows."""
-WARM: JsonDict = {**TEXTS, "temperature": 2.0}
+WARM_QUESTION: JsonDict = {**PROMPT_TEXTS, "temperature": 2.0}
 """The same for vLLM from 0.32 on, which takes no higher temperature."""
-COLD: JsonDict = {**TEXTS, "temperature": 0.3}
+COLD_QUESTION: JsonDict = {**PROMPT_TEXTS, "temperature": 0.3}
 """Few tokens are likely: a cut of the unlikely ones shows."""
-REPEATED: JsonDict = {
+REPEATED_QUESTION: JsonDict = {
     "prompt": [[40] * 4, [50] * 4, [60] * 4],
     "allowed_token_ids": [40, 45, 50, 55, 60, 65],
-    **{name: NEUTRAL[name] for name in ("temperature", "top_p", "top_k", "min_p")},
+    **{name: NEUTRAL_SAMPLING[name] for name in ("temperature", "top_p", "top_k", "min_p")},
 }
 """Only some tokens may come, and one of them was said before: a penalty on that shows."""
-QUESTIONS = (TEXTS, FLAT, COLD, REPEATED)
+SAMPLING_QUESTIONS = (PROMPT_TEXTS, FLAT_QUESTION, COLD_QUESTION, REPEATED_QUESTION)
 
-TIMEOUT = 20.0
+QUESTION_TIMEOUT_S = 20.0
 """Seconds for a question."""
 
 
 def apart_from_neutral(found: Mapping[str, object]) -> dict[str, float]:
-    """The fields of ``NEUTRAL`` that have another value."""
+    """The fields of ``NEUTRAL_SAMPLING`` that have another value."""
     values = {
         name: value
-        for name in NEUTRAL
+        for name in NEUTRAL_SAMPLING
         if isinstance(value := found.get(name), int | float) and not isinstance(value, bool) and math.isfinite(value)
     }
     if values.get("top_k") == -1:
         values["top_k"] = 0
-    return {name: value for name, value in values.items() if value != NEUTRAL[name]}
+    return {name: value for name, value in values.items() if value != NEUTRAL_SAMPLING[name]}
 
 
 def generation_config(model: str | None) -> dict[str, float]:
@@ -77,18 +77,20 @@ def find_sampling(model: str, root: str | None, hello: Json) -> Steps[EngineSamp
         return EngineSampling(apart_from_neutral(told), raw=str(hello.get("logprobs_mode", "")).startswith("raw"))
     # 16 is the least that some versions take
     echo = {"model": model, "input": "a", "max_output_tokens": 16, "store": False}
-    echoed = (yield EngineQuestion("POST", "/v1/responses", echo, TIMEOUT)).object
+    echoed = (yield EngineQuestion("POST", "/v1/responses", echo, QUESTION_TIMEOUT_S)).object
     seen = apart_from_neutral(echoed)
     file = generation_config(root)
-    fits = bool(file) and all(file.get(name, NEUTRAL[name]) == echoed[name] for name in NEUTRAL if name in echoed)
-    questions, silent = list(QUESTIONS), []
-    for question in QUESTIONS:
+    fits = bool(file) and all(
+        file.get(name, NEUTRAL_SAMPLING[name]) == echoed[name] for name in NEUTRAL_SAMPLING if name in echoed
+    )
+    questions, silent = list(SAMPLING_QUESTIONS), []
+    for question in SAMPLING_QUESTIONS:
         answer = yield _completion(model, question)
         silent.append(reading(answer.object))
     hot = silent[1] is not None
     if not hot:
-        questions[1] = WARM
-        silent[1] = reading((yield _completion(model, WARM)).object)
+        questions[1] = WARM_QUESTION
+        silent[1] = reading((yield _completion(model, WARM_QUESTION)).object)
     flat, cold = silent[1:3]
     if flat is None or not _differ(flat, cold):  # nothing shows in its log-probabilities
         sure = (fits and bool(seen)) or not (seen or file)
@@ -96,7 +98,7 @@ def find_sampling(model: str, root: str | None, hello: Json) -> Steps[EngineSamp
     guessed = seen | _top_k(flat, seen) if hot else seen
     for values in (file, seen) if fits else (seen, guessed):
         for question, before in zip(questions, silent, strict=True):
-            said = reading((yield _completion(model, NEUTRAL | values | question)).object)
+            said = reading((yield _completion(model, NEUTRAL_SAMPLING | values | question)).object)
             if before is None or _differ(before, said):
                 break
         else:
@@ -111,11 +113,11 @@ def _top_k(flat: Reading, seen: Mapping[str, float]) -> dict[str, float]:
 
 
 def _completion(model: str, question: JsonDict) -> EngineQuestion:
-    asked = {"model": model, "max_tokens": 1, "logprobs": LIKELIEST, "return_tokens_as_token_ids": True}
-    return EngineQuestion("POST", "/v1/completions", asked | question, TIMEOUT)
+    asked = {"model": model, "max_tokens": 1, "logprobs": LIKELIEST_TOKENS_ASKED, "return_tokens_as_token_ids": True}
+    return EngineQuestion("POST", "/v1/completions", asked | question, QUESTION_TIMEOUT_S)
 
 
 def _differ(one: Reading, other: Reading | None) -> bool:
     """Whether some token's log-probability is another. The sampled token alone may be in one answer only."""
     pairs = zip(one, other or [], strict=False)
-    return any(abs(a[t] - b[t]) > LEAST for a, b in pairs for t in a.keys() & b.keys())
+    return any(abs(a[t] - b[t]) > MIN_LOGPROB_CHANGE_NATS for a, b in pairs for t in a.keys() & b.keys())

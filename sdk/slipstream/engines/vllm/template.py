@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 JsonDict = dict[str, Any]
-TOOL = "get_weather"
+PROBE_TOOL_NAME = "get_weather"
 _ARGUMENTS = {"city": "Oslo", "days": 2}
 _ASKED = {"role": "user", "content": "How is the weather?"}
 _TOOLS = [
     {
         "type": "function",
         "function": {
-            "name": TOOL,
+            "name": PROBE_TOOL_NAME,
             "description": "The weather of some days.",
             "parameters": {
                 "type": "object",
@@ -74,11 +74,13 @@ def run(template: str) -> TemplateFacts | None:
 def _call(template: str) -> str:
     """Some templates take the arguments as an object, others as JSON, and some want no content beside a call."""
     forms = itertools.product((_ARGUMENTS, json.dumps(_ARGUMENTS)), ("", None))
-    return next((said for arguments, content in forms if TOOL in (said := _said(template, arguments, content))), "")
+    return next(
+        (said for arguments, content in forms if PROBE_TOOL_NAME in (said := _said(template, arguments, content))), ""
+    )
 
 
 def _said(template: str, arguments: object, content: str | None) -> str:
-    call = {"id": "abcdefghi", "type": "function", "function": {"name": TOOL, "arguments": arguments}}
+    call = {"id": "abcdefghi", "type": "function", "function": {"name": PROBE_TOOL_NAME, "arguments": arguments}}
     said = {"role": "assistant", "content": content, "tool_calls": [call]}
     try:
         return _behind(_render(template, [_ASKED], tools=_TOOLS), _render(template, [_ASKED, said], tools=_TOOLS))

@@ -16,7 +16,7 @@ from slipstream.shared.intervals import mean_interval, reward_bounds
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FIGURES = (
+CURVE_FIGURES = (
     "advantage_std",
     "engine_gap",
     "episodes",
@@ -35,7 +35,7 @@ FIGURES = (
     "tokens",
 )
 """What a step's event says that a plateau can be explained with."""
-FEW = 8
+MIN_SPREAD_EPISODES = 8
 """With fewer episodes than this, a version's own standard deviation says little: that of all versions stands for it."""
 
 
@@ -64,7 +64,7 @@ class StepPoint:
     entropy: float | None
     kl: float | None
     figures: dict[str, float] = field(default_factory=dict)
-    """Those of ``FIGURES`` that the step has."""
+    """Those of ``CURVE_FIGURES`` that the step has."""
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ async def read_curve(url: str, title: str) -> LearningCurve:
     began, deviation = float(began or 0.0), float(deviation or 0.0)
     points = []
     for adapter, mean, own, count, ended in rows:
-        spread = float(own or 0.0) if int(count) >= FEW else deviation
+        spread = float(own or 0.0) if int(count) >= MIN_SPREAD_EPISODES else deviation
         error = spread / math.sqrt(int(count))
         points.append(VersionPoint(version_of(str(adapter)), float(mean), error, int(count), float(ended) - began))
     return LearningCurve(title, sorted(points, key=lambda p: p.version), steps_of(events, began))
@@ -114,7 +114,7 @@ def steps_of(events: Sequence[Event], began: float) -> list[StepPoint]:
             event.at - began,
             number(event.data.get("entropy")),
             number(event.data.get("kl")),
-            {name: value for name in FIGURES if (value := number(event.data.get(name))) is not None},
+            {name: value for name in CURVE_FIGURES if (value := number(event.data.get(name))) is not None},
         )
         for event in events
         if event.kind == "step"

@@ -23,7 +23,7 @@ from slipstream.shared.processes.supervisor import Supervisor
 
 TIME_LIMIT = 170.0
 """Seconds of training after the first step."""
-TASK = "inbox"
+DEMO_TASK = "inbox"
 
 
 @dataclass(slots=True)
@@ -39,13 +39,13 @@ class Options:
     """End after so many, not where the agent is as good as the expert."""
     post_reward: bool = True
     verbose: bool = False
-    task: str = TASK
+    task: str = DEMO_TASK
     axis: str = "version"
 
     @property
     def folder(self) -> Path:
         """Where a run's files are: of the inbox ``seed-0``, of another task ``NAME-seed-0``."""
-        prefix = "" if self.task == TASK else f"{self.task}-"
+        prefix = "" if self.task == DEMO_TASK else f"{self.task}-"
         return self.data_dir.resolve() / f"{prefix}seed-{self.seed}"
 
 

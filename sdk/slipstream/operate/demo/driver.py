@@ -14,8 +14,8 @@ from slipstream.operate.demo.task import DemoTask, TaskAgent, TaskItem
 
 HELD_OUT = 256
 """Episodes on items that are never trained on, before and after."""
-CONCURRENCY = 32
-GROUP = 8
+CONCURRENT_EPISODES = 32
+GROUP_EPISODES = 8
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class DriverTally:
 
 
 class TaskDriver:
-    """``CONCURRENCY`` episodes at once, groups of ``GROUP`` runs of each training item."""
+    """``CONCURRENT_EPISODES`` episodes at once, groups of ``GROUP_EPISODES`` runs of each training item."""
 
     def __init__(self, task: DemoTask, agent: TaskAgent, seed: int, *, post_reward: bool = True) -> None:
         self.task, self.agent, self.seed = task, agent, seed
@@ -87,7 +87,7 @@ class TaskDriver:
                     f"held-out items, {name}", len(sample.rewards), len(items), reward=round(sample.mean, 3)
                 )
 
-        await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))
+        await asyncio.gather(*(worker() for _ in range(CONCURRENT_EPISODES)))
         return sample
 
     async def work(self, stop: asyncio.Event) -> None:
@@ -95,7 +95,7 @@ class TaskDriver:
 
         def runs() -> Iterator[TaskItem]:
             for item in self._training:
-                for _ in range(GROUP):
+                for _ in range(GROUP_EPISODES):
                     if stop.is_set():
                         return
                     yield item
@@ -106,4 +106,4 @@ class TaskDriver:
             for item in items:
                 await self.episode(item, "train")
 
-        await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))
+        await asyncio.gather(*(worker() for _ in range(CONCURRENT_EPISODES)))

@@ -10,14 +10,14 @@ import httpx
 
 from slipstream.client import AsyncClient
 from slipstream.contract import Event
-from slipstream.engines import OWN
+from slipstream.engines import DEFAULT_ENGINE
 from slipstream.errors import ApiError
 from slipstream.operate.demo.driver import TaskDriver
 from slipstream.operate.demo.progress import Progress
 from slipstream.operate.run.stack import Stack
 from slipstream.shared.processes.supervisor import Supervisor
 
-WINDOW = 256
+WINDOW_EPISODES = 256
 """Episodes of the newest adapters over which the reward is watched."""
 REWARD_EVERY = 5.0
 """Seconds between two looks at it: each is an SQL query, which takes a process of its own."""
@@ -42,8 +42,8 @@ class DemoEnd:
         """Why it ends now; empty while it goes on."""
         if self.steps is not None and seen.steps >= self.steps:
             return f"{seen.steps} steps were taken"
-        if self.steps is None and watched == WINDOW and reward >= self.goal and seen.steps >= 3:
-            return f"the mean reward of the last {WINDOW} episodes reached {self.goal:.3f}"
+        if self.steps is None and watched == WINDOW_EPISODES and reward >= self.goal and seen.steps >= 3:
+            return f"the mean reward of the last {WINDOW_EPISODES} episodes reached {self.goal:.3f}"
         return "the time was over" if seen.train_seconds >= self.seconds else ""
 
 
@@ -65,16 +65,16 @@ async def engine_tokens(engine: str, http: httpx.AsyncClient) -> float | None:
         text = (await http.get(f"{engine}/metrics")).text
     except httpx.HTTPError:
         return None
-    return OWN.sampled_tokens(text)
+    return DEFAULT_ENGINE.sampled_tokens(text)
 
 
 async def newest_reward(client: AsyncClient) -> tuple[float, int]:
-    """Mean reward of the newest ``WINDOW`` training episodes, and their count. The control arm is left out."""
+    """Mean reward of the newest ``WINDOW_EPISODES`` training episodes, and their count. The control arm is left out."""
     newest = (
         "SELECT reward FROM episodes WHERE split = 'train' AND arm <> 'control' AND reward IS NOT NULL "
         "ORDER BY ended DESC"
     )
-    rows = (await client.sql(f"SELECT avg(reward), count(*) FROM ({newest} LIMIT {WINDOW}) AS newest")).rows
+    rows = (await client.sql(f"SELECT avg(reward), count(*) FROM ({newest} LIMIT {WINDOW_EPISODES}) AS newest")).rows
     return float(rows[0][0] or 0.0), int(rows[0][1])
 
 

@@ -8,7 +8,7 @@ import time
 from slipstream.shared.printable import own, printable
 
 QUIET_SECONDS = 10.0
-BAR = 20
+BAR_COLUMNS = 20
 
 
 def wanted(asked: bool) -> Progress | None:
@@ -58,7 +58,7 @@ class Progress:
         self._last = now
         share = min(1.0, done / total) if total else 0.0
         left = f"{(now - self._began) * (1 - share) / share:.0f} s" if share > 0.01 else "…"
-        bar = "█" * int(share * BAR) + "·" * (BAR - int(share * BAR))
+        bar = "█" * int(share * BAR_COLUMNS) + "·" * (BAR_COLUMNS - int(share * BAR_COLUMNS))
         shown = "  ".join(
             f"{k.replace('_', ' ')} {v:.0%}" if k == "success" else f"{k.replace('_', ' ')} {v}"
             for k, v in figures.items()

@@ -30,15 +30,15 @@ from slipstream.shared.machine import has_gpu, installed
 from slipstream.shared.machine import versions as package_versions
 from slipstream.shared.urls import without_password
 
-WAIT = "wait; `up.log` in data_dir says how far it is"
+WAIT_ADVICE = "wait; `up.log` in data_dir says how far it is"
 FIX_MODEL = "`slipstream up --model MODEL` with a folder or a hub's name, or correct engine.model"
 NO_STORE = "the spool keeps calls and rewards, and nothing is shown or trained on without the store"
 NO_SCORES = "the judge scores nothing, so groups wait and are lost when they are too old"
 NO_TRAINER = "the trainer can't start, so no step comes"
-UNTRIED = "steps may fail, or compute something else"
+UNTRIED_VERSION_TEXT = "steps may fail, or compute something else"
 LOW_DISK_BYTES = 2 * 2**30
 SLOW_SYNC_MS = 20
-KEYS = {
+KEY_ADVICE = {
     "openai": "OPENAI_API_KEY",
     "anthropic": "ANTHROPIC_API_KEY",
     "gemini": "GEMINI_API_KEY",
@@ -157,7 +157,7 @@ def check_judge(config: Config) -> Iterator[Finding]:
             "(`slipstream judge eval` measures it against rewards)"
         )
         return
-    name = judge.api_key_env or KEYS.get(judge.model.partition("/")[0] if "/" in judge.model else "openai")
+    name = judge.api_key_env or KEY_ADVICE.get(judge.model.partition("/")[0] if "/" in judge.model else "openai")
     if judge.api_key_env and not os.environ.get(judge.api_key_env):
         what = f"judge.api_key_env names {judge.api_key_env}, which is not set"
         yield fail(what, NO_SCORES, f"export {judge.api_key_env}=…")
@@ -222,12 +222,12 @@ def check_trainer(config: Config) -> Iterator[Finding]:
     old = [f"{n} {versions[n]}" for n, least in TRAINED_WITH.items() if _numbers(versions[n]) < least]
     trl = _numbers(versions["trl"])
     if not (1, 15) <= trl < (1, 17):
-        yield fail(f"trl {versions['trl']} was not tried", UNTRIED, f"{pip} install 'trl>=1.15,<1.17'")
+        yield fail(f"trl {versions['trl']} was not tried", UNTRIED_VERSION_TEXT, f"{pip} install 'trl>=1.15,<1.17'")
     elif not has_gpu() and trl < (1, 16):
         yield fail(f"trl {versions['trl']} has no CPU path for GRPO", NO_TRAINER, f"{pip} install 'trl>=1.16,<1.17'")
     elif old:
         what = f"{', '.join(old)}: older than the trainer is tried with"
-        yield fail(what, UNTRIED, f"{pip} install -U 'slipstream[trainer]'")
+        yield fail(what, UNTRIED_VERSION_TEXT, f"{pip} install -U 'slipstream[trainer]'")
     else:
         there = f" ({python})" if python else ""
         yield ok(f"trainer{there}: " + ", ".join(f"{k} {v}" for k, v in versions.items()))
@@ -306,7 +306,7 @@ def examine(config: Config, url: str | None, key: str | None) -> Iterator[Findin
 
 def check_configured(config: Config, running: Running) -> Iterator[Finding]:
     if running.busy:
-        yield warn(running.busy, "agents get no answers until the engine does", WAIT)
+        yield warn(running.busy, "agents get no answers until the engine does", WAIT_ADVICE)
         return
     if config.engine.urls or running.engines:
         return

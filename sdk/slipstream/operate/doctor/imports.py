@@ -12,14 +12,14 @@ from slipstream.operate.run.preflight import wants_judge
 from slipstream.shared.imports import BESIDE_TORCH, import_errors, torch_fix
 from slipstream.shared.machine import installed, versions
 
-TRAINER = "slipstream_trainer.run.start"
-WITHOUT = {
+TRAINER_MODULE = "slipstream_trainer.run.start"
+MISSING_PART_TEXTS = {
     "engine": NO_CALLS,
     "proxy": "agents get no answers, and nothing is recorded",
     "judge": "the judge can't start, so it scores nothing",
     "trainer": "the trainer can't start, so no step comes",
 }
-EXTRA = {"engine": "gpu", "proxy": "proxy", "judge": "judge", "trainer": "trainer"}
+PART_EXTRAS = {"engine": "gpu", "proxy": "proxy", "judge": "judge", "trainer": "trainer"}
 
 
 def check_imports(config: Config, running: Running) -> Iterator[Finding]:
@@ -27,7 +27,7 @@ def check_imports(config: Config, running: Running) -> Iterator[Finding]:
     yield from _examine(_parts(config, running), None)
     python = config.trainer.python
     if config.trainer.enabled and python and None not in versions(("torch", "trl"), python).values():
-        yield from _examine({"trainer": TRAINER}, python)
+        yield from _examine({"trainer": TRAINER_MODULE}, python)
 
 
 def _parts(config: Config, running: Running) -> dict[str, str]:
@@ -40,7 +40,7 @@ def _parts(config: Config, running: Running) -> dict[str, str]:
     if wants_judge(config) and _there("litellm"):
         parts["judge"] = "slipstream_judge.run.worker"
     if config.trainer.enabled and not config.trainer.python and _there("torch") and _there("trl"):
-        parts["trainer"] = TRAINER
+        parts["trainer"] = TRAINER_MODULE
     return parts
 
 
@@ -62,9 +62,11 @@ def _examine(parts: Mapping[str, str], python: str | None) -> Iterator[Finding]:
     broken = import_errors([name for name, version in beside.items() if version is not None], python)
     if broken:
         each = "; ".join(f"{name} {beside[name]} does not load beside torch {torch}: {broken[name]}" for name in broken)
-        why = "transformers and vLLM import it: " + "; ".join(dict.fromkeys(WITHOUT[part] for part in failed))
+        why = "transformers and vLLM import it: " + "; ".join(
+            dict.fromkeys(MISSING_PART_TEXTS[part] for part in failed)
+        )
         yield fail(f"{each}{there}", why, torch_fix(broken, torch, pip))
     for part, error in failed.items():
         if not any(error == other for other in broken.values()):
-            fix = f"{pip} install -U 'slipstream[{EXTRA[part]}]', or the version of that package that it names"
-            yield fail(f"the {part}'s packages can't be imported{there}: {error}", WITHOUT[part], fix)
+            fix = f"{pip} install -U 'slipstream[{PART_EXTRAS[part]}]', or the version of that package that it names"
+            yield fail(f"the {part}'s packages can't be imported{there}: {error}", MISSING_PART_TEXTS[part], fix)

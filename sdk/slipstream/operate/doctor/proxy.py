@@ -15,11 +15,11 @@ from slipstream.engines.engine import NoAdapters
 from slipstream.engines.findings import Finding, fail, ok, warn
 from slipstream.errors import ApiError
 from slipstream.settings.judge import NO_QUOTA, RESTORE_QUOTA
-from slipstream.shared.clock import NTP, SKEW_SECONDS, clock_skew
+from slipstream.shared.clock import NTP_ADVICE, SKEW_SECONDS, clock_skew
 
 MANY_CALLS = 200
 """Calls in one episode that look like an id used for ever."""
-AGAIN = 5
+REUSED_ID_EPISODES = 5
 """Episodes in a row named ``id~2``, ``id~3``, … by one id."""
 LAG_SECONDS = 60
 MANY_FAILURES = 5
@@ -27,10 +27,10 @@ MANY_FAILURES = 5
 MANY_EPISODES = 1_000_000
 """In one DuckDB file: beyond it scans of the columns are what routes wait for (docs/operations.md, *Sizing*)."""
 RIGHT_JUDGE = "correct judge.model or its API; then `slipstream judge retry` hands parked groups out again"
-UNSEEN = "what the proxy recorded, and why there is no step, can't be looked at"
+UNSEEN_TEXT = "what the proxy recorded, and why there is no step, can't be looked at"
 OWN_CHECKS = {("calls", "lost"), ("store", "behind"), ("engine", "down"), ("engine", "starting"), ("judge", "failing")}
 """Lines of the funnel that ``check_recording``, ``check_judging`` or the check of the engine speaks of."""
-WHY: dict[tuple[Stage, str], str] = {
+CAUSE_TEXTS: dict[tuple[Stage, str], str] = {
     ("engine", ""): "what is trained is not served until the engine takes it",
     ("engine", "ended"): "an engine that ended once ends again: calls fail meanwhile",
     ("store", ""): "nothing is shown or trained on until the store takes it",
@@ -69,12 +69,12 @@ def check_proxy(
             if busy:
                 yield warn(
                     "the proxy is not there yet",
-                    UNSEEN,
+                    UNSEEN_TEXT,
                     "wait, and run `slipstream doctor` again: it starts once the engine answers",
                 )
                 return
             yield warn(
-                f"no proxy at {client.url}: {e}", UNSEEN, "start it with `slipstream up`, or give --url and --key"
+                f"no proxy at {client.url}: {e}", UNSEEN_TEXT, "start it with `slipstream up`, or give --url and --key"
             )
             return
         try:
@@ -122,7 +122,7 @@ def check_clock(date: str | None) -> Iterator[Finding]:
         yield warn(
             f"the proxy's clock differs from this machine's by {abs(skew):.0f} s, more than {SKEW_SECONDS:g} s",
             "leases, groups and the ends of idle episodes go by the clock",
-            NTP,
+            NTP_ADVICE,
         )
     else:
         yield ok("this machine's clock and the proxy's agree")
@@ -172,7 +172,7 @@ def check_funnel(funnel: Funnel, known: Sequence[str] = ()) -> Iterator[Finding]
             continue
         fix = line.fix or "see `up.log` in data_dir, and `slipstream status` in a minute"
         fails = line.blocks and (line.cause == "failing" or line.cause.startswith("refused_"))
-        yield (fail if fails else warn)(line.text, WHY.get(at) or WHY[line.stage, ""], fix)
+        yield (fail if fails else warn)(line.text, CAUSE_TEXTS.get(at) or CAUSE_TEXTS[line.stage, ""], fix)
     if remarks := len(funnel.remarks()):
         yield ok(f"{remarks} remark{'' if remarks == 1 else 's'} on the next step: `slipstream status --all`")
 
@@ -184,7 +184,7 @@ def check_ids(status: Status, latest: list[Episode]) -> Iterator[Finding]:
     total = sum(status.episodes.values())
     long = max(latest, key=lambda e: e.calls, default=None)
     stems = Counter(re.sub(r"~\d+$", "", e.id) for e in latest if re.search(r"~\d+$", e.id))
-    if stems and (most := stems.most_common(1)[0])[1] >= AGAIN and 2 * most[1] > len(latest):
+    if stems and (most := stems.most_common(1)[0])[1] >= REUSED_ID_EPISODES and 2 * most[1] > len(latest):
         yield warn(f"{most[1]} of the latest {len(latest)} episodes are called {most[0]}", why, fix)
     elif status.calls > MANY_CALLS and total <= 1:
         yield warn(f"all {status.calls} calls are one episode", why, fix)

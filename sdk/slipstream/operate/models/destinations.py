@@ -20,7 +20,7 @@ from slipstream.errors import ConfigError, SlipstreamError, StartError
 
 Send = Callable[[Path, str], str]
 """Sends a folder with an adapter of a base model. Returns where it is."""
-SCHEMES = {
+DESTINATION_SCHEMES = {
     "s3": "s3://bucket/prefix",
     "gs": "gs://bucket/prefix",
     "az": "az://container/prefix",
@@ -31,7 +31,7 @@ SCHEMES = {
     "wandb": "wandb:entity/project/name",
 }
 """How each is written."""
-PACKAGES = {"gs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
+SCHEME_PACKAGES = {"gs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 _SCHEME = re.compile(r"([A-Za-z][\w+.-]+):")
 _FORMS = {
     "bucket": re.compile(r"//[^/]+(?:/.*)?"),
@@ -47,12 +47,12 @@ def destination(to: str, *, merged: bool) -> Send:
     if found is None:
         return lambda ready, _: _to_folder(ready, Path(to).expanduser())
     scheme = found[1].lower()
-    if scheme not in SCHEMES:
-        known = ", ".join(SCHEMES.values())
+    if scheme not in DESTINATION_SCHEMES:
+        known = ", ".join(DESTINATION_SCHEMES.values())
         raise ConfigError(f"--to {to}: {scheme}: is not known. Known are a folder (./{to} is one) and {known}")
-    form = "bucket" if "//" in SCHEMES[scheme] else "three" if scheme == "wandb" else "pair"
+    form = "bucket" if "//" in DESTINATION_SCHEMES[scheme] else "three" if scheme == "wandb" else "pair"
     if not _FORMS[form].fullmatch(to[found.end() :]):
-        raise ConfigError(f"--to {to}: write {SCHEMES[scheme]}")
+        raise ConfigError(f"--to {to}: write {DESTINATION_SCHEMES[scheme]}")
     if merged and scheme in ("fireworks", "together"):
         raise ConfigError(f"--to {to}: it takes adapters, not whole weights; leave --merged out")
     senders: dict[str, Callable[[Path, str, str], str]] = {
@@ -80,7 +80,7 @@ def _to_folder(ready: Path, folder: Path) -> str:
 
 def _to_filesystem(ready: Path, to: str, base: str) -> str:
     """By fsspec's file systems, which take credentials and addresses as their clouds' tools do."""
-    package = PACKAGES[to.partition(":")[0].lower()]
+    package = SCHEME_PACKAGES[to.partition(":")[0].lower()]
     try:
         fsspec = importlib.import_module("fsspec")
         importlib.import_module(package)

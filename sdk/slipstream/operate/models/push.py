@@ -16,7 +16,7 @@ from slipstream.contract import Adapter, Event
 from slipstream.errors import ApiError, SlipstreamError
 from slipstream.operate.models.destinations import destination
 
-SETTINGS = (
+SETTING_FIELDS = (
     "algorithm",
     "loss",
     "learning_rate",
@@ -103,7 +103,7 @@ def card(
         "",
     ]
     if config is not None:
-        values = ", ".join(f"{name} {getattr(config.trainer, name)}" for name in SETTINGS)
+        values = ", ".join(f"{name} {getattr(config.trainer, name)}" for name in SETTING_FIELDS)
         lines += [f"Trainer at the time of this card: {values}. Rewards: {json.dumps(config.reward.weights)}.", ""]
     return "\n".join(lines)
 

@@ -27,15 +27,15 @@ from slipstream.shared.backoff import rest
 from slipstream.shared.functions import need
 from slipstream.shared.machine import bytecode_env, has_gpu
 from slipstream.shared.processes.health import answers
-from slipstream.shared.processes.proxy_file import FILE, SETTLED_FILE, running_proxy
-from slipstream.shared.processes.remedies import ERROR, remedy
+from slipstream.shared.processes.proxy_file import PROXY_FILE_NAME, SETTLED_FILE, running_proxy
+from slipstream.shared.processes.remedies import ERROR_PATTERN, remedy
 from slipstream.shared.processes.supervisor import NO_PROGRAM, Child, Supervisor
 
 CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
 """The effective configuration, as it is handed to children."""
-SETTLED = "SLIPSTREAM_ENGINE_SETTLED"
+ENGINE_SETTLED_VARIABLE = "SLIPSTREAM_ENGINE_SETTLED"
 """To the engine: the file that it writes as soon as it has the GPU's memory that it takes."""
-SEVERAL = ("--data-parallel-size", "-dp")
+SEVERAL_ENGINE_OPTIONS = ("--data-parallel-size", "-dp")
 """Arguments with which an engine is several, of which the first one's memory says nothing."""
 PROXY_TIMEOUT_SECONDS = 120.0
 SIDECAR_FAILURES = 10
@@ -71,8 +71,8 @@ async def start_engine(config: Config, supervisor: Supervisor, say: Callable[[st
         say(line)
     # kept for ever, whatever its exit code: vLLM's server ends with 0 when its engine core is killed
     env = bytecode_env() | command.env
-    if not any(arg.startswith(SEVERAL) for arg in config.engine.args):
-        env |= {SETTLED: str(config.root / SETTLED_FILE)}
+    if not any(arg.startswith(SEVERAL_ENGINE_OPTIONS) for arg in config.engine.args):
+        env |= {ENGINE_SETTLED_VARIABLE: str(config.root / SETTLED_FILE)}
     child = Child("engine", command.argv, env, max_failures=None, hopeless=(), slow_start=True)
     child.restart = False  # until it has answered once: a second start does not fix a wrong flag or model
     supervisor.start(child)
@@ -80,7 +80,7 @@ async def start_engine(config: Config, supervisor: Supervisor, say: Callable[[st
         if supervisor.stopping.is_set():
             return child, command.url
         words = child.last_words()
-        fix = remedy(words) or remedy("\n".join(line for line in child.tail if ERROR.search(line)))
+        fix = remedy(words) or remedy("\n".join(line for line in child.tail if ERROR_PATTERN.search(line)))
         raise StartError(f"the engine did not start: {words}" + (f"\n{fix}" if fix else ""))
     child.restart = True
     supervisor.answered(child)
@@ -166,7 +166,7 @@ async def start_stack(config: Config, supervisor: Supervisor, say: Callable[[str
     key = own_key(config)
     # its imports take as long as a good part of the engine's start: it makes them meanwhile, and touches no GPU
     if running_proxy(config.root) is None:  # of one that is no more, whose process id may come again
-        for name in (FILE, SETTLED_FILE):
+        for name in (PROXY_FILE_NAME, SETTLED_FILE):
             with contextlib.suppress(OSError):  # the proxy says what is wrong with the folder
                 (config.root / name).unlink()
     trainer = supervisor.start(_sidecar("trainer", config, key, "--wait")) if wants_trainer(config) else None

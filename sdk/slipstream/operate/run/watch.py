@@ -18,11 +18,11 @@ from slipstream.client import AsyncClient
 from slipstream.errors import ApiError, Unavailable
 from slipstream.shared.printable import printable
 
-PERIOD = 2.0
+WATCH_INTERVAL_S = 2.0
 """Seconds between two looks."""
-BARS = "▁▂▃▄▅▆▇█"
+BAR_GLYPHS = "▁▂▃▄▅▆▇█"
 MOST_BARS = 40
-LOUD = (
+LOUD_LINE_PATTERNS = (
     " warning ",
     " error ",
     " critical ",
@@ -33,16 +33,16 @@ LOUD = (
     '"level": "error"',
 )
 """In a line of a child's log: a person should see it."""
-HEAD = re.compile(r"(\([^)]*\) ?)?(?:[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d (\[[^]]*\]) ?)?")
+VLLM_LINE_PREFIX_PATTERN = re.compile(r"(\([^)]*\) ?)?(?:[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d (\[[^]]*\]) ?)?")
 """What vLLM writes before each line, also before those of a traceback: the process, level, time and place."""
-CHAINED = ("During handling of the above", "The above exception was")
-AGAIN = 60.0
+CHAINED_TRACEBACK_TEXTS = ("During handling of the above", "The above exception was")
+REPEATED_ERROR_QUIET_S = 60.0
 """Seconds in which the same error of a child is shown once."""
 OF_DOCTOR = re.compile(r"slipstream-doctor|LoRA rank 4096\b|Invocation of add_lora method failed")
 """What the doctor's questions make an engine log: it is asked to load adapters that cannot be loaded. Of an adapter
 that was meant, the proxy says that it was refused.
 """
-PARSER = re.compile(r"\[(\w*(?:tool|reasoning)\w*parser\w*\.py)\b")
+PARSER_ERROR_PATTERN = re.compile(r"\[(\w*(?:tool|reasoning)\w*parser\w*\.py)\b")
 PARSER_PAUSE_S = 600.0
 """In which a parser's errors are shown once: a small model writes many tool calls that cannot be read."""
 LOG_BYTES = 20 * 2**20
@@ -53,7 +53,7 @@ def sparkline(values: Sequence[float]) -> str:
     """From the lowest to the highest value; the latest ones."""
     shown = list(values)[-MOST_BARS:]
     low, high = min(shown, default=0.0), max(shown, default=0.0)
-    return "".join(BARS[round((v - low) / (high - low or 1.0) * (len(BARS) - 1))] for v in shown)
+    return "".join(BAR_GLYPHS[round((v - low) / (high - low or 1.0) * (len(BAR_GLYPHS) - 1))] for v in shown)
 
 
 def told(event: c.Event) -> str:
@@ -70,7 +70,7 @@ def told(event: c.Event) -> str:
 
 
 def is_loud(line: str) -> bool:
-    return any(mark in line[:80] for mark in LOUD)
+    return any(mark in line[:80] for mark in LOUD_LINE_PATTERNS)
 
 
 class Quiet:
@@ -92,7 +92,7 @@ class Quiet:
 
     def __call__(self, name: str, line: str) -> str | None:
         self._keep(f"{name:8} | {line}\n")
-        head = HEAD.match(line)
+        head = VLLM_LINE_PREFIX_PATTERN.match(line)
         if self.verbose or head is None:
             return line
         text, process, place = line[head.end() :], (name, head[1] or ""), head[2] or ""
@@ -101,7 +101,7 @@ class Quiet:
         state, said = within, None
         if text.startswith("Traceback (most"):
             state = within if within == "chained" else "traceback"
-        elif within in ("traceback", "told", "chained") and text.startswith(CHAINED):
+        elif within in ("traceback", "told", "chained") and text.startswith(CHAINED_TRACEBACK_TEXTS):
             state = "chained"
         elif within == "traceback" and not goes_on:
             state, said = "told", self._once(name, text)
@@ -116,7 +116,7 @@ class Quiet:
         self._within[process] = state, place
         if said is not None and OF_DOCTOR.search(text):
             return None
-        if said is not None and (parser := PARSER.search(place)):
+        if said is not None and (parser := PARSER_ERROR_PATTERN.search(place)):
             return self._of_parser(name, parser[1], text)
         return said
 
@@ -129,9 +129,11 @@ class Quiet:
 
     def _once(self, name: str, error: str) -> str | None:
         now = time.monotonic()
-        if now - self._told.get((name, error), -AGAIN) < AGAIN:
+        if now - self._told.get((name, error), -REPEATED_ERROR_QUIET_S) < REPEATED_ERROR_QUIET_S:
             return None
-        self._told = {told: at for told, at in self._told.items() if now - at < AGAIN} | {(name, error): now}
+        self._told = {told: at for told, at in self._told.items() if now - at < REPEATED_ERROR_QUIET_S} | {
+            (name, error): now
+        }
         return f"{error} (its traceback: {self.log})"
 
     def _keep(self, line: str) -> None:
@@ -196,7 +198,7 @@ class Watch:
         return None if first else events
 
 
-async def watch(client: AsyncClient, say: Callable[[str], None], *, period: float = PERIOD) -> None:
+async def watch(client: AsyncClient, say: Callable[[str], None], *, period: float = WATCH_INTERVAL_S) -> None:
     """For ever. What the proxy refuses is said once, and asked again: it may be mended."""
     seen = Watch(client, say)
     refused: str | None = None

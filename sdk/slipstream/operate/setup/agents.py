@@ -128,7 +128,7 @@ def _json(value: dict[str, Any]) -> str:
     return text + "\n"
 
 
-AGENTS = {
+AGENT_PROGRAMS = {
     agent.name: agent
     for agent in (
         CodingAgent(

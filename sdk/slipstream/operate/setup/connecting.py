@@ -12,7 +12,7 @@ import httpx
 from slipstream.errors import ConfigError, StartError
 from slipstream.operate.setup.agents import CodingAgent
 
-STATE = Path(".config/slipstream/connect.json")
+STATE_FILE = Path(".config/slipstream/connect.json")
 """Below the home: what ``connect`` wrote, so that ``--undo`` can take it back."""
 
 
@@ -114,18 +114,18 @@ def _write(path: Path, text: str) -> None:
 
 def _state(home: Path) -> dict[str, Any]:
     try:
-        read = json.loads((home / STATE).read_text())
+        read = json.loads((home / STATE_FILE).read_text())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as e:
-        raise StartError(f"{home / STATE}: {e}") from e
+        raise StartError(f"{home / STATE_FILE}: {e}") from e
     return read if isinstance(read, dict) else {}
 
 
 def _keep(home: Path, state: dict[str, Any]) -> None:
-    (home / STATE).parent.mkdir(parents=True, exist_ok=True)
-    _write(home / STATE, json.dumps(state, indent=2) + "\n")
-    (home / STATE).chmod(0o600)  # it holds what stood in the agents' files
+    (home / STATE_FILE).parent.mkdir(parents=True, exist_ok=True)
+    _write(home / STATE_FILE, json.dumps(state, indent=2) + "\n")
+    (home / STATE_FILE).chmod(0o600)  # it holds what stood in the agents' files
 
 
 def _merged(before: Any, more: Any) -> Any:

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-HEADERS = '{"x-slipstream-episode": run_id, "x-slipstream-task": task}'
+HEADERS_SNIPPET = '{"x-slipstream-episode": run_id, "x-slipstream-task": task}'
 
 
 class Framework(NamedTuple):
@@ -20,7 +20,7 @@ class Framework(NamedTuple):
     """``{model}``, ``{url}`` (with /v1) and ``{headers}`` are filled in."""
 
 
-FRAMEWORKS = (
+FRAMEWORK_GUIDES = (
     Framework(
         "langgraph",
         "langgraph",
@@ -99,12 +99,12 @@ FRAMEWORKS = (
     ),
 )
 """The most particular first: several of them bring openai or litellm along."""
-BY_NAME = {f.name: f for f in FRAMEWORKS}
+BY_NAME = {f.name: f for f in FRAMEWORK_GUIDES}
 
 
 def detect(folder: Path) -> str:
     """The framework that the folder's files name, else the first that is installed here, else ``other``."""
-    found = (f.name for f in FRAMEWORKS if f.module and importlib.util.find_spec(f.module) is not None)
+    found = (f.name for f in FRAMEWORK_GUIDES if f.module and importlib.util.find_spec(f.module) is not None)
     return named(folder) or next(found, "other")
 
 
@@ -122,13 +122,15 @@ def named(folder: Path) -> str | None:
             texts.append(path.read_text())
     wanted = re.compile(r"(?m)(?:^|[\"'])\s*([A-Za-z][\w.-]*)").findall("\n".join(texts))
     packages = {word.lower().replace("_", "-") for word in wanted}
-    known = (f.name for f in FRAMEWORKS if f.module and packages & {f.name, f"{f.name}-ext", f"{f.name}-agentchat"})
+    known = (
+        f.name for f in FRAMEWORK_GUIDES if f.module and packages & {f.name, f"{f.name}-ext", f"{f.name}-agentchat"}
+    )
     return next(known, None)
 
 
 def lines_for(name: str, model: str, root: str) -> list[str]:
     """What to paste into an agent of this framework. ``root`` is the proxy's URL without ``/v1``."""
     filled = BY_NAME[name].lines.format(
-        model=model, url=f"{root}/v1", root=root, headers=HEADERS, tagged=f"{root}/t/TASK/e/RUN_ID/v1"
+        model=model, url=f"{root}/v1", root=root, headers=HEADERS_SNIPPET, tagged=f"{root}/t/TASK/e/RUN_ID/v1"
     )
     return filled.split("\n")

@@ -20,7 +20,7 @@ class Profile(NamedTuple):
     settings: Tree
 
 
-PROFILES = {
+SETTING_PROFILES = {
     "small": Profile(
         "a model below 2B on a CPU or a small GPU, runs of a few calls: small batches and quick steps",
         {
@@ -60,6 +60,6 @@ def profile_settings(name: str | None) -> Tree | None:
     """The settings below the file's. None: no profile. Raises ``ConfigError`` for one that there is not."""
     if name is None:
         return None
-    if name not in PROFILES:
-        raise ConfigError(f"--profile {name}: there are {', '.join(PROFILES)}")
-    return copy.deepcopy(PROFILES[name].settings)
+    if name not in SETTING_PROFILES:
+        raise ConfigError(f"--profile {name}: there are {', '.join(SETTING_PROFILES)}")
+    return copy.deepcopy(SETTING_PROFILES[name].settings)

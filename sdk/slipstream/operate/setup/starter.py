@@ -10,10 +10,10 @@ import tomli_w
 from pydantic import JsonValue
 
 from slipstream.operate.setup.frameworks import lines_for
-from slipstream.operate.setup.profiles import PROFILES
+from slipstream.operate.setup.profiles import SETTING_PROFILES
 from slipstream.shared.machine import has_gpu
 
-MODELS = (
+STARTER_MODELS = (
     (0.0, "Qwen/Qwen3-0.6B"),
     (14.0, "Qwen/Qwen3-1.7B"),
     (22.0, "Qwen/Qwen3-4B"),
@@ -21,9 +21,9 @@ MODELS = (
     (78.0, "Qwen/Qwen3-14B"),
 )
 """GiB of GPU memory from which the trainer fits beside vLLM."""
-FILE = "slipstream.toml"
+SETTINGS_FILE_NAME = "slipstream.toml"
 """What every command reads where it lies in the folder."""
-NOTES = {
+SETTING_NOTES = {
     "engine": "the model that is served and trained",
     "engine.model": "a folder, or a name on the Hugging Face hub",
     "engine.name": "the name that your agent asks for",
@@ -51,13 +51,15 @@ class Answers:
     profile: str
     port: int = 8100
     share: bool = False
-    file: str = FILE
+    file: str = SETTINGS_FILE_NAME
     """What is written."""
 
     @property
     def up(self) -> str:
         """The command that starts everything from the file."""
-        return "slipstream up" if self.file == FILE else f"slipstream up --config {shlex.quote(self.file)}"
+        return (
+            "slipstream up" if self.file == SETTINGS_FILE_NAME else f"slipstream up --config {shlex.quote(self.file)}"
+        )
 
 
 def gpu_gib() -> float:
@@ -73,7 +75,7 @@ def gpu_gib() -> float:
 
 
 def model_for(gib: float) -> str:
-    return next(name for least, name in reversed(MODELS) if gib >= least)
+    return next(name for least, name in reversed(STARTER_MODELS) if gib >= least)
 
 
 def settings_of(answers: Answers) -> dict[str, dict[str, JsonValue]]:
@@ -87,7 +89,7 @@ def settings_of(answers: Answers) -> dict[str, dict[str, JsonValue]]:
     if answers.judge:
         tree["judge"] = {"model": answers.judge}
         tree["reward"] = {"weights": {"judge": 1.0}}
-    for section, values in PROFILES[answers.profile].settings.items():
+    for section, values in SETTING_PROFILES[answers.profile].settings.items():
         assert isinstance(values, dict)
         if section == "reward" and not answers.judge:
             continue  # a judge's weight without a judge: nothing would ever be trained on
@@ -100,12 +102,12 @@ def render(answers: Answers) -> str:
     reads = f"`{answers.up}` in this folder reads it; `slipstream config` lists every setting."
     lines = [
         f"# Written by `slipstream init`. {reads}",
-        f"# Profile {answers.profile}: {PROFILES[answers.profile].text}.",
+        f"# Profile {answers.profile}: {SETTING_PROFILES[answers.profile].text}.",
     ]
     for section, values in settings_of(answers).items():
-        lines += ["", *([f"# {NOTES[section]}"] if section in NOTES else []), f"[{section}]"]
+        lines += ["", *([f"# {SETTING_NOTES[section]}"] if section in SETTING_NOTES else []), f"[{section}]"]
         for name, value in values.items():
-            note = NOTES.get(f"{section}.{name}")
+            note = SETTING_NOTES.get(f"{section}.{name}")
             lines += [f"# {note}"] if note else []
             lines.append(tomli_w.dumps({name: value}).strip() if not isinstance(value, dict) else _inline(name, value))
     return "\n".join(lines) + "\n"

@@ -17,7 +17,7 @@ def _load() -> ctypes.CDLL | None:
     return None
 
 
-LIBC = _load()
+LIBC_LIBRARY = _load()
 """Loaded before any fork: a forked child of a process with threads must not load libraries."""
 
 
@@ -29,8 +29,8 @@ def die_with_parent(sent: signal.Signals, parent: int) -> None:
     asked. Where there is no
     prctl (macOS) a child outlives a parent that is killed.
     """
-    if LIBC is not None and hasattr(LIBC, "prctl"):
-        LIBC.prctl(PR_SET_PDEATHSIG, sent)
+    if LIBC_LIBRARY is not None and hasattr(LIBC_LIBRARY, "prctl"):
+        LIBC_LIBRARY.prctl(PR_SET_PDEATHSIG, sent)
     if os.getppid() != parent:
         os._exit(1)
 

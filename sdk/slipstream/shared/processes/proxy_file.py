@@ -11,15 +11,15 @@ from pathlib import Path
 from slipstream.errors import StartError
 from slipstream.shared.processes.process import is_alive
 
-FILE = "proxy.json"
+PROXY_FILE_NAME = "proxy.json"
 SETTLED_FILE = "engine.settled"
 """There once the engine of a stack has its memory, and lets the trainer take some."""
 
 
 def announce_proxy(root: Path, url: str) -> None:
-    temp = root / f"{FILE}.tmp"
+    temp = root / f"{PROXY_FILE_NAME}.tmp"
     temp.write_text(json.dumps({"url": url, "pid": os.getpid()}))
-    temp.replace(root / FILE)
+    temp.replace(root / PROXY_FILE_NAME)
 
 
 def running_proxy(root: Path, pid: int | None = None) -> str | None:
@@ -28,7 +28,7 @@ def running_proxy(root: Path, pid: int | None = None) -> str | None:
     Raises ``StartError`` for a folder of another user.
     """
     try:
-        found = json.loads((root / FILE).read_bytes())
+        found = json.loads((root / PROXY_FILE_NAME).read_bytes())
         url, owner = str(found["url"]), int(found["pid"])
     except PermissionError as e:
         raise StartError(f"data_dir {root} is another user's: run this as that user, or give --url") from e

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-AFTERMATH = re.compile(
+AFTERMATH_PATTERN = re.compile(
     r"Engine core initialization failed|Engine core proc|EngineDead|Failed core proc|See root cause|see stack trace"
     r"|ChildFailedError|resource_tracker|Exception ignored|errors?\.pydantic|leaked"
     r"|validation error for ModelConfig|CalledProcessError|Error raised in subprocess",
     re.IGNORECASE,
 )
 """Lines that say that something ended, and not why."""
-ERROR = re.compile(r"\b(?:[A-Za-z_.]*(?:Error|Exception|Interrupt)\b(?::|$)|error:)", re.MULTILINE)
-REMEDIES = (
+ERROR_PATTERN = re.compile(r"\b(?:[A-Za-z_.]*(?:Error|Exception|Interrupt)\b(?::|$)|error:)", re.MULTILINE)
+ERROR_REMEDIES = (
     (
         r"tool-call-parser|toolparser|tool-parser|tool parser|auto-tool-choice|tool call parser",
         'set engine.tool_parser to one that fits the model, or to "none" (--set engine.tool_parser=none)',
@@ -77,11 +77,11 @@ REMEDIES = (
 def error_in(lines: Iterable[str]) -> str | None:
     """The line that says why a process ended: its last error that is none of what followed from it."""
     said = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in said if ERROR.search(line)]
-    causes = [line for line in errors if not AFTERMATH.search(line)]
+    errors = [line for line in said if ERROR_PATTERN.search(line)]
+    causes = [line for line in errors if not AFTERMATH_PATTERN.search(line)]
     return (causes or errors)[-1] if errors else None
 
 
 def remedy(words: str) -> str:
     """What to do about these words; empty: nothing is known."""
-    return next((fix for pattern, fix in REMEDIES if re.search(pattern, words, re.IGNORECASE)), "")
+    return next((fix for pattern, fix in ERROR_REMEDIES if re.search(pattern, words, re.IGNORECASE)), "")

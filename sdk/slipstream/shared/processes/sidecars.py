@@ -17,7 +17,7 @@ from slipstream.shared.processes.process import is_alive
 from slipstream.shared.processes.remedies import remedy
 from slipstream.shared.processes.supervisor import Child, ChildState
 
-FILE = "sidecars.json"
+SIDECARS_FILE_NAME = "sidecars.json"
 RECENT_SECONDS = 3600.0
 
 
@@ -116,7 +116,7 @@ class SidecarFile:
     """What the supervisor calls after each change."""
 
     def __init__(self, root: Path) -> None:
-        self.path = root / FILE
+        self.path = root / SIDECARS_FILE_NAME
 
     def __call__(self, children: Sequence[Child]) -> None:
         sidecars = [sidecar_of(c).model_dump(mode="json") for c in children if not c.essential]
@@ -138,7 +138,7 @@ class SidecarFile:
 def read_stack(root: Path) -> StackReport:
     """The report of the ``slipstream up`` that runs on this data folder; an empty one where none does."""
     try:
-        found = StackReport.model_validate_json((root / FILE).read_bytes())
+        found = StackReport.model_validate_json((root / SIDECARS_FILE_NAME).read_bytes())
     except (OSError, ValidationError):
         return StackReport()
     return found if is_alive(found.pid) else StackReport()

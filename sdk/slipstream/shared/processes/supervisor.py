@@ -30,7 +30,7 @@ LINE_BYTES = 2**20
 STEADY_SECONDS = 60.0
 """A child that ran this long starts with a fresh backoff."""
 NO_PROGRAM = 127
-HOPELESS = (2, NO_PROGRAM)
+HOPELESS_EXIT_CODES = (2, NO_PROGRAM)
 """Exit codes that another start can't improve: a setting that cannot work, and no such program."""
 
 
@@ -60,7 +60,7 @@ class Child:
     """Exit code 0 means that its work is done. False: it is started again, as after a failure."""
     max_failures: int | None = 6
     """Failed starts in a row (none STEADY_SECONDS long) after which it is given up; None: never."""
-    hopeless: tuple[int, ...] = HOPELESS
+    hopeless: tuple[int, ...] = HOPELESS_EXIT_CODES
     """Exit codes after which it is given up at once."""
     pauses: tuple[float, float] | None = None
     """First and longest pause before another start, in seconds; None: FIRST_PAUSE and LAST_PAUSE."""

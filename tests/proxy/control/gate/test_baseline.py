@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from slipstream_proxy.control.gate.baseline import TASKS, Baseline
+from slipstream_proxy.control.gate.baseline import MAX_TASKS, Baseline
 
 
 def test_the_baseline_is_the_controls_mean_moved_by_how_hard_the_task_is():
@@ -43,9 +43,9 @@ def test_moved_bounds_leave_the_rewards_what_they_are():
 
 def test_many_tasks_are_forgotten_oldest_first_and_all_is_kept_over_a_restart():
     baseline = Baseline()
-    for i in range(TASKS + 5):
+    for i in range(MAX_TASKS + 5):
         baseline.see(1.0, f"t{i}", tested=False)
-    assert len(baseline.tasks) == TASKS and "t0" not in baseline.tasks
+    assert len(baseline.tasks) == MAX_TASKS and "t0" not in baseline.tasks
     again = Baseline()
     again.load(json.loads(json.dumps(baseline.dump())))
     assert again.dump() == baseline.dump()

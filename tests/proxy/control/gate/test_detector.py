@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream_proxy.control.gate.detector import BETS, BettingDetector
+from slipstream_proxy.control.gate.detector import BET_SIZES, BettingDetector
 
 UNIT = st.floats(0, 1)
 SHARE = st.floats(0.05, 0.95)
@@ -34,7 +34,7 @@ def test_for_every_reward_the_mean_over_the_arms_coin_is_one(x, expected, share,
     before = tested.wealth
     tested.see(x, expected, True, share)
     reference.see(x, expected, False, share)
-    for i in range(len(BETS)):
+    for i in range(len(BET_SIZES)):
         mean = share * tested.wealths[i] + (1 - share) * reference.wealths[i]
         assert math.isclose(mean, before * [2 / 7, 2 / 7, 1 / 7, 1 / 7, 1 / 7][i], rel_tol=1e-9)
 
@@ -68,7 +68,7 @@ def test_wealth_is_finite_and_grows_with_the_refuted_difference(rows, sign):
     detector = new(sign)
     for x, expected, tested, share in rows:
         detector.see(x, expected, tested, share)
-    count = len(BETS)
+    count = len(BET_SIZES)
     sums = [sum(detector.wealths[k * count : (k + 1) * count]) for k in range(len(detector.shifts))]
     assert all(math.isfinite(s) and s >= 0 for s in sums)
     ordered = [s for _, s in sorted(zip(detector.shifts, sums, strict=True))]

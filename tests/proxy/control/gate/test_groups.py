@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.trial import play, warm
 
-from slipstream_proxy.assignment import LIVE, assign
+from slipstream_proxy.assignment import LIVE_ARM, assign
 from slipstream_proxy.control.gate.report import report_of, verdict_reason
 from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
-from slipstream_proxy.control.gate.side_bets import ENOUGH, LUMP, OF_BEST, RATE, REMEMBERED, SLOTS, GroupWatch
+from slipstream_proxy.control.gate.side_bets import ENOUGH, LUMP, MAX_GROUPS, OF_BEST, RATE, REMEMBERED_RUNS, GroupWatch
 from slipstream_proxy.control.gate.trial import GateTrial
 
 NAMES = {0: "tiny", 1: "tiny@1"}
@@ -23,7 +23,7 @@ def one_customer_of_five(by_group: bool = True) -> tuple[GateTrial, Decision]:
     """Every reward of one customer falls from 0.8 to 0, and the others' rise from 0.8 to 1.0: net 0."""
     trial, coin = GateTrial(TrialSettings(by_group=by_group, shifts=False)), random.Random(0)
     for i in range(400):
-        run = outcome_of(0, LIVE, "", "", float(coin.random() < 0.8))
+        run = outcome_of(0, LIVE_ARM, "", "", float(coin.random() < 0.8))
         run.groups = (BAD if i % 5 == 0 else GOOD,)
         trial.observe(run)
     trial.serve(1)
@@ -57,7 +57,7 @@ def test_a_loss_below_the_margin_takes_nothing_back():
     """Rewards of one group fall by 0.05 of the range without any chance, all others' rise."""
     trial = GateTrial(TrialSettings(shifts=False, reward_range=(0.0, 1.0)))
     for i in range(400):
-        run = outcome_of(0, LIVE, "", "", 0.5 + 0.5 * (i % 2))
+        run = outcome_of(0, LIVE_ARM, "", "", 0.5 + 0.5 * (i % 2))
         run.groups = (BAD if i % 3 else GOOD,)
         trial.observe(run)
     trial.serve(1)
@@ -82,22 +82,22 @@ def test_all_groups_together_put_in_no_more_than_their_part_of_the_error_level(s
         if i % starts == 0:
             watch.start()
         put = max(put, sum(slot.detectors[0].put + slot.detectors[0].credit for slot in watch.slots.values()))
-        assert len(watch.slots) <= SLOTS
+        assert len(watch.slots) <= MAX_GROUPS
     assert put <= LUMP + RATE * 3000 + 1e-12
 
 
 def test_only_groups_with_enough_of_the_traffic_are_looked_at_and_names_of_single_runs_are_forgotten():
     watch = GroupWatch()
-    for i in range(10 * REMEMBERED):
+    for i in range(10 * REMEMBERED_RUNS):
         watch.count(("tag.env=prod", f"tag.run={i}", f"task={i % 100}"))
     assert list(watch.slots) == ["tag.env=prod"]
-    assert len(watch.counts) <= 2 * REMEMBERED
+    assert len(watch.counts) <= 2 * REMEMBERED_RUNS
 
 
 def test_a_group_that_is_gone_makes_room():
     watch = GroupWatch()
     for day in range(8):
-        for i in range(2 * REMEMBERED):
+        for i in range(2 * REMEMBERED_RUNS):
             watch.count((f"tag.day={day}-{i % 10}",))
     assert {f"tag.day=7-{i}" for i in range(10)} <= set(watch.slots)
 
@@ -212,7 +212,7 @@ def test_the_more_groups_are_looked_at_the_larger_a_loss_is_that_an_acceptance_w
 def test_a_larger_group_takes_the_place_of_one_of_less_than_half_its_traffic():
     watch = GroupWatch()
     for i in range(1000):
-        watch.count((f"tag.small={i % SLOTS}",))
+        watch.count((f"tag.small={i % MAX_GROUPS}",))
     for _ in range(70):
         watch.count((BAD,))
-    assert BAD in watch.slots and len(watch.slots) == SLOTS
+    assert BAD in watch.slots and len(watch.slots) == MAX_GROUPS

@@ -7,7 +7,7 @@ from tests.support.trial import success, warm
 from slipstream.contract import GateReading
 from slipstream_proxy.assignment import assign
 from slipstream_proxy.control.gate.report import (
-    MOST,
+    MAX_READINGS,
     GateHistory,
     dump_readings,
     joined,
@@ -50,10 +50,10 @@ def test_however_many_there_are_few_are_kept_evenly_with_both_ends():
     kept: list[GateReading] = []
     for n in range(20_000):
         kept = thinned([*kept, *read(n, n)])
-    assert MOST // 4 <= len(kept) <= MOST
+    assert MAX_READINGS // 4 <= len(kept) <= MAX_READINGS
     assert (kept[0].outcome, kept[-1].outcome) == (0, 19_999)
     steps = [b - a for a, b in zip(numbers(kept), numbers(kept)[1:], strict=False)]
-    assert max(steps) <= 20_000 // (MOST // 4), "the beginning is not thinned more than the end"
+    assert max(steps) <= 20_000 // (MAX_READINGS // 4), "the beginning is not thinned more than the end"
 
 
 def test_what_is_read_again_after_a_crash_counts_once():

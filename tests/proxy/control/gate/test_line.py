@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream_proxy.control.gate import line as lines
-from slipstream_proxy.control.gate.line import MANY, AssignmentLine, Deadline
+from slipstream_proxy.control.gate.line import MAX_SILENT_RUNS, AssignmentLine, Deadline
 from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
 from slipstream_proxy.control.gate.trial import GateTrial
 
@@ -89,7 +89,7 @@ def test_a_version_of_which_nothing_ends_gets_few_runs_until_one_does():
     trial = GateTrial(TrialSettings())
     line = AssignmentLine(known())
     trial.serve(1)
-    for i in range(MANY - 1):
+    for i in range(MAX_SILENT_RUNS - 1):
         line.assign(i, f"e{i}", 0.0, outcome(1), compared=True)
     assert not line.is_silent(1, 99.0)  # where runs are rare, these are the evidence
     line.assign(99, "e99", 30.0, outcome(1), compared=True)
@@ -105,7 +105,7 @@ def test_a_version_of_which_nothing_ends_gets_few_runs_until_one_does():
 
 
 def test_the_line_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lines, "MOST", 3)
+    monkeypatch.setattr(lines, "MAX_WAITING_RUNS", 3)
     line = AssignmentLine(known())
     for i in range(9):
         line.assign(i, f"e{i}", 0.0, outcome(1), compared=True)

@@ -7,7 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream_proxy.control.gate.scale import WINDOW, RewardScale
+from slipstream_proxy.control.gate.scale import WINDOW_REWARDS, RewardScale
 
 REWARDS = st.lists(st.floats(-1e12, 1e12), max_size=120)
 
@@ -52,7 +52,7 @@ def test_a_declared_range_never_moves():
 
 
 def test_only_the_newest_rewards_count_and_are_kept_over_a_restart():
-    scale = filled([100.0] * 300 + [coin / 10 for coin in range(10)] * (WINDOW // 10))
+    scale = filled([100.0] * 300 + [coin / 10 for coin in range(10)] * (WINDOW_REWARDS // 10))
     assert scale.high < 1.0
     again = RewardScale()
     again.load(json.loads(json.dumps(scale.dump())))

@@ -32,7 +32,7 @@ async def test_what_is_no_pin_is_said(plane):
 
 
 async def test_a_slow_store_keeps_pins_later(plane, monkeypatch):
-    monkeypatch.setattr("slipstream_proxy.control.api.routes.internal.ENOUGH", 0.05)
+    monkeypatch.setattr("slipstream_proxy.control.api.routes.internal.PIN_COMMIT_TIMEOUT_S", 0.05)
     pins = plane.deps.store.pins
     kept = pins.pin_many
     monkeypatch.setattr(pins, "pin_many", lambda asks: (time.sleep(0.5), kept(asks))[1])

@@ -11,7 +11,7 @@ from tests.support.logs import taken
 from tests.support.plane import until
 
 from slipstream_proxy.control.api.routes.imports import ImportIn, calls_of
-from slipstream_proxy.log.records import IMPORTED
+from slipstream_proxy.log.records import IMPORTED_ID_PREFIX
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "What is on Monday?"}
@@ -159,7 +159,7 @@ async def test_live_ids_stay_in_order_after_an_import(plane):
     await plane.ask("POST", "/import", body())
     await plane.call("live")
     e = await plane.seen("live")
-    assert e["call_list"][0]["id"] > IMPORTED + "Z" * 16
+    assert e["call_list"][0]["id"] > IMPORTED_ID_PREFIX + "Z" * 16
     await plane.ask("POST", "/import", body(id="log-2"))
     await plane.again()
     await plane.call("live")
@@ -272,7 +272,7 @@ def test_ids_say_what_is_in_them():
     made = [calls_of(ImportIn.model_validate(body()), "-", e, 0.0) for e in ("a", "a", "b")]
     ids = [[head.id for head, _, _ in m] for m in made]
     assert ids[0] == ids[1] and not set(ids[0]) & set(ids[2])
-    assert all(len(i) == 26 and i.startswith(IMPORTED) for i in ids[0])
+    assert all(len(i) == 26 and i.startswith(IMPORTED_ID_PREFIX) for i in ids[0])
 
 
 async def test_many_at_once_are_as_each_alone(make_plane):

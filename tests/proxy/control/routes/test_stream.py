@@ -84,7 +84,7 @@ async def test_keys_see_their_own_calls_and_viewers_all(plane):
 
 
 async def test_a_reader_that_takes_nothing_is_dropped(plane, monkeypatch):
-    monkeypatch.setattr(stream, "PATIENCE", 0.3)
+    monkeypatch.setattr(stream, "STALLED_READER_TIMEOUT_S", 0.3)
     feed = plane.deps.feed
     url = plane.client.make_url(PATH)
     with socket.socket() as client:

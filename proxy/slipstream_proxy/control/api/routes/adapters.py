@@ -17,12 +17,12 @@ from aiohttp.http_exceptions import HttpProcessingError
 from pydantic import Field, StringConstraints, ValidationError
 
 from slipstream import contract as c
-from slipstream.contract.adapters import GROUP
-from slipstream.shared.adapter_config import CONFIG, CONFIG_BYTES, WEIGHTS
+from slipstream.contract.adapters import RUN_GROUP_PATTERN
+from slipstream.shared.adapter_config import CONFIG_BYTES, CONFIG_FILE_NAME, WEIGHTS_FILE_NAME
 from slipstream.shared.files import open_to_engine, sync
-from slipstream_proxy.control.adapters.fleet import NEXT
+from slipstream_proxy.control.adapters.fleet import NEXT_NAME_ADVICE
 from slipstream_proxy.control.adapters.journal import effect_of
-from slipstream_proxy.control.api.http import ADMIN, TRAINER, VIEWER, Ctx, Query, Routes, explain, reply
+from slipstream_proxy.control.api.http import ADMIN, TRAINER, VIEWER_SCOPE, Ctx, Query, Routes, explain, reply
 from slipstream_proxy.control.api.routes.episodes import KeyId, made_of_forgotten, unpublished
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.gate.report import joined, last_reading
@@ -30,14 +30,14 @@ from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.log.ids import new_id
 from slipstream_proxy.log.records import mark_of
-from slipstream_proxy.store.learning.groups import APART
+from slipstream_proxy.store.learning.groups import DISTILLED_GROUP
 from slipstream_proxy.store.read.status import plural
 
-ADAPTER = "/adapters/{adapter:[A-Za-z0-9._~@%-]{1,160}}"
+ADAPTER_PATH = "/adapters/{adapter:[A-Za-z0-9._~@%-]{1,160}}"
 UPLOAD_LIMIT = 16 * 2**30
 BODY_BYTES = 64 * 2**20
 """Of what an upload says of the adapter: the episodes that it was trained on may be many."""
-POLL = 0.05
+POLL_INTERVAL_S = 0.05
 
 
 class AdapterPost(c.AdapterIn):
@@ -51,10 +51,10 @@ class WaitQuery(Query):
     )
 
 
-ROUTES = Routes()
+API_ROUTES = Routes()
 
 
-@ROUTES.add("GET", "/adapters", result=c.AdapterList, at_once=True)
+@API_ROUTES.add("GET", "/adapters", result=c.AdapterList, at_once=True)
 async def list_adapters(ctx: Ctx) -> web.StreamResponse:
     """Versions and where they stand."""
     registry = ctx.deps.registry
@@ -75,10 +75,19 @@ async def _forgotten(deps: Deps) -> list[str]:
     return []
 
 
-MADE = {201: c.Adapter}
+CREATED_REPLIES = {201: c.Adapter}
 
 
-@ROUTES.add("POST", "/adapters", (TRAINER,), WaitQuery, AdapterPost, responses=MADE, errors=(404, 409), multipart=True)
+@API_ROUTES.add(
+    "POST",
+    "/adapters",
+    (TRAINER,),
+    WaitQuery,
+    AdapterPost,
+    responses=CREATED_REPLIES,
+    errors=(404, 409),
+    multipart=True,
+)
 async def post_adapter(ctx: Ctx) -> web.StreamResponse:
     """Register a folder under adapters.dir, or upload one as multipart/form-data (parts: adapter = this body as
     JSON, adapter_config.json, adapter_model.safetensors).
@@ -95,7 +104,7 @@ async def post_adapter(ctx: Ctx) -> web.StreamResponse:
         await made_of_forgotten(ctx, adapter)
     until = time.monotonic() + ctx.query.wait
     while deps.registry.items[adapter.name].state == c.AdapterState.LOADING and time.monotonic() < until:
-        await asyncio.sleep(POLL)
+        await asyncio.sleep(POLL_INTERVAL_S)
     return reply(_shown(ctx, deps.registry.items[adapter.name]), 201)
 
 
@@ -105,7 +114,7 @@ async def _note_trained_on(deps: Deps, adapter: c.Adapter, batch: str, body: c.A
     standing = await deps.ask(deps.store.rewards.standing, names, deps.now())
     marks = {"known": lambda episode: episode, "gone": mark_of}  # of what is forgotten, the spool gets no id
     members = {
-        (e.key, e.episode): [e.key, marks[there](e.episode), e.group or APART, e.reward]
+        (e.key, e.episode): [e.key, marks[there](e.episode), e.group or DISTILLED_GROUP, e.reward]
         for e in body.episodes
         if (there := standing[e.key, e.episode]) in marks
     }
@@ -114,7 +123,7 @@ async def _note_trained_on(deps: Deps, adapter: c.Adapter, batch: str, body: c.A
     await deps.mutate("ack", {"batch": batch, "ack": ack, "members": told})
 
 
-@ROUTES.add("POST", "/adapters/try", (TRAINER,), body=c.AdapterTrialIn, result=c.AdapterTrial)
+@API_ROUTES.add("POST", "/adapters/try", (TRAINER,), body=c.AdapterTrialIn, result=c.AdapterTrial)
 async def try_adapter(ctx: Ctx) -> web.StreamResponse:
     """Ask the engines about an adapter that is to be no version: it is loaded, must change a log-probability, and is
     unloaded.
@@ -122,7 +131,7 @@ async def try_adapter(ctx: Ctx) -> web.StreamResponse:
     return reply(await ctx.deps.registrar.try_out(ctx.body.path))
 
 
-@ROUTES.add("GET", ADAPTER + "/evidence", result=c.GateEvidence, errors=(404, 409))
+@API_ROUTES.add("GET", ADAPTER_PATH + "/evidence", result=c.GateEvidence, errors=(404, 409))
 async def get_evidence(ctx: Ctx) -> web.StreamResponse:
     """How the gate's evidence of a version moved: the difference with its interval, and how close it was to being
     taken back.
@@ -138,7 +147,7 @@ async def get_evidence(ctx: Ctx) -> web.StreamResponse:
     return reply(c.GateEvidence(adapter=adapter.name, threshold=threshold, readings=readings))
 
 
-@ROUTES.add("GET", ADAPTER + "/replay", (ADMIN, VIEWER), result=c.ReplayShown, errors=(404, 409))
+@API_ROUTES.add("GET", ADAPTER_PATH + "/replay", (ADMIN, VIEWER_SCOPE), result=c.ReplayShown, errors=(404, 409))
 async def get_replay(ctx: Ctx) -> web.StreamResponse:
     """How a version did on recorded steps, with its worst cases side by side."""
     return reply(await ctx.deps.replays.worst(ctx.deps.registry.find(ctx.path("adapter"))))
@@ -171,17 +180,17 @@ async def upload(ctx: Ctx) -> c.AdapterIn:
                     wanted = await in_thread(AdapterPost.model_validate_json, await _said(part))
                 except ValidationError as e:
                     raise explain(e, "body.adapter", AdapterPost) from e
-            elif name in (CONFIG, WEIGHTS):
+            elif name in (CONFIG_FILE_NAME, WEIGHTS_FILE_NAME):
                 await _receive(part, temp / name)
             else:
-                fix = f"send adapter (JSON), {CONFIG} and {WEIGHTS}"
+                fix = f"send adapter (JSON), {CONFIG_FILE_NAME} and {WEIGHTS_FILE_NAME}"
                 raise Problem(422, f"part {name[:80]!r} is not known", field="body", fix=fix)
         if wanted is None:
             fix = "send AdapterIn as JSON in a part of that name"
             raise Problem(422, "the part adapter is missing", field="body.adapter", fix=fix)
         folder = root / wanted.path
         if folder.exists() or wanted.path in ctx.deps.registry.items:
-            raise Problem(409, f"{wanted.path} is there already", field="body.adapter.path", fix=NEXT)
+            raise Problem(409, f"{wanted.path} is there already", field="body.adapter.path", fix=NEXT_NAME_ADVICE)
         await in_thread(_publish, temp, folder)
         return wanted
     except (ValueError, HttpProcessingError) as e:
@@ -201,7 +210,7 @@ async def _said(part: BodyPartReader) -> bytes:
 
 
 async def _receive(part: BodyPartReader, path: Path) -> None:
-    size, limit = 0, CONFIG_BYTES if path.name == CONFIG else UPLOAD_LIMIT
+    size, limit = 0, CONFIG_BYTES if path.name == CONFIG_FILE_NAME else UPLOAD_LIMIT
     with path.open("wb") as file:
         while chunk := await part.read_chunk(2**20):
             size += len(chunk)
@@ -219,11 +228,11 @@ def _publish(temp: Path, folder: Path) -> None:
 
 
 by_hand = partial(
-    ROUTES.add, "POST", scopes=(ADMIN,), body=c.GateIn, body_required=False, result=c.Adapter, errors=(404, 409)
+    API_ROUTES.add, "POST", scopes=(ADMIN,), body=c.GateIn, body_required=False, result=c.Adapter, errors=(404, 409)
 )
 
 
-@by_hand(ADAPTER + "/promote", audit="promote")
+@by_hand(ADAPTER_PATH + "/promote", audit="promote")
 async def promote(ctx: Ctx) -> web.StreamResponse:
     """Make the adapter live. What is on trial ends; a newer version on trial is taken back. `group`: give it back to
     that group's new runs.
@@ -231,20 +240,20 @@ async def promote(ctx: Ctx) -> web.StreamResponse:
     return await _by_hand(ctx, "promote")
 
 
-@by_hand(ADAPTER + "/demote", audit="demote")
-@by_hand(ADAPTER + "/rollback", audit="demote")
+@by_hand(ADAPTER_PATH + "/demote", audit="demote")
+@by_hand(ADAPTER_PATH + "/rollback", audit="demote")
 async def demote(ctx: Ctx) -> web.StreamResponse:
     """Take the adapter back. `group`: for that group's new runs alone. (`rollback` is the older name.)"""
     return await _by_hand(ctx, "demote")
 
 
-@by_hand(ADAPTER + "/freeze", audit="freeze")
+@by_hand(ADAPTER_PATH + "/freeze", audit="freeze")
 async def freeze(ctx: Ctx) -> web.StreamResponse:
     """The adapter on trial or live stays what it is: it is not accepted, and newer versions wait."""
     return await _by_hand(ctx, "freeze")
 
 
-@by_hand(ADAPTER + "/unfreeze", audit="unfreeze")
+@by_hand(ADAPTER_PATH + "/unfreeze", audit="unfreeze")
 async def unfreeze(ctx: Ctx) -> web.StreamResponse:
     """The gate decides on the adapter again, and no guard freezes it."""
     return await _by_hand(ctx, "unfreeze")
@@ -257,7 +266,7 @@ async def _by_hand(ctx: Ctx, action: c.Action) -> web.StreamResponse:
     return reply(_shown(ctx, adapter))
 
 
-@ROUTES.add("POST", ADAPTER + "/keep", (ADMIN,), body=c.AdapterKeepIn, result=c.Adapter, errors=(404, 409))
+@API_ROUTES.add("POST", ADAPTER_PATH + "/keep", (ADMIN,), body=c.AdapterKeepIn, result=c.Adapter, errors=(404, 409))
 async def keep(ctx: Ctx) -> web.StreamResponse:
     """For a replay: load the version, and keep it in the engines for so many seconds, though no run needs it."""
     adapter = ctx.deps.registry.find(ctx.path("adapter"))
@@ -287,10 +296,10 @@ async def _not_learned(deps: Deps, adapter: c.Adapter, action: c.Action) -> list
 
 class EffectQuery(Query):
     action: c.Action
-    group: str | None = Field(None, pattern=GROUP, description="As in the action's body.")
+    group: str | None = Field(None, pattern=RUN_GROUP_PATTERN, description="As in the action's body.")
 
 
-@ROUTES.add("GET", ADAPTER + "/effect", query=EffectQuery, result=c.AdapterEffect, errors=(404, 409))
+@API_ROUTES.add("GET", ADAPTER_PATH + "/effect", query=EffectQuery, result=c.AdapterEffect, errors=(404, 409))
 async def effect(ctx: Ctx) -> web.StreamResponse:
     """What `promote`, `demote`, `freeze` or `unfreeze` would do now. Nothing is changed."""
     adapter = ctx.deps.registry.find(ctx.path("adapter"))
@@ -309,7 +318,7 @@ class BehaviourQuery(Query):
     task: c.Asked | None = None
 
 
-@ROUTES.add("GET", ADAPTER + "/behaviour", query=BehaviourQuery, result=c.Behaviour, errors=(404,))
+@API_ROUTES.add("GET", ADAPTER_PATH + "/behaviour", query=BehaviourQuery, result=c.Behaviour, errors=(404,))
 async def behaviour(ctx: Ctx) -> web.StreamResponse:
     """What the version changed: length, turns, tools, refusals and cut-offs of its runs beside the base model's."""
     adapter, q = ctx.deps.registry.find(ctx.path("adapter")), ctx.query

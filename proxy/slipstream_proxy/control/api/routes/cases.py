@@ -6,8 +6,8 @@ from aiohttp import web
 from pydantic import Field
 
 from slipstream import contract as c
-from slipstream.settings.gate import AUTOMATIC
-from slipstream_proxy.control.api.http import ADMIN, JSON, VIEWER, Ctx, Query, Routes, json_of, reply
+from slipstream.settings.gate import AUTOMATIC_CASE_SETS
+from slipstream_proxy.control.api.http import ADMIN, JSON, VIEWER_SCOPE, Ctx, Query, Routes, json_of, reply
 from slipstream_proxy.control.api.routes.episodes import FilterQuery, KeyId, wanted
 from slipstream_proxy.control.api.routes.imports import EpisodesIn, as_stored
 from slipstream_proxy.control.shared.problem import Problem
@@ -31,16 +31,16 @@ class CaseKeyQuery(Query):
     key: KeyId | None = Field(None, description="Only episodes of this key.")
 
 
-ROUTES = Routes()
+API_ROUTES = Routes()
 
 
-@ROUTES.add("GET", "/cases", (ADMIN, VIEWER), result=c.CaseSets)
+@API_ROUTES.add("GET", "/cases", (ADMIN, VIEWER_SCOPE), result=c.CaseSets)
 async def list_case_sets(ctx: Ctx) -> web.StreamResponse:
     """List sets of cases."""
     return reply(c.CaseSets(sets=await ctx.deps.ask(ctx.deps.store.cases.sets)))
 
 
-@ROUTES.add("GET", CASE_SET, (ADMIN, VIEWER), CasesQuery, result=c.CasePage, errors=(404,))
+@API_ROUTES.add("GET", CASE_SET, (ADMIN, VIEWER_SCOPE), CasesQuery, result=c.CasePage, errors=(404,))
 async def get_case_set(ctx: Ctx) -> web.StreamResponse:
     """A page of a set's cases, at any version."""
     q: CasesQuery = ctx.query
@@ -53,7 +53,7 @@ async def get_case_set(ctx: Ctx) -> web.StreamResponse:
     return web.Response(body=await in_thread(json_of, page), content_type=JSON)
 
 
-@ROUTES.add("POST", CASE_SET, (ADMIN,), FilterQuery, c.CasesIn, tags=True, result=c.CasesChanged, audit="cases add")
+@API_ROUTES.add("POST", CASE_SET, (ADMIN,), FilterQuery, c.CasesIn, tags=True, result=c.CasesChanged, audit="cases add")
 async def add_cases(ctx: Ctx) -> web.StreamResponse:
     """Add episodes to a set: by id, by filters, or a stratified sample. It is made if there is none."""
     name, asked = _by_hand(ctx), ctx.body
@@ -81,7 +81,7 @@ async def add_cases(ctx: Ctx) -> web.StreamResponse:
     return reply(changed)
 
 
-@ROUTES.add("POST", CASE_SET + "/import", (ADMIN,), body=EpisodesIn, result=c.CasesChanged, audit="cases import")
+@API_ROUTES.add("POST", CASE_SET + "/import", (ADMIN,), body=EpisodesIn, result=c.CasesChanged, audit="cases import")
 async def import_cases(ctx: Ctx) -> web.StreamResponse:
     """Add episodes that another Slipstream exported. They are cases only, and are never trained on. Those that were
     forgotten here are left out, and named.
@@ -97,7 +97,7 @@ async def import_cases(ctx: Ctx) -> web.StreamResponse:
     return reply(changed.model_copy(update={"forgotten": forgotten}))
 
 
-@ROUTES.add(
+@API_ROUTES.add(
     "POST", CASE_SET + "/remove", (ADMIN,), CaseKeyQuery, c.CasesRemoved, result=c.CasesChanged, audit="cases remove"
 )
 async def remove_cases(ctx: Ctx) -> web.StreamResponse:
@@ -112,7 +112,7 @@ async def remove_cases(ctx: Ctx) -> web.StreamResponse:
     return reply(changed)
 
 
-@ROUTES.add("DELETE", CASE_SET, (ADMIN,), result=c.CaseSet, errors=(404,), audit="cases drop")
+@API_ROUTES.add("DELETE", CASE_SET, (ADMIN,), result=c.CaseSet, errors=(404,), audit="cases drop")
 async def drop_case_set(ctx: Ctx) -> web.StreamResponse:
     """Delete a set with all its versions. Episodes in the store stay."""
     found = await _stored(ctx)
@@ -130,7 +130,7 @@ async def _stored(ctx: Ctx) -> c.CaseSet:
 def _by_hand(ctx: Ctx) -> str:
     """The name of a set that people fill."""
     name = ctx.path("set")
-    if name.partition(".")[0] in AUTOMATIC:
+    if name.partition(".")[0] in AUTOMATIC_CASE_SETS:
         raise Problem(422, f"{name} fills itself", field="path.set", fix="add to a set of another name")
     return name
 

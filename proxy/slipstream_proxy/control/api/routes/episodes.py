@@ -27,7 +27,7 @@ from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.storage.access import away
 from slipstream_proxy.control.storage.identity import remember_forgotten
-from slipstream_proxy.control.storage.ingester import BLANK
+from slipstream_proxy.control.storage.ingester import BLANK_KIND
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.redaction import redaction_of
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
     from slipstream_proxy.control.deps import Deps
 
 log = logging.getLogger(__name__)
-EPISODE = "/episodes/{episode:[^/]+}"
+EPISODE_PATH = "/episodes/{episode:[^/]+}"
 """Any text that a client may have tagged its calls with: ``episode_of`` has its id."""
-FORM = (
+EXPORT_FORM = (
     f"Calls whole, or each without what it shares with an earlier one (`prefix`). "
     f"auto: whole in runs of up to {c.WHOLE_CALLS} calls, deltas in longer ones."
 )
-TOGETHER = 100
+EPISODES_PER_DELETION = 100
 """Episodes that are forgotten in one transaction."""
 FORGETTING, KEPT = "forget-", 1000
 """How the store's records of requests to forget are named, and how many are kept."""
-TRACES = ("batches", "exports", "cases")
+FORGOTTEN_TRACES = ("batches", "exports", "cases")
 """What such a record holds of ``Forgotten``."""
 OF_FORGOTTEN = "trained on episodes that were forgotten"
 """Why a version was taken back."""
@@ -96,7 +96,7 @@ class FilterQuery(Query):
     )
 
 
-PLAIN = set(FilterQuery.model_fields) - {"key", "state", "tag", "outcome"}
+PLAIN_FILTERS = set(FilterQuery.model_fields) - {"key", "state", "tag", "outcome"}
 """Filters that the store has under the same name."""
 
 
@@ -130,7 +130,7 @@ class KeyQuery(Query):
 
 class EpisodeQuery(KeyQuery):
     tokens: bool = Field(False, description="With token ids and log-probabilities.")
-    form: c.Form = Field("auto", description=FORM)
+    form: c.Form = Field("auto", description=EXPORT_FORM)
     calls_from: int = Field(0, ge=0, le=2**31, description="The number of the first call: `next_call` of a page.")
     calls: int = Field(
         PAGE_CALLS,
@@ -174,15 +174,15 @@ def wanted(ctx: Ctx, query: FilterQuery, **more: Any) -> EpisodeFilter:
         replays="replay" in (name, *tags),
         failed=query.outcome == "failed",
         outcome=None if query.outcome == "failed" else query.outcome,
-        **query.model_dump(include=PLAIN),
+        **query.model_dump(include=PLAIN_FILTERS),
         **more,
     )
 
 
-ROUTES = Routes()
+API_ROUTES = Routes()
 
 
-@ROUTES.add("GET", "/episodes", query=EpisodesQuery, tags=True, result=c.EpisodePage, errors=(404,))
+@API_ROUTES.add("GET", "/episodes", query=EpisodesQuery, tags=True, result=c.EpisodePage, errors=(404,))
 async def list_episodes(ctx: Ctx) -> web.StreamResponse:
     """List and filter episodes, newest first. Runs of a replay are shown where their tag ``replay`` is asked for."""
     q: EpisodesQuery = ctx.query
@@ -190,7 +190,7 @@ async def list_episodes(ctx: Ctx) -> web.StreamResponse:
     return await paged(ctx, ctx.deps.store.episodes.page, which)
 
 
-@ROUTES.add("GET", EPISODE, query=EpisodeQuery, result=c.EpisodeDetail, errors=(404,))
+@API_ROUTES.add("GET", EPISODE_PATH, query=EpisodeQuery, result=c.EpisodeDetail, errors=(404,))
 async def get_episode(ctx: Ctx) -> web.StreamResponse:
     """One episode: calls, rewards, adapter, lineage."""
     q: EpisodeQuery = ctx.query
@@ -215,7 +215,7 @@ def ended_reply(response: web.Response) -> web.Response:
     return response
 
 
-@ROUTES.add("DELETE", EPISODE, (ADMIN, INFERENCE), KeyQuery, result=c.Deleted, errors=(404,), audit="delete")
+@API_ROUTES.add("DELETE", EPISODE_PATH, (ADMIN, INFERENCE), KeyQuery, result=c.Deleted, errors=(404,), audit="delete")
 async def delete_episode(ctx: Ctx) -> web.StreamResponse:
     """Forget an episode; names the adapters trained on it."""
     check_teacher(ctx)
@@ -242,7 +242,7 @@ def _as_stored(ctx: Ctx, asked: c.ForgetIn) -> c.ForgetIn:
     return asked.model_copy(update={"episodes": episodes, "tags": tags, "user": user})
 
 
-@ROUTES.add("POST", "/forget", (ADMIN, INFERENCE), body=c.ForgetIn, result=c.ForgetOut, audit="forget")
+@API_ROUTES.add("POST", "/forget", (ADMIN, INFERENCE), body=c.ForgetIn, result=c.ForgetOut, audit="forget")
 async def forget_episodes(ctx: Ctx) -> web.StreamResponse:
     """Forget many episodes: by id, key, tags or user."""
     check_teacher(ctx)
@@ -286,7 +286,7 @@ async def _arrived(deps: Deps) -> None:
     """What this proxy has acknowledged is in the store. A run that is not there yet would be neither found nor
     swallowed when it comes.
     """
-    if not await deps.mutate(BLANK, {}):
+    if not await deps.mutate(BLANK_KIND, {}):
         raise away()
 
 
@@ -313,11 +313,11 @@ async def _forget(
         before = await deps.ask(deps.store.cache.get, record) or {}
         parts.append(await deps.ask(deps.store.traces, names))
         found = _with_traces(before, parts) | {"key": ctx.caller.key, "instance": deps.store.instance}
-        if found != before and any(found[name] for name in TRACES):
+        if found != before and any(found[name] for name in FORGOTTEN_TRACES):
             await _keep(deps, record, found)
         gone: list[Name] = []
-        for at in range(0, len(names), TOGETHER):
-            some = names[at : at + TOGETHER]
+        for at in range(0, len(names), EPISODES_PER_DELETION):
+            some = names[at : at + EPISODES_PER_DELETION]
             # into the spool first: should the store be rebuilt from it, they are forgotten again
             marks = [[key, mark_of(episode)] for key, episode in some]
             await deps.mutate("delete", {"episodes": [list(name) for name in some], "marks": marks}, wait=0)
@@ -338,7 +338,10 @@ async def _forget(
 
 def _with_traces(record: JsonObject, parts: Sequence[Forgotten]) -> JsonObject:
     """``open``: batches of which nobody has named and taken back the versions yet."""
-    found = {name: sorted({*record.get(name, ()), *(x for p in parts for x in getattr(p, name))}) for name in TRACES}
+    found = {
+        name: sorted({*record.get(name, ()), *(x for p in parts for x in getattr(p, name))})
+        for name in FORGOTTEN_TRACES
+    }
     return {**record, **found, "open": sorted({*record.get("open", ()), *(b for p in parts for b in p.batches)})}
 
 
@@ -464,7 +467,7 @@ async def _retrain(deps: Deps, key: str, adapters: Sequence[str]) -> list[str]:
     return anew
 
 
-@ROUTES.add("GET", "/export", query=ExportQuery, tags=True, result="application/octet-stream")
+@API_ROUTES.add("GET", "/export", query=ExportQuery, tags=True, result="application/octet-stream")
 async def get_export(ctx: Ctx) -> web.StreamResponse:
     """Datasets: JSON lines of episodes, SFT or DPO rows, Parquet."""
     q: ExportQuery = ctx.query

@@ -51,10 +51,10 @@ class TokensQuery(Query):
     text: bool = Field(True, description="With texts.")
 
 
-ROUTES = Routes()
+API_ROUTES = Routes()
 
 
-@ROUTES.add("GET", "/groups", query=GroupsQuery, result=c.GroupPage, errors=(404,))
+@API_ROUTES.add("GET", "/groups", query=GroupsQuery, result=c.GroupPage, errors=(404,))
 async def list_groups(ctx: Ctx) -> web.StreamResponse:
     """Groups, newest first: runs of a task that are compared."""
     q: GroupsQuery = ctx.query
@@ -62,7 +62,7 @@ async def list_groups(ctx: Ctx) -> web.StreamResponse:
     return await paged(ctx, ctx.deps.store.reports.groups.page, wanted)
 
 
-@ROUTES.add("GET", "/groups/{group:" + NOT_A_VERB + ID + "}", result=c.GroupDetail)
+@API_ROUTES.add("GET", "/groups/{group:" + NOT_A_VERB + ID + "}", result=c.GroupDetail)
 async def get_group(ctx: Ctx) -> web.StreamResponse:
     """One group: its runs side by side, rewards, advantages, judgements with votes, and its batches."""
     found = await ctx.deps.ask(ctx.deps.store.reports.groups.get, ctx.visible(), ctx.path("group"))
@@ -71,13 +71,13 @@ async def get_group(ctx: Ctx) -> web.StreamResponse:
     return reply(found)
 
 
-@ROUTES.add("GET", "/batches", query=BatchesQuery, result=c.BatchPage, errors=(404,))
+@API_ROUTES.add("GET", "/batches", query=BatchesQuery, result=c.BatchPage, errors=(404,))
 async def list_batches(ctx: Ctx) -> web.StreamResponse:
     """Batches, newest first: groups that the trainer leased together, and the step and adapter that came of them."""
     return await paged(ctx, ctx.deps.store.reports.groups.batch_page, BatchFilter(**ctx.query.model_dump()))
 
 
-@ROUTES.add("GET", "/batches/{batch:" + NOT_A_VERB + ID + "}", result=c.BatchDetail)
+@API_ROUTES.add("GET", "/batches/{batch:" + NOT_A_VERB + ID + "}", result=c.BatchDetail)
 async def get_batch(ctx: Ctx) -> web.StreamResponse:
     """One batch: its groups and episodes, with rewards and advantages."""
     found = await ctx.deps.ask(ctx.deps.store.reports.groups.batch, ctx.path("batch"))
@@ -125,7 +125,7 @@ def _tokens(
     ]
 
 
-@ROUTES.add("GET", "/calls/{call:" + ID + "}/tokens", query=TokensQuery, result=c.CallTokens)
+@API_ROUTES.add("GET", "/calls/{call:" + ID + "}/tokens", query=TokensQuery, result=c.CallTokens)
 async def get_tokens(ctx: Ctx) -> web.StreamResponse:
     """A call token by token: text, log-probability, advantage, and what is masked and why.
 

@@ -40,7 +40,7 @@ from slipstream_proxy.control.storage import backup
 from slipstream_proxy.control.storage.access import Change, away, unwritable
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.ids import text_of
-from slipstream_proxy.log.records import IMPORTED, CallHead, Kind
+from slipstream_proxy.log.records import IMPORTED_ID_PREFIX, CallHead, Kind
 from slipstream_proxy.redaction import Redaction, redaction_of
 from slipstream_proxy.store.tables import schema
 from slipstream_proxy.store.tables.driver import StoreError
@@ -49,14 +49,14 @@ from slipstream_proxy.store.values import KnownEpisode
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-UPSTREAM = "import"
-MOST = 256
+IMPORT_UPSTREAM = "import"
+MAX_REQUEST_CONVERSATIONS = 256
 """Conversations or episodes of one request."""
 YEAR_2100 = 4_102_444_800.0
-STEP = 0.001
+CALL_SPACING_S = 0.001
 """Seconds between an imported episode's calls."""
-TAR = "application/x-tar"
-SLOW = 600.0
+TAR_TYPE = "application/x-tar"
+SLOW_CLIENT_TIMEOUT_S = 600.0
 """Seconds after which a client that takes nothing is given up."""
 
 
@@ -128,7 +128,7 @@ class ImportIn(c.Model):
 
 
 class ConversationsIn(c.Model):
-    conversations: list[ImportIn] = Field(min_length=1, max_length=MOST)
+    conversations: list[ImportIn] = Field(min_length=1, max_length=MAX_REQUEST_CONVERSATIONS)
 
 
 def digest(*parts: Any) -> bytes:
@@ -140,7 +140,7 @@ def digest(*parts: Any) -> bytes:
 
 def call_id(*parts: Any) -> str:
     """26 characters as other calls', a function of what the call says."""
-    return IMPORTED + text_of(int.from_bytes(digest(*parts), "big"), 16)
+    return IMPORTED_ID_PREFIX + text_of(int.from_bytes(digest(*parts), "big"), 16)
 
 
 def _dumped(message: ImportMessage) -> JsonObject:
@@ -157,7 +157,7 @@ def calls_of(
     found: list[tuple[CallHead, bytes, bytes]] = []
     messages = [_dumped(m) for m in body.messages]
     for i, told in sorted(body.replied.items()):
-        model = told.model or body.model or UPSTREAM
+        model = told.model or body.model or IMPORT_UPSTREAM
         request: JsonObject = {"model": model, "messages": messages[:i]}
         if body.tools:
             request["tools"] = body.tools
@@ -183,14 +183,14 @@ def calls_of(
             pin="control",
             dialect="chat",
             stream=False,
-            at=max(at, min(at if told.at is None else told.at, latest)) + STEP * len(found),
+            at=max(at, min(at if told.at is None else told.at, latest)) + CALL_SPACING_S * len(found),
             seconds=told.seconds or 0.0,
             first_byte=None,
             status=200,
             outcome="ok",
-            upstream=UPSTREAM,
+            upstream=IMPORT_UPSTREAM,
             external=True,
-            origin=UPSTREAM,
+            origin=IMPORT_UPSTREAM,
             grouped=body.task is not None,
             kind=told.kind or "",
         )
@@ -229,7 +229,7 @@ async def _prepare(ctx: Ctx, bodies: Sequence[ImportIn], fields: Sequence[str]) 
             fix = "import it under another id"
             raise Problem(409, f"episode {episode} is forgotten", field=f"{field}.id", fix=fix)
         known = stored.setdefault(name, KnownEpisode())
-        if any(not i.startswith(IMPORTED) for i in known.calls):
+        if any(not i.startswith(IMPORTED_ID_PREFIX) for i in known.calls):
             fix = "import it under another id"
             raise Problem(409, f"episode {episode} is one of the agent's own", field=f"{field}.id", fix=fix)
         calls = calls_of(body, key, episode, now if body.at is None else min(body.at, now), now)
@@ -289,13 +289,13 @@ def _redacted_calls(
 def _rewards(ctx: Ctx, body: ImportIn, known: KnownEpisode) -> Iterator[c.RewardIn]:
     """Those that are new or corrected. ``known`` has them from now on."""
     for name, value in {**body.metrics, **({} if body.reward is None else {"reward": body.reward})}.items():
-        check_reward(ctx.caller, name, UPSTREAM, ctx.deps.judges.written)
+        check_reward(ctx.caller, name, IMPORT_UPSTREAM, ctx.deps.judges.written)
         before, times = known.rewards.get(name, (None, 0))
         if before != value:
             known.rewards[name] = value, times + 1
             # the key: two imports at once are one, and a value that comes back corrects its correction
             key = f"import-{name}-{value!r}" + (f"-{times}" if times else "")
-            yield c.RewardIn(name=name, value=value, source=UPSTREAM, key=key)
+            yield c.RewardIn(name=name, value=value, source=IMPORT_UPSTREAM, key=key)
 
 
 def _kept(body: ImportIn, known: KnownEpisode) -> list[str]:
@@ -323,10 +323,10 @@ async def _keep(deps: Deps, conversations: Sequence[_Conversation]) -> None:
         raise unwritable()
 
 
-ROUTES = Routes()
+API_ROUTES = Routes()
 
 
-@ROUTES.add("POST", "/import", (ADMIN,), KeyQuery, ImportIn, result=c.Imported, errors=(409,))
+@API_ROUTES.add("POST", "/import", (ADMIN,), KeyQuery, ImportIn, result=c.Imported, errors=(409,))
 async def post_import(ctx: Ctx) -> web.StreamResponse:
     """Import a conversation from elsewhere. A repeat changes nothing."""
     body: ImportIn = ctx.body
@@ -335,7 +335,9 @@ async def post_import(ctx: Ctx) -> web.StreamResponse:
     return reply(found[0].told)
 
 
-@ROUTES.add("POST", "/import/conversations", (ADMIN,), KeyQuery, ConversationsIn, result=c.ImportedMany, errors=(409,))
+@API_ROUTES.add(
+    "POST", "/import/conversations", (ADMIN,), KeyQuery, ConversationsIn, result=c.ImportedMany, errors=(409,)
+)
 async def post_conversations(ctx: Ctx) -> web.StreamResponse:
     """Import up to 256 conversations at once. A repeat changes nothing.
 
@@ -392,7 +394,7 @@ class EpisodeIn(c.EpisodeDetail):
 class EpisodesIn(c.Model):
     """Lines of ``export?format=jsonl``."""
 
-    episodes: list[EpisodeIn] = Field(min_length=1, max_length=MOST)
+    episodes: list[EpisodeIn] = Field(min_length=1, max_length=MAX_REQUEST_CONVERSATIONS)
 
 
 class BroughtIn(c.Model):
@@ -467,7 +469,7 @@ def change_of(body: EpisodeIn) -> JsonObject:
     return {"key": body.key, "episode": body.id, "days": days, "text": text}
 
 
-@ROUTES.add("POST", "/import/episode", (ADMIN,), body=EpisodeIn, result=c.Imported, errors=(409,))
+@API_ROUTES.add("POST", "/import/episode", (ADMIN,), body=EpisodeIn, result=c.Imported, errors=(409,))
 async def post_episode(ctx: Ctx) -> web.StreamResponse:
     """Restore an exported episode. A repeat changes nothing."""
     body: EpisodeIn = ctx.body
@@ -477,7 +479,7 @@ async def post_episode(ctx: Ctx) -> web.StreamResponse:
     return reply(c.Imported(episode=body.id, calls=len(body.call_list)))
 
 
-@ROUTES.add("POST", "/import/episodes", (ADMIN,), body=EpisodesIn, result=c.ImportedMany, errors=(409,))
+@API_ROUTES.add("POST", "/import/episodes", (ADMIN,), body=EpisodesIn, result=c.ImportedMany, errors=(409,))
 async def post_episodes(ctx: Ctx) -> web.StreamResponse:
     """Restore up to 256 exported episodes at once, all or none. A repeat changes nothing.
 
@@ -499,7 +501,7 @@ async def post_episodes(ctx: Ctx) -> web.StreamResponse:
     return reply(c.ImportedMany(episodes=found))
 
 
-@ROUTES.add("POST", "/import/adapters", (ADMIN,), body=c.AdapterList, result=BroughtIn, errors=(409,))
+@API_ROUTES.add("POST", "/import/adapters", (ADMIN,), body=c.AdapterList, result=BroughtIn, errors=(409,))
 async def post_adapters(ctx: Ctx) -> web.StreamResponse:
     """Import the adapters of another store, as GET adapters returns them. A repeat changes nothing.
 
@@ -526,11 +528,11 @@ class _Reply(io.RawIOBase):
 
     def write(self, data: ReadableBuffer, /) -> int:
         part = bytes(data)
-        asyncio.run_coroutine_threadsafe(self._response.write(part), self._loop).result(SLOW)
+        asyncio.run_coroutine_threadsafe(self._response.write(part), self._loop).result(SLOW_CLIENT_TIMEOUT_S)
         return len(part)
 
 
-@ROUTES.add("GET", "/backup", (ADMIN,), result=TAR)
+@API_ROUTES.add("GET", "/backup", (ADMIN,), result=TAR_TYPE)
 async def get_backup(ctx: Ctx) -> web.StreamResponse:
     """Store, spool, adapters, keys and checkpoints as a tar file, to be unpacked into an empty data_dir."""
     deps, root = ctx.deps, ctx.deps.config.root
@@ -542,7 +544,7 @@ async def get_backup(ctx: Ctx) -> web.StreamResponse:
     except (StoreError, OSError) as e:
         raise Problem(503, f"no backup can be made: {e}", fix="see docs/operations.md, Back up and restore") from e
     try:
-        response = web.StreamResponse(headers={"content-type": TAR})
+        response = web.StreamResponse(headers={"content-type": TAR_TYPE})
         await response.prepare(ctx.request)
         with contextlib.closing(_Reply(response)) as out:
             await in_thread(backup.write, out, root, stage, deps.config.adapters_dir)

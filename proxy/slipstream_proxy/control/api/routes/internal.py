@@ -20,7 +20,7 @@ from slipstream_proxy.control.status.status import MetricsScrape
 from slipstream_proxy.control.storage.access import ignore
 from slipstream_proxy.store.values import Pin, PinAsk
 
-ENOUGH = 1.0
+PIN_COMMIT_TIMEOUT_S = 1.0
 """Seconds that new runs wait for the store to keep their pins. It keeps them later, too."""
 
 
@@ -33,7 +33,7 @@ class PinIn(BaseModel):
     tags: dict[str, str] = {}
 
 
-ASKED = TypeAdapter(list[PinIn])
+PINS_TYPE = TypeAdapter(list[PinIn])
 
 
 class InUseIn(BaseModel):
@@ -78,7 +78,7 @@ def add(app: web.Application, deps: Deps) -> None:
 
     async def pins(request: web.Request) -> web.StreamResponse:
         try:
-            asked = ASKED.validate_json(await request.read())
+            asked = PINS_TYPE.validate_json(await request.read())
         except ValidationError as e:
             raise explain(e, "body", PinIn) from e
         return web.json_response(await pins_of(deps, asked))
@@ -135,7 +135,7 @@ def _decide(deps: Deps, asked: PinIn, rule: _Rule) -> PinAsk:
 async def _keep(deps: Deps, asks: Sequence[PinAsk]) -> list[Pin] | None:
     """The pins that count. None: the store is away or slow, and the agents do not wait for it."""
     keeping = asyncio.ensure_future(deps.wait_for(deps.pins.ask(asks)))
-    if not (await asyncio.wait({keeping}, timeout=ENOUGH))[0]:
+    if not (await asyncio.wait({keeping}, timeout=PIN_COMMIT_TIMEOUT_S))[0]:
         keeping.add_done_callback(ignore)
         return None
     try:

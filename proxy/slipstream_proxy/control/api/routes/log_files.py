@@ -25,7 +25,7 @@ TEXT_DIGITS = 8
 """Of a row's hash: what the run says. The rest is of its rewards."""
 FILES_KEPT = 10_000
 """Files of a key that are known again."""
-ROUTES = Routes()
+API_ROUTES = Routes()
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ def _fresh(file: c.LogFile) -> str:
     return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
 
 
-@ROUTES.add("POST", "/import/files", (REWARD,), KeyQuery, c.LogFilesIn, result=c.LogFiles)
+@API_ROUTES.add("POST", "/import/files", (REWARD,), KeyQuery, c.LogFilesIn, result=c.LogFiles)
 async def post_files(ctx: Ctx) -> web.StreamResponse:
     """Name log files whose runs have no ids. A file that was imported before has the name that it had.
 

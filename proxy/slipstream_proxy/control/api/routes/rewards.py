@@ -24,7 +24,7 @@ from slipstream_proxy.control.api.http import (
     OF_OTHERS,
     REWARD,
     TRAINER,
-    VIEWER,
+    VIEWER_SCOPE,
     Ctx,
     Query,
     Routes,
@@ -34,7 +34,7 @@ from slipstream_proxy.control.api.http import (
     reply,
 )
 from slipstream_proxy.control.api.routes.episodes import (
-    EPISODE,
+    EPISODE_PATH,
     Cursor,
     KeyId,
     KeyQuery,
@@ -55,9 +55,9 @@ CALL_PATIENCE = 2.0
 
 EVAL_FIX = "an evaluation run is never trained on: say it about a run without x-slipstream-split: eval"
 
-ROUTES = Routes()
+API_ROUTES = Routes()
 scored = partial(
-    ROUTES.add,
+    API_ROUTES.add,
     "POST",
     scopes=(INFERENCE, REWARD, GRADE, JUDGE),
     query=KeyQuery,
@@ -67,7 +67,7 @@ scored = partial(
 )
 
 
-@scored(EPISODE + "/rewards", body=c.RewardIn)
+@scored(EPISODE_PATH + "/rewards", body=c.RewardIn)
 async def post_reward(ctx: Ctx) -> web.StreamResponse:
     """Add or correct a reward."""
     body: c.RewardIn = ctx.body
@@ -79,7 +79,7 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
     return await _keep(ctx, body)
 
 
-@scored(EPISODE + "/feedback", body=c.FeedbackIn)
+@scored(EPISODE_PATH + "/feedback", body=c.FeedbackIn)
 async def post_feedback(ctx: Ctx) -> web.StreamResponse:
     """Say in words what was wrong with a run or a call, or give a better reply: the model learns from it."""
     body: c.FeedbackIn = ctx.body
@@ -142,9 +142,9 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
     return ended_reply(answer) if ends and known else answer  # what has not begun is not over: its first call joins
 
 
-@ROUTES.add(
+@API_ROUTES.add(
     "POST",
-    EPISODE + "/done",
+    EPISODE_PATH + "/done",
     (INFERENCE, REWARD),
     KeyQuery,
     c.DoneIn,
@@ -286,13 +286,13 @@ class AnnotationsQuery(Query):
     limit: int = Field(500, ge=1, le=5000)
 
 
-@ROUTES.add("GET", "/audit", (VIEWER, ADMIN), AuditQuery, result=c.AuditPage, errors=(404,))
+@API_ROUTES.add("GET", "/audit", (VIEWER_SCOPE, ADMIN), AuditQuery, result=c.AuditPage, errors=(404,))
 async def get_audit(ctx: Ctx) -> web.StreamResponse:
     """Who promoted, rolled back, labelled, deleted, paused or made keys, the newest first."""
     return await paged(ctx, ctx.deps.store.audit.page, AuditFilter(**ctx.query.model_dump()))
 
 
-@ROUTES.add("GET", "/labels/queue", query=QueueQuery, result=c.LabelCases)
+@API_ROUTES.add("GET", "/labels/queue", query=QueueQuery, result=c.LabelCases)
 async def get_queue(ctx: Ctx) -> web.StreamResponse:
     """Finished episodes to label, the most uncertain first; label one with a reward of source `human`."""
     q: QueueQuery = ctx.query
@@ -303,13 +303,15 @@ async def get_queue(ctx: Ctx) -> web.StreamResponse:
     )
 
 
-@ROUTES.add("GET", EPISODE + "/comments", query=KeyQuery, result=c.Comments)
+@API_ROUTES.add("GET", EPISODE_PATH + "/comments", query=KeyQuery, result=c.Comments)
 async def get_comments(ctx: Ctx) -> web.StreamResponse:
     """What people said of an episode, and who is to label it."""
     return reply(await ctx.deps.ask(ctx.deps.store.reports.labels.comments, *await _commented(ctx)))
 
 
-@ROUTES.add("POST", EPISODE + "/comments", (GRADE, ADMIN), KeyQuery, c.CommentIn, result=c.Comments, errors=(404, 409))
+@API_ROUTES.add(
+    "POST", EPISODE_PATH + "/comments", (GRADE, ADMIN), KeyQuery, c.CommentIn, result=c.Comments, errors=(404, 409)
+)
 async def post_comment(ctx: Ctx) -> web.StreamResponse:
     """Say something of an episode, or assign it to a person who is to label it. It is no reward and ends nothing."""
     deps = ctx.deps
@@ -338,7 +340,7 @@ async def _commented(ctx: Ctx) -> tuple[str, str]:
     return named, episode
 
 
-switch = partial(ROUTES.add, "POST", scopes=(TRAINER, ADMIN), body=c.PauseIn, body_required=False, result=c.Paused)
+switch = partial(API_ROUTES.add, "POST", scopes=(TRAINER, ADMIN), body=c.PauseIn, body_required=False, result=c.Paused)
 
 
 @switch("/training/pause", audit="pause")
@@ -362,13 +364,13 @@ def _who(ctx: Ctx) -> str:
     return ctx.deps.audit.name_of(ctx.caller.key) or ctx.caller.key
 
 
-@ROUTES.add("GET", "/training/paused", result=c.Paused)
+@API_ROUTES.add("GET", "/training/paused", result=c.Paused)
 async def get_paused(ctx: Ctx) -> web.StreamResponse:
     """Whether training is paused."""
     return reply(await ctx.deps.switch.state(ctx.deps))
 
 
-@ROUTES.add(
+@API_ROUTES.add(
     "POST", "/annotations", (TRAINER, GRADE, ADMIN), body=c.AnnotationIn, result=c.Annotations, audit="annotate"
 )
 async def annotate(ctx: Ctx) -> web.StreamResponse:
@@ -387,7 +389,7 @@ async def annotate(ctx: Ctx) -> web.StreamResponse:
     return reply(found)
 
 
-@ROUTES.add("GET", "/annotations", query=AnnotationsQuery, result=c.Annotations)
+@API_ROUTES.add("GET", "/annotations", query=AnnotationsQuery, result=c.Annotations)
 async def get_annotations(ctx: Ctx) -> web.StreamResponse:
     """Notes, pauses and changes of adapters, oldest first: marks for a time axis."""
     return reply(await _annotations(ctx, ctx.query))

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from slipstream import contract as c
 from slipstream.shared.backoff import rest
-from slipstream_proxy.control.api.http import ADMIN, ENDLESS, JUDGE, TRAINER, Ctx, Query, Routes, json_of, reply
+from slipstream_proxy.control.api.http import ADMIN, ENDLESS_MARK, JUDGE, TRAINER, Ctx, Query, Routes, json_of, reply
 from slipstream_proxy.control.api.routes.episodes import KeyId, Label, Number, Stored, pair_of
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.status.status import status_of
@@ -22,10 +22,10 @@ from slipstream_proxy.control.storage.feed import Feed
 from slipstream_proxy.store.read.curves import LearningFilter
 from slipstream_proxy.store.tables.schema import VIEW_NAMES
 
-NDJSON = "application/x-ndjson"
-PAGE = 1000
+NDJSON_TYPE = "application/x-ndjson"
+EVENTS_PER_PAGE = 1000
 FOLLOW_POLL = 1.0
-LONGEST = 7 * 86_400
+MAX_STEP_S = 7 * 86_400
 """Seconds of a step beyond which its event is refused."""
 SHOWN_WITHIN = 1.0
 """Seconds that an event's reply waits for the store. The spool has it by then; a busy store shows it later."""
@@ -53,19 +53,19 @@ class EventsQuery(Query):
     follow: bool = Field(
         False,
         description="Stay on: a line for each new event, an empty one every few seconds.",
-        json_schema_extra=ENDLESS,
+        json_schema_extra=ENDLESS_MARK,
     )
 
 
-ROUTES = Routes()
+API_ROUTES = Routes()
 
 
-@ROUTES.add("GET", "/training/events", query=EventsQuery, result=NDJSON)
+@API_ROUTES.add("GET", "/training/events", query=EventsQuery, result=NDJSON_TYPE)
 async def get_events(ctx: Ctx) -> web.StreamResponse:
     """Events as NDJSON, from the start; `follow=true` stays on for new ones."""
     deps, q = ctx.deps, ctx.query
-    events = await deps.ask(deps.store.events.page, q.after, PAGE)
-    response = web.StreamResponse(headers={"content-type": NDJSON, "cache-control": "no-store"})
+    events = await deps.ask(deps.store.events.page, q.after, EVENTS_PER_PAGE)
+    response = web.StreamResponse(headers={"content-type": NDJSON_TYPE, "cache-control": "no-store"})
     await response.prepare(ctx.request)
     if not q.follow:
         await _write_events(ctx, response, events)
@@ -93,10 +93,10 @@ async def _write_events(ctx: Ctx, response: web.StreamResponse, events: Sequence
         if not events:
             await rest(FOLLOW_POLL, changed)
             idle += FOLLOW_POLL
-        events = await deps.ask(deps.store.events.page, after, PAGE)
+        events = await deps.ask(deps.store.events.page, after, EVENTS_PER_PAGE)
 
 
-@ROUTES.add("POST", "/training/events", (TRAINER, JUDGE), body=c.Event, result=Stored, at_once=True)
+@API_ROUTES.add("POST", "/training/events", (TRAINER, JUDGE), body=c.Event, result=Stored, at_once=True)
 async def post_event(ctx: Ctx) -> web.StreamResponse:
     """Add an event.
 
@@ -105,8 +105,8 @@ async def post_event(ctx: Ctx) -> web.StreamResponse:
     deps = ctx.deps
     body: c.Event = ctx.body
     took = body.data.get("seconds", 0)
-    if isinstance(took, bool) or not isinstance(took, int | float) or not 0 <= took <= LONGEST:
-        text = f"seconds must be a number from 0 to {LONGEST}: trainer.schedule.minutes counts them"
+    if isinstance(took, bool) or not isinstance(took, int | float) or not 0 <= took <= MAX_STEP_S:
+        text = f"seconds must be a number from 0 to {MAX_STEP_S}: trainer.schedule.minutes counts them"
         raise Problem(422, text, field="body.data.seconds", fix="send how long the step took")
     event = body.model_copy(update={"id": 0, "at": body.at or deps.now()})
     await deps.mutate("event", event.model_dump(mode="json"), wait=SHOWN_WITHIN)
@@ -114,7 +114,7 @@ async def post_event(ctx: Ctx) -> web.StreamResponse:
     return reply(Stored())
 
 
-@ROUTES.add("GET", "/status", result=c.Status, at_once=True)
+@API_ROUTES.add("GET", "/status", result=c.Status, at_once=True)
 async def get_status(ctx: Ctx) -> web.StreamResponse:
     """The state of everything, and why there is no training step yet."""
     with contextlib.suppress(TimeoutError):  # it is what people look at while the store takes nothing
@@ -123,7 +123,7 @@ async def get_status(ctx: Ctx) -> web.StreamResponse:
     return reply(status.model_copy(update={"scopes": sorted(ctx.caller.scopes)}))
 
 
-@ROUTES.add("POST", "/sql", (ADMIN,), body=c.Sql, result=c.SqlResult, errors=(408, 409))
+@API_ROUTES.add("POST", "/sql", (ADMIN,), body=c.Sql, result=c.SqlResult, errors=(408, 409))
 async def post_sql(ctx: Ctx) -> web.StreamResponse:
     """One SELECT over the documented views."""
     deps = ctx.deps
@@ -142,7 +142,7 @@ async def post_sql(ctx: Ctx) -> web.StreamResponse:
     return reply(result)
 
 
-@ROUTES.add("GET", "/success", result=Success)
+@API_ROUTES.add("GET", "/success", result=Success)
 async def get_success(ctx: Ctx) -> web.StreamResponse:
     """Mean reward by adapter, split and arm."""
     rows = await ctx.deps.ask(ctx.deps.store.statistics.success_by_adapter)
@@ -181,7 +181,7 @@ class LearningQuery(RunsQuery):
     success_from: Number = Field(0.5, description="A reward of this or more is a success.")
 
 
-@ROUTES.add("GET", "/learning", query=LearningQuery, result=c.Learning)
+@API_ROUTES.add("GET", "/learning", query=LearningQuery, result=c.Learning)
 async def get_learning(ctx: Ctx) -> web.StreamResponse:
     """Reward and success by adapter or time, with standard errors; a series for each task, split, arm, role or tag."""
     return reply(await ctx.deps.ask(ctx.deps.store.reports.learning.read, ctx.query.wanted(ctx)))
@@ -196,7 +196,7 @@ class CostQuery(RunsQuery):
     )
 
 
-@ROUTES.add("GET", "/cost", query=CostQuery, result=c.CostTable)
+@API_ROUTES.add("GET", "/cost", query=CostQuery, result=c.CostTable)
 async def get_cost(ctx: Ctx) -> web.StreamResponse:
     """What runs took: tokens, seconds of engines and of the trainer, the judge's dollars; by version, task or tag."""
     engines = max(1, len(ctx.deps.engines.engines))
@@ -209,7 +209,7 @@ class TasksQuery(Query):
     model: Label | None = None
 
 
-@ROUTES.add("GET", "/tasks", query=TasksQuery, result=c.TaskTable)
+@API_ROUTES.add("GET", "/tasks", query=TasksQuery, result=c.TaskTable)
 async def get_tasks(ctx: Ctx) -> web.StreamResponse:
     """Each task's runs with the base model and now, the difference with its interval, and its worst runs."""
     q: TasksQuery = ctx.query
@@ -220,11 +220,11 @@ async def get_tasks(ctx: Ctx) -> web.StreamResponse:
 EVENT_STREAM = "text/event-stream"
 MOST_READERS, KEPT_FOR_PEOPLE = 256, 64
 """Readers of the events; and of these places, those for keys that see all."""
-PATIENCE = 10.0
+STALLED_READER_TIMEOUT_S = 10.0
 """Seconds that a reader may take nothing before its connection ends."""
 
 
-@ROUTES.add("GET", "/events/stream", query=Query, result=EVENT_STREAM, endless=True)
+@API_ROUTES.add("GET", "/events/stream", query=Query, result=EVENT_STREAM, endless=True)
 async def get_stream(ctx: Ctx) -> web.StreamResponse:
     """Server-sent events, endless: call, episode, reward, group, adapter, step, status; their data are ids.
     `Last-Event-ID` goes on after that event; `reset` says that this is not possible: read all again.
@@ -250,7 +250,7 @@ async def _streamed(ctx: Ctx, feed: Feed) -> web.StreamResponse:
         with ctx.reads_on(), contextlib.suppress(ConnectionError):
             async with contextlib.aclosing(feed.lines(ctx.request.headers.get("last-event-id"), key)) as lines:
                 async for text in lines:
-                    await asyncio.wait_for(response.write(text), PATIENCE)
+                    await asyncio.wait_for(response.write(text), STALLED_READER_TIMEOUT_S)
     except TimeoutError:
         if ctx.request.transport is not None:
             ctx.request.transport.abort()  # what it has not taken is not kept for it

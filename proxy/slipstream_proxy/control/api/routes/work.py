@@ -10,7 +10,7 @@ import pyarrow as pa
 from aiohttp import web
 
 from slipstream import contract as c
-from slipstream_proxy.control.api.http import ADMIN, JUDGE, TRAINER, VIEWER, Ctx, Routes, check_source, reply
+from slipstream_proxy.control.api.http import ADMIN, JUDGE, TRAINER, VIEWER_SCOPE, Ctx, Routes, check_source, reply
 from slipstream_proxy.control.api.routes.episodes import (
     OF_FORGOTTEN,
     FilterQuery,
@@ -28,10 +28,10 @@ from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.values import ArrowBatch
 
-ARROW = "application/vnd.apache.arrow.stream"
+ARROW_TYPE = "application/vnd.apache.arrow.stream"
 ID = "[A-Za-z0-9._~-]{1,160}"
-GROUP = "/groups/{group:" + ID + "}"
-LOST = "the lease has run out or is another's"
+GROUP_PATH = "/groups/{group:" + ID + "}"
+LOST_LEASE_TEXT = "the lease has run out or is another's"
 
 
 class Parked(c.Model):
@@ -55,10 +55,10 @@ class Released(c.Model):
     released: int
 
 
-ROUTES = Routes()
+API_ROUTES = Routes()
 
 
-@ROUTES.add("POST", "/groups/lease", (JUDGE,), body=c.GroupLeaseIn, responses={200: c.GroupLease, 204: None})
+@API_ROUTES.add("POST", "/groups/lease", (JUDGE,), body=c.GroupLeaseIn, responses={200: c.GroupLease, 204: None})
 async def lease_groups(ctx: Ctx) -> web.StreamResponse:
     """Groups to score; 204: none."""
     ctx.deps.activity.seen("judge")
@@ -68,7 +68,7 @@ async def lease_groups(ctx: Ctx) -> web.StreamResponse:
     return web.Response(status=204) if lease is None else reply(lease)
 
 
-@ROUTES.add("POST", GROUP + "/scores", (JUDGE,), body=c.ScoresIn, result=Stored, errors=(409,))
+@API_ROUTES.add("POST", GROUP_PATH + "/scores", (JUDGE,), body=c.ScoresIn, result=Stored, errors=(409,))
 async def post_scores(ctx: Ctx) -> web.StreamResponse:
     """Scores of a leased group."""
     deps, group = ctx.deps, ctx.path("group")
@@ -91,7 +91,7 @@ async def post_scores(ctx: Ctx) -> web.StreamResponse:
 async def _post(deps: Deps, group: str, body: c.ScoresIn) -> None:
     held = await deps.ask(deps.store.judging.holds, group, body.lease)
     if held is None:
-        raise Problem(409, LOST, field="body.lease", fix="lease the group again")
+        raise Problem(409, LOST_LEASE_TEXT, field="body.lease", fix="lease the group again")
     if held.last == body.lease:
         if not await deps.ask(deps.store.judging.repeats, group, body):
             text = "something else was posted under this lease, and that stays"
@@ -123,14 +123,14 @@ def _check_scores(body: c.ScoresIn) -> None:
             raise Problem(422, text, field=f"{field}.value", fix=fix)
 
 
-@ROUTES.add("POST", "/judge/reruns", (JUDGE,), body=c.RerunIn, result=Stored, audit="judge rerun")
+@API_ROUTES.add("POST", "/judge/reruns", (JUDGE,), body=c.RerunIn, result=Stored, audit="judge rerun")
 async def begin_rerun(ctx: Ctx) -> web.StreamResponse:
     """Write into the audit log that stored groups are about to be scored again."""
     ctx.target = ctx.body.id
     return reply(Stored())
 
 
-@ROUTES.add("POST", "/judge/report", (JUDGE,), body=c.JudgeReport, result=c.JudgeBacklog)
+@API_ROUTES.add("POST", "/judge/report", (JUDGE,), body=c.JudgeReport, result=c.JudgeBacklog)
 async def report_judge(ctx: Ctx) -> web.StreamResponse:
     """Report how a copy of the judge is doing. The reply is the judge's queue."""
     deps = ctx.deps
@@ -139,13 +139,13 @@ async def report_judge(ctx: Ctx) -> web.StreamResponse:
     return reply(await deps.ask(deps.judges.backlog, deps.store.judging, deps.now()))
 
 
-@ROUTES.add("GET", "/groups/parked", (JUDGE, VIEWER), result=Parked)
+@API_ROUTES.add("GET", "/groups/parked", (JUDGE, VIEWER_SCOPE), result=Parked)
 async def parked(ctx: Ctx) -> web.StreamResponse:
     """Groups that the judge has given up."""
     return reply(Parked(groups=await ctx.deps.ask(ctx.deps.store.judging.parked)))
 
 
-@ROUTES.add("POST", GROUP + "/retry", (JUDGE,), result=Retried, errors=(404,))
+@API_ROUTES.add("POST", GROUP_PATH + "/retry", (JUDGE,), result=Retried, errors=(404,))
 async def retry(ctx: Ctx) -> web.StreamResponse:
     """Hand a parked group out again."""
     count = await ctx.deps.ask(ctx.deps.store.judging.unpark, ctx.path("group"))
@@ -155,7 +155,7 @@ async def retry(ctx: Ctx) -> web.StreamResponse:
     return reply(Retried(retried=count))
 
 
-@ROUTES.add("GET", "/judge/cache/{key:" + ID + "}", (JUDGE, VIEWER), result=c.CacheEntry, errors=(404,))
+@API_ROUTES.add("GET", "/judge/cache/{key:" + ID + "}", (JUDGE, VIEWER_SCOPE), result=c.CacheEntry, errors=(404,))
 async def cache_get(ctx: Ctx) -> web.StreamResponse:
     """Read from the judge's cache."""
     value = await ctx.deps.ask(ctx.deps.store.cache.get, ctx.path("key"))
@@ -164,7 +164,7 @@ async def cache_get(ctx: Ctx) -> web.StreamResponse:
     return reply(c.CacheEntry(key=ctx.path("key"), value=value))
 
 
-@ROUTES.add("PUT", "/judge/cache/{key:" + ID + "}", (JUDGE,), body=c.CacheEntry, result=c.CacheEntry, errors=(409,))
+@API_ROUTES.add("PUT", "/judge/cache/{key:" + ID + "}", (JUDGE,), body=c.CacheEntry, result=c.CacheEntry, errors=(409,))
 async def cache_put(ctx: Ctx) -> web.StreamResponse:
     """Write to the judge's cache."""
     body: c.CacheEntry = ctx.body
@@ -174,7 +174,9 @@ async def cache_put(ctx: Ctx) -> web.StreamResponse:
     if body.group is not None and not deps.replays.judging.holds(body.group, str(body.lease)):
         held = await deps.ask(deps.store.judging.holds, body.group, str(body.lease))
         if held is None or held.lease != body.lease:
-            raise Problem(409, LOST, field="body.lease", fix="keep an answer before its scores, while the lease lasts")
+            raise Problem(
+                409, LOST_LEASE_TEXT, field="body.lease", fix="keep an answer before its scores, while the lease lasts"
+            )
     entry = c.CacheEntry(key=body.key, value=body.value, at=deps.now())
     await deps.mutate("cache", entry.model_dump(mode="json", exclude={"group", "lease"}))
     return reply(entry)
@@ -188,7 +190,9 @@ def arrow_bytes(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-@ROUTES.add("POST", "/batches/lease", (TRAINER,), body=c.BatchLeaseIn, responses={200: ARROW, 204: None}, at_once=True)
+@API_ROUTES.add(
+    "POST", "/batches/lease", (TRAINER,), body=c.BatchLeaseIn, responses={200: ARROW_TYPE, 204: None}, at_once=True
+)
 async def lease_batch(ctx: Ctx) -> web.StreamResponse:
     """A batch to train on, as an Arrow IPC stream; 204: not enough groups, or it is paused or out of its hours."""
     deps = ctx.deps
@@ -210,10 +214,12 @@ async def lease_batch(ctx: Ctx) -> web.StreamResponse:
         return web.Response(status=204)
     told = {"batch": leased.id, "lease": leased.lease, "until": repr(leased.until)}
     headers = {f"x-slipstream-{name}": text for name, text in told.items()}
-    return web.Response(body=await in_thread(arrow_bytes, leased.table), content_type=ARROW, headers=headers)
+    return web.Response(body=await in_thread(arrow_bytes, leased.table), content_type=ARROW_TYPE, headers=headers)
 
 
-@ROUTES.add("POST", "/training/again", (TRAINER, ADMIN), FilterQuery, c.TrainAgainIn, tags=True, result=c.TrainAgain)
+@API_ROUTES.add(
+    "POST", "/training/again", (TRAINER, ADMIN), FilterQuery, c.TrainAgainIn, tags=True, result=c.TrainAgain
+)
 async def train_again(ctx: Ctx) -> web.StreamResponse:
     """Train on stored groups with such a run again, until each was trained on ``epochs`` times with its rewards."""
     deps, q = ctx.deps, ctx.query
@@ -228,7 +234,7 @@ async def train_again(ctx: Ctx) -> web.StreamResponse:
     return reply(plan)
 
 
-@ROUTES.add("POST", "/training/anew", (ADMIN,), body=c.TrainAnewIn, result=c.TrainAnew, errors=(404, 409))
+@API_ROUTES.add("POST", "/training/anew", (ADMIN,), body=c.TrainAnewIn, result=c.TrainAnew, errors=(404, 409))
 async def make_anew(ctx: Ctx) -> web.StreamResponse:
     """Take versions back, and train anew on what they were trained on: without some episodes."""
     deps, body = ctx.deps, ctx.body
@@ -251,7 +257,7 @@ async def make_anew(ctx: Ctx) -> web.StreamResponse:
     return reply(plan)
 
 
-@ROUTES.add("DELETE", "/training/again", (TRAINER, ADMIN), result=c.TrainAgainStopped, audit="train again, stop")
+@API_ROUTES.add("DELETE", "/training/again", (TRAINER, ADMIN), result=c.TrainAgainStopped, audit="train again, stop")
 async def stop_training_again(ctx: Ctx) -> web.StreamResponse:
     """Train on no stored group again. What is leased goes on."""
     left = (await ctx.deps.ask(ctx.deps.store.batches.again)).groups
@@ -260,7 +266,7 @@ async def stop_training_again(ctx: Ctx) -> web.StreamResponse:
     return reply(c.TrainAgainStopped(groups=left))
 
 
-@ROUTES.add(
+@API_ROUTES.add(
     "POST", "/batches/{batch:" + ID + "}/ack", (TRAINER,), body=c.BatchAck, result=Stored, errors=(409,), at_once=True
 )
 async def ack_batch(ctx: Ctx) -> web.StreamResponse:
@@ -270,7 +276,7 @@ async def ack_batch(ctx: Ctx) -> web.StreamResponse:
     async with deps.leasing:
         members: JsonObject | None = await deps.ask(deps.store.batches.takes, batch, body)
         if members is None:
-            raise Problem(409, LOST, field="body.lease", fix="its groups come back with another batch")
+            raise Problem(409, LOST_LEASE_TEXT, field="body.lease", fix="its groups come back with another batch")
         if members:
             gone = {mark for _, mark, *_ in members["episodes"] if mark == mark_of(mark)}
             kept = advantages_without(body.advantages, gone)
@@ -288,7 +294,7 @@ async def ack_batch(ctx: Ctx) -> web.StreamResponse:
     return reply(Stored())
 
 
-@ROUTES.add(
+@API_ROUTES.add(
     "POST", "/batches/{batch:" + ID + "}/gaps", (TRAINER,), body=c.BatchGaps, result=Kept, errors=(409,), at_once=True
 )
 async def take_gaps(ctx: Ctx) -> web.StreamResponse:
@@ -296,18 +302,20 @@ async def take_gaps(ctx: Ctx) -> web.StreamResponse:
     deps = ctx.deps
     kept = await deps.ask(deps.store.reports.gaps.put, ctx.path("batch"), ctx.body, deps.now())
     if kept is None:
-        raise Problem(409, LOST, field="body.lease", fix="send them with the lease that the batch was trained under")
+        raise Problem(
+            409, LOST_LEASE_TEXT, field="body.lease", fix="send them with the lease that the batch was trained under"
+        )
     return reply(Kept(kept=kept))
 
 
-@ROUTES.add("POST", "/leases/release", (JUDGE, TRAINER), body=ReleaseIn, result=Released)
+@API_ROUTES.add("POST", "/leases/release", (JUDGE, TRAINER), body=ReleaseIn, result=Released)
 async def release(ctx: Ctx) -> web.StreamResponse:
     """Release everything that a worker holds."""
     body: ReleaseIn = ctx.body
     return reply(Released(released=await ctx.deps.ask(ctx.deps.store.release_leases, body.worker)))
 
 
-@ROUTES.add("POST", "/engine/hold", (TRAINER,), body=c.HoldIn, result=c.Hold, errors=(409,))
+@API_ROUTES.add("POST", "/engine/hold", (TRAINER,), body=c.HoldIn, result=c.Hold, errors=(409,))
 async def hold_engine(ctx: Ctx) -> web.StreamResponse:
     """Hold the engine: calls wait and it sleeps (engine.share). A repeat extends the hold."""
     deps = ctx.deps
@@ -316,7 +324,7 @@ async def hold_engine(ctx: Ctx) -> web.StreamResponse:
     return reply(await deps.lease.hold(ctx.body))
 
 
-@ROUTES.add("POST", "/engine/release", (TRAINER,), body=c.EngineReleaseIn, result=c.EngineReleased)
+@API_ROUTES.add("POST", "/engine/release", (TRAINER,), body=c.EngineReleaseIn, result=c.EngineReleased)
 async def release_engine(ctx: Ctx) -> web.StreamResponse:
     """Release the engine: it wakes and the calls go on."""
     return reply(await ctx.deps.lease.release(ctx.body.worker))

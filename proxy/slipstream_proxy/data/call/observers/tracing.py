@@ -20,7 +20,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit
 
-from slipstream.engines import OWN
+from slipstream.engines import DEFAULT_ENGINE
 from slipstream_proxy.data.call.step import CallStep
 from slipstream_proxy.data.observe.exposition import operation
 from slipstream_proxy.usage import usage_of
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-NANO = 1_000_000_000
-REQUEST = {
+ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+NANOSECONDS_PER_S = 1_000_000_000
+REQUEST_ATTRIBUTES = {
     "temperature": "gen_ai.request.temperature",
     "top_p": "gen_ai.request.top_p",
     "top_k": "gen_ai.request.top_k",
@@ -66,7 +66,7 @@ def wanted(env: dict[str, str] | os._Environ[str] = os.environ) -> bool:
     exporters = env.get("OTEL_TRACES_EXPORTER", "otlp").lower()
     if env.get("OTEL_SDK_DISABLED", "").lower() == "true" or exporters == "none":
         return False
-    return exporters == "console" or any(env.get(name) for name in ENDPOINTS)
+    return exporters == "console" or any(env.get(name) for name in ENDPOINT_VARIABLES)
 
 
 def make_tracing(model: str, public_url: str | None = None, live: LiveView | None = None) -> Tracing | None:
@@ -139,7 +139,7 @@ class Tracing(CallStep):
             # asked at once, and only for a span without a parent
             made = self._random_trace if trace is None else lambda: trace
             self._ids.generate_trace_id = made  # type: ignore[method-assign]
-            found = self._tracer.start_span(name, parent, self._kind, start_time=int(call.started * NANO))
+            found = self._tracer.start_span(name, parent, self._kind, start_time=int(call.started * NANOSECONDS_PER_S))
             self._spans[call.id] = found
         return found
 
@@ -160,7 +160,7 @@ class Tracing(CallStep):
         try:
             span = self._span(call)
             if span.is_recording():
-                kind = OWN.kind if self._live is None else self._live.kind
+                kind = DEFAULT_ENGINE.kind if self._live is None else self._live.kind
                 span.set_attributes(attributes(call, status, outcome, self.model, self._url, kind))
                 if outcome == "error":
                     span.set_status(self._failed)
@@ -192,7 +192,12 @@ def page_of(call: CallResult, public_url: str | None) -> str | None:
 
 
 def attributes(
-    call: CallResult, status: int, outcome: str, model: str, public_url: str | None = None, kind: str = OWN.kind
+    call: CallResult,
+    status: int,
+    outcome: str,
+    model: str,
+    public_url: str | None = None,
+    kind: str = DEFAULT_ENGINE.kind,
 ) -> dict[str, AttributeValue]:
     """The span's attributes for a finished call: names, numbers and ids, and no message text."""
     found: dict[str, AttributeValue] = {
@@ -225,7 +230,7 @@ def attributes(
         found["error.type"] = "aborted" if outcome == "aborted" else str(status)
     if call.first is not None:
         found["slipstream.first_byte_seconds"] = call.first - call.started
-    for name, attribute in REQUEST.items():
+    for name, attribute in REQUEST_ATTRIBUTES.items():
         value = call.payload.get(name) if call.payload is not None else None
         if isinstance(value, int | float) and not isinstance(value, bool):
             found[attribute] = value

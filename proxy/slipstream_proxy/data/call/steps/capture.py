@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from slipstream.contract import EXPLORE_TAG, filter_of
-from slipstream.engines.engine import NEUTRAL, NO_IDS
+from slipstream.engines.engine import NEUTRAL_SAMPLING, NO_IDS
 from slipstream_proxy.assignment import place
 from slipstream_proxy.data.call.step import CallStep
 from slipstream_proxy.data.episode.prompts import asking
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.dialects.sampling import RAW_LOGPROBS, UNKNOWN_SAMPLING, untrainable
-from slipstream_proxy.dialects.token_arrays import ASKED, cut, cut_event
+from slipstream_proxy.dialects.token_arrays import CAPTURE_FIELD, cut, cut_event
 from slipstream_proxy.parse_weight import too_heavy
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Capture(CallStep):
         sent = dialect.as_chat(payload).body if dialect.routeless else payload  # its fields have names of their own
         asked = dict(self._live.sampling) | {name: value for name, value in sent.items() if value is not None}
         asked.update(target.sampling)
-        unknown = not self._live.sampling_known and any(name not in asked for name in NEUTRAL)
+        unknown = not self._live.sampling_known and any(name not in asked for name in NEUTRAL_SAMPLING)
         if not unknown and untrainable(asked, trust=False) is None:
             return target
         if untrainable(asked | dict(explored.sampling), trust=False) is not None:
@@ -98,7 +98,7 @@ class Capture(CallStep):
         prefixes = None
         if injected.hide.packed and episode is not None:
             prefixes = self._prompts.of(episode)
-            injected.body[ASKED] = asking(prefixes)
+            injected.body[CAPTURE_FIELD] = asking(prefixes)
         call.route.ask(injected.body, injected.note, injected.hide or None, injected.back, prefixes)
 
     def _ask_for_text(self, call: Call, payload: JsonObject) -> None:
@@ -121,7 +121,7 @@ class Capture(CallStep):
         for name, value in target.sampling if target.explores else live.sampling:
             if body.get(name) is None:
                 body[name] = value
-        if not live.sampling_known and not trust and any(body.get(name) is None for name in NEUTRAL):
+        if not live.sampling_known and not trust and any(body.get(name) is None for name in NEUTRAL_SAMPLING):
             return None if untrainable(body, trust=False) else UNKNOWN_SAMPLING  # what the call itself says comes first
         if not live.raw:
             return None

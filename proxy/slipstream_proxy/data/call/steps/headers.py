@@ -10,8 +10,8 @@ from slipstream_proxy.data.call.step import CallStep
 if TYPE_CHECKING:
     from slipstream_proxy.data.call.parts import Call
 
-JSON: Final = b"application/json"
-FORM: Final = b"application/x-www-form-urlencoded"
+JSON_TYPE: Final = b"application/json"
+FORM_TYPE: Final = b"application/x-www-form-urlencoded"
 _CONTENT_TYPE: Final = re.compile(rb"^content-type: *([^;\r\n]*)[^\r\n]*\r\n", re.IGNORECASE | re.MULTILINE)
 NOT_FOUND: Final = 404
 """Nobody answered: what the engine does not know is no adapter."""
@@ -23,9 +23,9 @@ def as_json(fields: bytes) -> bytes:
     unless it is told otherwise. What to do with another type is the engine's affair.
     """
     kind = _CONTENT_TYPE.search(fields)
-    if kind is not None and kind[1].strip().lower() not in (b"", FORM):
+    if kind is not None and kind[1].strip().lower() not in (b"", FORM_TYPE):
         return fields
-    return b"%bContent-Type: %b\r\n" % (_CONTENT_TYPE.sub(b"", fields), JSON)
+    return b"%bContent-Type: %b\r\n" % (_CONTENT_TYPE.sub(b"", fields), JSON_TYPE)
 
 
 def adapter_line(name: str) -> bytes:
@@ -43,7 +43,7 @@ class ProxyHeaders(CallStep):
     """
 
     def forward(self, call: Call, fields: bytes) -> bytes:
-        if call.asked.request.headers.get(b"content-type") != JSON:
+        if call.asked.request.headers.get(b"content-type") != JSON_TYPE:
             fields = as_json(fields)
         if b"x-request-id" in call.asked.request.headers:
             return fields

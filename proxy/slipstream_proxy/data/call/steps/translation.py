@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.call.contexts import ChatTemplates, ContextLengths
     from slipstream_proxy.data.call.parts import Call
 
-CHAT = "/v1/chat/completions"
+CHAT_PATH = "/v1/chat/completions"
 
 _NOT_THE_REQUEST = (408, 429)
 """4xx that say nothing about the request."""
@@ -42,7 +42,7 @@ class Translation(CallStep):
         if (
             call.route.note == NO_IDS
         ):  # no ids are asked for, and there is no route of the engine's whose reply this one would have to equal
-            call.route.ask_at(CHAT)
+            call.route.ask_at(CHAT_PATH)
             return True
         if back.context_needed and back.context is None:
             context = self._contexts.of(call.route.servers[0], call.go_on)
@@ -62,7 +62,7 @@ class Translation(CallStep):
             except AsAsked as e:
                 call.route.ask_as_it_came(call.asked, str(e))
                 return True
-        call.route.ask_at(CHAT)
+        call.route.ask_at(CHAT_PATH)
         return True
 
     def event(self, call: Call, event: bytes) -> bytes | None:

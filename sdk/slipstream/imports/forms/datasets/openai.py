@@ -13,7 +13,7 @@ from slipstream.imports.report import Place, Refused, Value
 from slipstream.imports.traces import tool_of
 from slipstream.imports.values import first, listed
 
-GATHERS = False
+GATHERS_ROWS = False
 
 
 def is_one(row: Mapping[str, Value]) -> bool:

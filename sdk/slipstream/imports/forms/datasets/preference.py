@@ -13,8 +13,8 @@ from slipstream.imports.registry import each
 from slipstream.imports.report import Place, Refused, Value
 from slipstream.imports.values import first, mapping
 
-GATHERS = False
-SIDES = (
+GATHERS_ROWS = False
+PREFERENCE_SIDES = (
     ("chosen", ("chosen", "preferred_output"), ("chosen_reward", "score_chosen", "chosen_score", "chosen_rating"), 1.0),
     (
         "rejected",
@@ -23,8 +23,8 @@ SIDES = (
         0.0,
     ),
 )
-READ = [name for _, columns, scores, _ in SIDES for name in (*columns, *scores)]
-OURS = ("key", "chosen_episode", "rejected_episode", "input")
+READ_FIELDS = [name for _, columns, scores, _ in PREFERENCE_SIDES for name in (*columns, *scores)]
+OWN_FIELDS = ("key", "chosen_episode", "rejected_episode", "input")
 
 
 def is_one(row: Mapping[str, Value]) -> bool:
@@ -38,7 +38,7 @@ def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
         frame.get("messages"), "user", place
     )
     tools = tools_in(frame or row)
-    sides = [messages_of(first(row, *columns), "assistant", place) for _, columns, _, _ in SIDES]
+    sides = [messages_of(first(row, *columns), "assistant", place) for _, columns, _, _ in PREFERENCE_SIDES]
     if not prompt:  # both sides are whole conversations
         shared = 0
         while shared < min(map(len, sides)) - 1 and sides[0][shared] == sides[1][shared]:
@@ -47,8 +47,8 @@ def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
         if not prompt:
             raise Refused("no prompt: chosen and rejected have no common beginning", "prompt")
     name = digest(prompt)
-    for (side, _, scores, default), messages in zip(SIDES, sides, strict=True):
-        run = described(row, place, read=[*READ, *OURS])
+    for (side, _, scores, default), messages in zip(PREFERENCE_SIDES, sides, strict=True):
+        run = described(row, place, read=[*READ_FIELDS, *OWN_FIELDS])
         run.id = run.id and f"{run.id}-{side}"
         run.task = run.task or f"pair-{name}"
         scored = next((name for name in scores if row.get(name) is not None), None)

@@ -12,9 +12,9 @@ from slipstream.imports.registry import each
 from slipstream.imports.report import Place, Refused, Value
 from slipstream.imports.values import first, listed, mapping, parsed, tool_call
 
-GATHERS = False
-UNTRAINED = ("train", "loss")
-NAMES = ("conversations", "conversation", "items")
+GATHERS_ROWS = False
+TRAIN_FLAG_FIELDS = ("train", "loss")
+CONVERSATION_FIELDS = ("conversations", "conversation", "items")
 
 
 def is_one(row: Mapping[str, Value]) -> bool:
@@ -27,10 +27,10 @@ def is_one(row: Mapping[str, Value]) -> bool:
 
 @each
 def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
-    told = json_in(first(row, *NAMES), "conversations")
+    told = json_in(first(row, *CONVERSATION_FIELDS), "conversations")
     if not isinstance(told, list) or not told:
         raise Refused("a list that is not empty is needed", "conversations")
-    run = described(row, place, read=(*NAMES, "system"))
+    run = described(row, place, read=(*CONVERSATION_FIELDS, "system"))
     messages: list[Message] = []
     if isinstance(row.get("system"), str) and row["system"]:
         messages.append({"role": "system", "content": row["system"]})
@@ -42,9 +42,9 @@ def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
 
 def _message(item: Value, place: Place) -> list[Message]:
     own = mapping(item)
-    if any(own.get(name) is False for name in UNTRAINED):
+    if any(own.get(name) is False for name in TRAIN_FLAG_FIELDS):
         own["weight"] = 0
-    own = {k: v for k, v in own.items() if k not in UNTRAINED}
+    own = {k: v for k, v in own.items() if k not in TRAIN_FLAG_FIELDS}
     if own.get("from") == "function_call" or own.get("role") == "function_call":
         told = parsed(own.get("value", own.get("content")))
         calls = [mapping(c) for c in (told if isinstance(told, list) else [told])]

@@ -9,9 +9,9 @@ from slipstream.imports.records import LogRun
 from slipstream.imports.registry import each
 from slipstream.imports.report import Place, Refused, Value
 
-GATHERS = False
-LISTS = ("prompt_ids", "completion_ids", "logprobs")
-TEXTS = ("tags", "rewards", "call_list", "lineage", "batches", "trained_adapters")
+GATHERS_ROWS = False
+TOKEN_LIST_FIELDS = ("prompt_ids", "completion_ids", "logprobs")
+JSON_TEXT_FIELDS = ("tags", "rewards", "call_list", "lineage", "batches", "trained_adapters")
 
 
 def is_one(row: Mapping[str, Value]) -> bool:
@@ -27,12 +27,12 @@ def exported(row: dict[str, Value]) -> dict[str, Value]:
     """A row of ``export`` as its JSON lines have it. Raises ``Refused``."""
     if isinstance(row["call_list"], list):
         return row
-    made = {k: v for k, v in row.items() if k not in ("messages", *LISTS)}
-    made |= {name: json_in(row[name], name) for name in TEXTS}
+    made = {k: v for k, v in row.items() if k not in ("messages", *TOKEN_LIST_FIELDS)}
+    made |= {name: json_in(row[name], name) for name in JSON_TEXT_FIELDS}
     calls = made["call_list"]
     if not isinstance(calls, list):
         raise Refused("a list is needed", "call_list")
-    for name in LISTS:
+    for name in TOKEN_LIST_FIELDS:
         values = row[name]
         if not isinstance(values, list) or len(values) != len(calls):
             raise Refused("it needs a value for each call", name)

@@ -13,8 +13,8 @@ from slipstream.imports.report import Place, Refused, Report, Value
 from slipstream.imports.rows import LogRow
 from slipstream.imports.values import listed, mapping
 
-GATHERS = False
-UNREAD = ("logs", "exceptions", "group_index", "trajectories")
+GATHERS_ROWS = False
+UNREAD_FIELDS = ("logs", "exceptions", "group_index", "trajectories")
 
 
 def is_one(row: Mapping[str, Value]) -> bool:
@@ -47,7 +47,7 @@ def trajectories(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     for number, told in enumerate(group):
         run_place = Place(place.report, f"{place.where}: trajectory {number}")
         own = {**told, "metadata": {**shared, **names_in(told.get("metadata"), "metadata")}}
-        run = described(own, run_place, read=UNREAD)
+        run = described(own, run_place, read=UNREAD_FIELDS)
         run.task = run.task or f"group-{name}"
         run.talks = [talk_of(own, run_place)]
         run.talks += [talk_of({**own, **mapping(h)}, run_place) for h in listed(told.get("additional_histories"))]

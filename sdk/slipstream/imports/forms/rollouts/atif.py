@@ -12,13 +12,13 @@ from slipstream.imports.report import Place, Refused, Value
 from slipstream.imports.traces import tool_of, usage_of
 from slipstream.imports.values import first, listed, mapping, text_of
 
-GATHERS = False
-SIDES = {"system": "system", "user": "user", "agent": "assistant"}
-FRAMES = ("trajectory", "atif")
+GATHERS_ROWS = False
+ROLE_BY_SOURCE = {"system": "system", "user": "user", "agent": "assistant"}
+FRAME_FIELDS = ("trajectory", "atif")
 
 
 def _framed(row: Mapping[str, Value]) -> dict[str, Value]:
-    return next((mapping(row[f]) for f in FRAMES if isinstance(row.get(f), Mapping)), dict(row))
+    return next((mapping(row[f]) for f in FRAME_FIELDS if isinstance(row.get(f), Mapping)), dict(row))
 
 
 def is_one(row: Mapping[str, Value]) -> bool:
@@ -26,7 +26,12 @@ def is_one(row: Mapping[str, Value]) -> bool:
     if str(told.get("schema_version") or "").upper().startswith("ATIF"):
         return True
     steps = told.get("steps")
-    return isinstance(steps, list) and bool(steps) and isinstance(steps[0], Mapping) and steps[0].get("source") in SIDES
+    return (
+        isinstance(steps, list)
+        and bool(steps)
+        and isinstance(steps[0], Mapping)
+        and steps[0].get("source") in ROLE_BY_SOURCE
+    )
 
 
 @each
@@ -65,9 +70,9 @@ def _talk(told: Mapping[str, Value], place: Place) -> Talk:
     tools = [tool_of(t) for t in listed(mapping(told.get("agent")).get("tool_definitions"))]
     for step in map(mapping, listed(told.get("steps"))):
         source = step.get("source")
-        if source not in SIDES:
+        if source not in ROLE_BY_SOURCE:
             raise Refused(f"system, user or agent is needed, this is {source!r:.40}", "steps.source")
-        said = {"role": SIDES[str(source)], "content": step.get("message")}
+        said = {"role": ROLE_BY_SOURCE[str(source)], "content": step.get("message")}
         said |= {"reasoning_content": step.get("reasoning_content"), "tool_calls": step.get("tool_calls") or []}
         made = expand(said, "user", place)
         sampled = source == "agent" and step.get("llm_call_count") != 0 and not step.get("is_copied_context")

@@ -16,9 +16,9 @@ from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import usage_of
 from slipstream.imports.values import listed, mapping, text_of
 
-GATHERS = True
-SAID = ("user", "assistant")
-NOTES = (
+GATHERS_ROWS = True
+MESSAGE_TYPES = ("user", "assistant")
+NOTE_TYPES = (
     "summary",
     "system",
     "file-history-snapshot",
@@ -98,9 +98,13 @@ class _ClaudeSession:
 
 
 def is_one(row: Mapping[str, Value]) -> bool:
-    if row.get("type") in SAID and isinstance(row.get("message"), Mapping) and ("sessionId" in row or "uuid" in row):
+    if (
+        row.get("type") in MESSAGE_TYPES
+        and isinstance(row.get("message"), Mapping)
+        and ("sessionId" in row or "uuid" in row)
+    ):
         return True
-    return row.get("type") in NOTES and any(n in row for n in ("leafUuid", "sessionId", "snapshot", "parentUuid"))
+    return row.get("type") in NOTE_TYPES and any(n in row for n in ("leafUuid", "sessionId", "snapshot", "parentUuid"))
 
 
 def runs(rows: Iterable[LogRow], report: Report) -> Iterator[LogRun]:
@@ -121,11 +125,11 @@ def runs(rows: Iterable[LogRow], report: Report) -> Iterator[LogRun]:
 def _take(sessions: dict[str, _ClaudeSession], row: LogRow, place: Place) -> None:
     value = row.value
     kind = value.get("type")
-    if kind not in SAID and kind not in NOTES:
+    if kind not in MESSAGE_TYPES and kind not in NOTE_TYPES:
         place.drop(f"entry {kind}", "it is no message of a session")
     if kind == "attachment":
         place.drop("entry attachment", "the program wrote it into a request, and no message holds it")
-    if not value.get("uuid") and kind not in SAID:
+    if not value.get("uuid") and kind not in MESSAGE_TYPES:
         return
     name = str(value.get("sessionId") or row.file.rpartition("/")[2].partition(".")[0])
     session = sessions.setdefault(name, _ClaudeSession(place))
@@ -144,7 +148,7 @@ def _take(sessions: dict[str, _ClaudeSession], row: LogRow, place: Place) -> Non
 
 def _read(session: _ClaudeSession, entry: _Entry) -> None:
     kind, own = entry.value.get("type"), mapping(entry.value.get("message"))
-    if kind not in SAID:
+    if kind not in MESSAGE_TYPES:
         return
     if kind == "assistant" and (own.get("model") == "<synthetic>" or entry.value.get("isApiErrorMessage")):
         entry.place.drop("a message", "the program wrote it, no model did")

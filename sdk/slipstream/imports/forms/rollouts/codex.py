@@ -16,11 +16,11 @@ from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import usage_of
 from slipstream.imports.values import listed, mapping, text_of
 
-GATHERS = True
-ENTRIES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
+GATHERS_ROWS = True
+ENTRY_TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
 COPY_GAP_S = 0.25
 """A fork's file repeats its parent's lines at once. A model takes longer."""
-CONTEXTS = (
+CONTEXT_OPENINGS = (
     *("<environment_context>", "<user_instructions>", "<turn_aborted>", "<user_shell_command>", "<skill>"),
     *("<subagent_notification>", "# AGENTS.md instructions"),
 )
@@ -28,7 +28,7 @@ CONTEXTS = (
 
 
 def is_one(row: Mapping[str, Value]) -> bool:
-    if row.get("type") in ENTRIES and "payload" in row:
+    if row.get("type") in ENTRY_TYPES and "payload" in row:
         return True
     return "instructions" in row and "timestamp" in row and "id" in row and "messages" not in row
 
@@ -116,7 +116,7 @@ def _begins_turn(message: Message) -> bool:
     content = message.get("content")
     texts = [content, *(mapping(p).get("text") for p in listed(content))]
     text = next((t for t in texts if isinstance(t, str) and t), "")
-    return message["role"] == "user" and not text.lstrip().startswith(CONTEXTS)
+    return message["role"] == "user" and not text.lstrip().startswith(CONTEXT_OPENINGS)
 
 
 def runs(rows: Iterable[LogRow], report: Report) -> Iterator[LogRun]:

@@ -12,10 +12,10 @@ from slipstream.imports.report import Place, Refused, Value
 from slipstream.imports.traces import usage_of
 from slipstream.imports.values import first, listed, mapping, text_of
 
-GATHERS = False
-EXIT = "exit"
+GATHERS_ROWS = False
+EXIT_ROLE = "exit"
 """The role of the program's own last word."""
-READ = ("info", "messages", "trajectory_format", "instance_id", "reward", "rewards", "metrics")
+READ_FIELDS = ("info", "messages", "trajectory_format", "instance_id", "reward", "rewards", "metrics")
 
 
 def is_one(row: Mapping[str, Value]) -> bool:
@@ -38,7 +38,7 @@ def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     run.reward, run.metrics = rewards_in(row, place)
     if info.get("submission"):
         place.drop("field info.submission", "it stands in the last messages, too")
-    for name in row.keys() - set(READ):
+    for name in row.keys() - set(READ_FIELDS):
         if row[name] not in (None, "", [], {}):
             place.drop(f"field {name}", "an episode has no such field; put it under reward or metrics")
     run.talks = [_talk(listed(row.get("messages")), place)]
@@ -49,7 +49,7 @@ def _talk(items: list[Value], place: Place) -> Talk:
     messages: list[Message] = []
     replies: dict[int, Told] = {}
     for item in map(mapping, items):
-        if item.get("role") == EXIT:
+        if item.get("role") == EXIT_ROLE:
             continue
         extra = mapping(item.pop("extra", None))
         for message in expand(item, "user", place):

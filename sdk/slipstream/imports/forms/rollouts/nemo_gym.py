@@ -13,8 +13,8 @@ from slipstream.imports.report import Place, Refused, Value
 from slipstream.imports.traces import tool_of, usage_of
 from slipstream.imports.values import first, listed, mapping, text_of
 
-GATHERS = False
-KNOWN = (
+GATHERS_ROWS = False
+KNOWN_FIELDS = (
     "responses_create_params",
     "response",
     "reward",
@@ -26,8 +26,8 @@ KNOWN = (
     "verifier_metadata",
     "agent_ref",
 )
-INDICES = ("task_index", "rollout_index", "_task_index", "_rollout_index", "_ng_task_index", "_ng_rollout_index")
-TOKENS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
+INDEX_FIELDS = ("task_index", "rollout_index", "_task_index", "_rollout_index", "_ng_task_index", "_ng_rollout_index")
+TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
 
 
 def is_one(row: Mapping[str, Value]) -> bool:
@@ -45,7 +45,7 @@ def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     output = of_items(listed(response.get("output")), place)
     if not output:
         raise Refused("it has no output", "response")
-    if any(mapping(item).get(n) for item in listed(response.get("output")) for n in TOKENS):
+    if any(mapping(item).get(n) for item in listed(response.get("output")) for n in TOKEN_FIELDS):
         place.drop("token ids and log-probabilities", "an import takes text")
     whole = with_ids([*prompt, *output])
     at, counts = place.time(response.get("created_at"), "created_at"), usage_of(response.get("usage"))
@@ -55,14 +55,14 @@ def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
     if len(places) == 1:
         replies[places[0]].prompt_tokens, replies[places[0]].completion_tokens = counts
     agent = mapping(row.get("agent_ref")).get("name")
-    index = next((row[n] for n in (*INDICES[::2], "id", "uuid") if row.get(n) is not None), None)
-    rollout = next((row[n] for n in INDICES[1::2] if row.get(n) is not None), None)
+    index = next((row[n] for n in (*INDEX_FIELDS[::2], "id", "uuid") if row.get(n) is not None), None)
+    rollout = next((row[n] for n in INDEX_FIELDS[1::2] if row.get(n) is not None), None)
     run = LogRun(
         place.where, task=None if index is None else "-".join(text_of(v) for v in (agent, index) if v is not None)
     )
     run.tags = {k: v for k, v in (("agent", agent), ("rollout", rollout)) if v is not None}
     run.id = f"nemo-{row['uuid']}" if row.get("uuid") else None
     run.reward, run.metrics = rewards_in(row, place)
-    run.metrics |= numbers_in(row, (*KNOWN, *INDICES), place)
+    run.metrics |= numbers_in(row, (*KNOWN_FIELDS, *INDEX_FIELDS), place)
     run.talks = [Talk(whole, replies, [tool_of(t) for t in listed(asked.get("tools"))] or None)]
     yield run

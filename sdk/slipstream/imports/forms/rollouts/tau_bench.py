@@ -11,7 +11,7 @@ from slipstream.imports.report import Place, Value
 from slipstream.imports.traces import usage_of
 from slipstream.imports.values import first, listed, mapping, text_of
 
-GATHERS = False
+GATHERS_ROWS = False
 
 
 def is_one(row: Mapping[str, Value]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from slipstream.imports.fields import ROW, described, numbers_in
+from slipstream.imports.fields import ROW_FIELDS, described, numbers_in
 from slipstream.imports.forms.datasets.openai import tools_in
 from slipstream.imports.inputs import messages_of
 from slipstream.imports.messages import with_ids
@@ -14,8 +14,8 @@ from slipstream.imports.report import Place, Refused, Value
 from slipstream.imports.traces import tool_of, usage_of
 from slipstream.imports.values import first, listed, mapping, parsed
 
-GATHERS = False
-LABELS = (
+GATHERS_ROWS = False
+LABEL_FIELDS = (
     "answer",
     "example_id",
     "step",
@@ -28,10 +28,10 @@ LABELS = (
     "is_truncated",
     "sampling_args",
 )
-TIMES = ("timing", "generation_ms", "scoring_ms", "total_ms", "start_time", "token_usage", "usage")
-READ = (
-    *LABELS,
-    *TIMES,
+TIME_FIELDS = ("timing", "generation_ms", "scoring_ms", "total_ms", "start_time", "token_usage", "usage")
+READ_FIELDS = (
+    *LABEL_FIELDS,
+    *TIME_FIELDS,
     "completions",
     "label",
     "oai_tools",
@@ -84,7 +84,7 @@ def _rows(row: dict[str, Value]) -> Iterator[dict[str, Value]]:
 
 
 def _run(row: dict[str, Value], place: Place) -> LogRun:
-    run = described(row, place, read=[*READ, *(k for k, v in row.items() if isinstance(v, bool | int | float))])
+    run = described(row, place, read=[*READ_FIELDS, *(k for k, v in row.items() if isinstance(v, bool | int | float))])
     prompt = messages_of(row["prompt"], "user", place)
     completion = messages_of(row["completion"], "assistant", place)
     if not prompt or not completion:
@@ -93,10 +93,10 @@ def _run(row: dict[str, Value], place: Place) -> LogRun:
     if example is not None:
         run.task = f"{run.task or row.get('env_id') or 'example'}-{example}"
     run.task = run.task or f"prompt-{digest(prompt)}"
-    run.metrics = {**numbers_in(row, (*ROW, *READ), place), **run.metrics}
+    run.metrics = {**numbers_in(row, (*ROW_FIELDS, *READ_FIELDS), place), **run.metrics}
     if run.reward is None and (label := row.get("label")) is not None:
         run.reward = float(label) if isinstance(label, bool) else place.score(label, "label")
-    run.tags |= {k: v for k in LABELS if isinstance(v := row.get(k), str | int | float) and v != ""}
+    run.tags |= {k: v for k in LABEL_FIELDS if isinstance(v := row.get(k), str | int | float) and v != ""}
     for name in ("info", "state", "trajectory", "completion_ids", "completion_logprobs", "logprobs"):
         if row.get(name) not in (None, "", [], {}, "{}"):
             place.drop(f"field {name}", "an import takes text, rewards and tags")

@@ -10,10 +10,21 @@ from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import Late, Trace, Traces, gathered, replies_of, sent_of, tool_of, usage_of
 from slipstream.imports.values import first, listed, mapping, parsed
 
-GATHERS = True
+GATHERS_ROWS = True
 MODEL_CALL = "GENERATION"
-TYPES = (MODEL_CALL, "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN", "RETRIEVER", "EVALUATOR", "EMBEDDING", "GUARDRAIL")
-TAGS = (
+OBSERVATION_TYPES = (
+    MODEL_CALL,
+    "SPAN",
+    "EVENT",
+    "AGENT",
+    "TOOL",
+    "CHAIN",
+    "RETRIEVER",
+    "EVALUATOR",
+    "EMBEDDING",
+    "GUARDRAIL",
+)
+TAG_FIELDS = (
     ("user", ("userId", "user_id")),
     ("session", ("sessionId", "session_id")),
     ("release", ("release",)),
@@ -28,7 +39,7 @@ def is_one(row: Mapping[str, Value]) -> bool:
         return True
     if _is_trace(row):
         return True
-    typed = row.get("type") in TYPES
+    typed = row.get("type") in OBSERVATION_TYPES
     if typed and ("startTime" in row or "start_time" in row):
         return True
     return first(row, "traceId", "trace_id") is not None and (typed or "dataType" in row or "data_type" in row)
@@ -42,7 +53,7 @@ def _is_trace(row: Mapping[str, Value]) -> bool:
 def runs(found: Traces, row: LogRow, place: Place) -> None:
     if "observations" in row.value or "trace" in row.value:
         _trace(found, row, place)
-    elif row.value.get("type") in TYPES:
+    elif row.value.get("type") in OBSERVATION_TYPES:
         ident = first(row.value, "traceId", "trace_id") or row.value.get("id")
         _observation(found.named(ident, row), row.value, place)
     elif "value" in row.value or "dataType" in row.value or "data_type" in row.value:
@@ -83,7 +94,7 @@ def _trace(found: Traces, row: LogRow, place: Place) -> None:
 
 def _describe(trace: Trace, row: Mapping[str, Value]) -> None:
     trace.task = str(row["name"]) if row.get("name") else trace.task
-    for tag, names in TAGS:
+    for tag, names in TAG_FIELDS:
         if (value := first(row, *names)) is not None:
             trace.tags[tag] = str(value)
     for label in listed(row.get("tags")):
@@ -108,7 +119,7 @@ def _observation(trace: Trace, row: Mapping[str, Value], place: Place) -> None:
     parent = first(row, "parentObservationId", "parent_observation_id")
     named = first(row, "traceName", "trace_name")
     trace.task = trace.task or (str(named) if named else None)
-    for tag, names in TAGS[:2]:
+    for tag, names in TAG_FIELDS[:2]:
         if (value := first(row, *names)) is not None:
             trace.tags.setdefault(tag, str(value))
     for label in listed(first(row, "traceTags", "trace_tags")):

@@ -10,7 +10,7 @@ from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import Late, Trace, Traces, gathered, replies_of, sent_of, tool_of, usage_of
 from slipstream.imports.values import first, listed, mapping
 
-GATHERS = True
+GATHERS_ROWS = True
 MODEL_CALL = "llm"
 
 

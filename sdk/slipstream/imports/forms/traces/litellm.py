@@ -10,24 +10,28 @@ from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import Traces, gathered, replies_of, sent_of, tool_of, usage_of
 from slipstream.imports.values import first, listed, mapping
 
-GATHERS = True
-REDACTED = "redacted-by-litellm"
-FRAMES = ("standard_logging_object", "standard_logging_payload", "kwargs")
-LABELS = (("user", ("end_user", "user", "user_id")), ("team", ("team_alias", "team_id", "user_api_key_team_alias")))
+GATHERS_ROWS = True
+REDACTED_TEXT = "redacted-by-litellm"
+FRAME_FIELDS = ("standard_logging_object", "standard_logging_payload", "kwargs")
+LABEL_FIELDS = (
+    ("user", ("end_user", "user", "user_id")),
+    ("team", ("team_alias", "team_id", "user_api_key_team_alias")),
+)
 
 
 def is_one(row: Mapping[str, Value]) -> bool:
     if "call_type" in row and any(n in row for n in ("response", "messages", "request_id", "startTime")):
         return True
     return any(
-        "call_type" in mapping(row.get(frame)) or (frame.startswith("standard") and frame in row) for frame in FRAMES
+        "call_type" in mapping(row.get(frame)) or (frame.startswith("standard") and frame in row)
+        for frame in FRAME_FIELDS
     )
 
 
 @gathered("litellm")
 def runs(found: Traces, row: LogRow, place: Place) -> None:
     told = row.value
-    for frame in (*FRAMES, *FRAMES[:1]):
+    for frame in (*FRAME_FIELDS, *FRAME_FIELDS[:1]):
         told = mapping(told.get(frame)) or told
     _take(found, told, place, row)
 
@@ -41,7 +45,7 @@ def _take(found: Traces, row: Mapping[str, Value], place: Place, at: LogRow) -> 
     trace = found.named(ident, at)
     if task := first(about, "task", "trace_name", "generation_name"):
         trace.task = trace.task or str(task)
-    for tag, names in LABELS:
+    for tag, names in LABEL_FIELDS:
         if value := first(row, *names) or first(about, *names):
             trace.tags[tag] = str(value)
     for label in listed(row.get("request_tags")):
@@ -52,7 +56,7 @@ def _take(found: Traces, row: Mapping[str, Value], place: Place, at: LogRow) -> 
     sent = row.get("messages")
     sent = sent if sent not in (None, "", [], {}, "{}", "[]") else (asked or row.get("input"))
     messages, tools = sent_of(sent, place)
-    if any(m.get("content") == REDACTED for m in messages):
+    if any(m.get("content") == REDACTED_TEXT for m in messages):
         place.drop("a model call", "its messages were redacted (turn_off_message_logging)")
         return
     settings = mapping(first(row, "model_parameters", "optional_params"))

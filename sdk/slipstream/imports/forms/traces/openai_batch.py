@@ -11,7 +11,7 @@ from slipstream.imports.report import Place, Refused, Report, Value
 from slipstream.imports.rows import LogRow
 from slipstream.imports.values import mapping
 
-GATHERS = True
+GATHERS_ROWS = True
 
 
 def is_one(row: Mapping[str, Value]) -> bool:

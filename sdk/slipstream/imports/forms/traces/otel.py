@@ -16,27 +16,27 @@ from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import Trace, Traces, replies_of, sent_of, tool_of, usage_of
 from slipstream.imports.values import first, in_order, listed, mapping, nested, parsed
 
-GATHERS = True
-EVENTS = {
+GATHERS_ROWS = True
+EVENT_ROLES = {
     "gen_ai.system.message": "system",
     "gen_ai.user.message": "user",
     "gen_ai.assistant.message": "assistant",
     "gen_ai.tool.message": "tool",
 }
 """Events of before the messages became attributes → the role."""
-FRAMES = (
+FRAME_FIELDS = (
     *("resourceSpans", "resource_spans", "scopeSpans", "scope_spans", "instrumentationLibrarySpans"),
     *("resourceLogs", "resource_logs", "scopeLogs", "scope_logs", "logRecords", "log_records", "batches", "spans"),
 )
-ANSWERS = ("trace", "result")
+TRACE_ANSWER_FIELDS = ("trace", "result")
 """Under which the API of a store of traces (Tempo, Jaeger) has a trace in OTLP."""
-FRAMES_SET = frozenset(FRAMES)
-DETAILS = "gen_ai.client.inference.operation.details"
+FRAMES_SET = frozenset(FRAME_FIELDS)
+DETAILS_EVENT = "gen_ai.client.inference.operation.details"
 """The event that has all messages of a call."""
-LABELS = {"user": ("enduser.id", "user.id"), "agent": ("gen_ai.agent.name",), "session": ("session.id",)}
-UNSAID = ("system", "event.name", "message.index")
+LABEL_ATTRIBUTES = {"user": ("enduser.id", "user.id"), "agent": ("gen_ai.agent.name",), "session": ("session.id",)}
+EVENT_META_FIELDS = ("system", "event.name", "message.index")
 """What an event says of itself."""
-EVALUATIONS = ("gen_ai.evaluation.result", "gen_ai.evaluation")
+EVALUATION_EVENTS = ("gen_ai.evaluation.result", "gen_ai.evaluation")
 SpanKey = tuple[str, str]
 """Ids of trace and span."""
 Said = tuple[list[Message], list[Message]]
@@ -44,9 +44,13 @@ Said = tuple[list[Message], list[Message]]
 
 def is_one(row: Mapping[str, Value]) -> bool:
     """OTLP's JSON, or one span of it."""
-    if any(name in row for name in FRAMES[:-1]) or ("traceID" in row and "spans" in row):
+    if any(name in row for name in FRAME_FIELDS[:-1]) or ("traceID" in row and "spans" in row):
         return True
-    if any(not FRAMES_SET.isdisjoint(mapping(row[name])) for name in ANSWERS if isinstance(row.get(name), Mapping)):
+    if any(
+        not FRAMES_SET.isdisjoint(mapping(row[name]))
+        for name in TRACE_ANSWER_FIELDS
+        if isinstance(row.get(name), Mapping)
+    ):
         return True
     if any(name in row for name in ("startTimeUnixNano", "start_time_unix_nano")):
         return True
@@ -95,7 +99,7 @@ class _Gathered:
             span, place, row = self.bare.pop(key, (alone, *self.places[key]))
             told = [*listed(span.get("events")), *events]
             if (trace := self.found.get(key[0])) is not None and key[1] in trace.calls:  # its own messages are read
-                told = [e for e in told if str(mapping(e).get("name")) in EVALUATIONS]
+                told = [e for e in told if str(mapping(e).get("name")) in EVALUATION_EVENTS]
             with guarded(place):
                 _span(self.found, {**span, "events": told}, _attributes(span.get("attributes")), place, row)
         for _, place, _ in self.bare.values():
@@ -119,7 +123,7 @@ def _span(found: Traces, span: Mapping[str, Value], attributes: Mapping[str, Val
     parent = first(span, "parentSpanId", "parent_span_id", "parent_id")
     task = attributes.get("slipstream.task") or (None if parent else first(span, "name", "operationName"))
     trace.task = trace.task or (str(task) if task else None)
-    for tag, names in LABELS.items():
+    for tag, names in LABEL_ATTRIBUTES.items():
         if value := next((attributes[n] for n in names if attributes.get(n)), None):
             trace.tags[tag] = str(value)
     trace.parent(ident, _hex(parent) if parent else None)
@@ -133,8 +137,10 @@ def _spans(row: Mapping[str, Value]) -> Iterator[Mapping[str, Value]]:
     if "traceID" in row:
         yield from map(_of_jaeger, map(mapping, listed(row.get("spans"))))
         return
-    row = next((inner for name in ANSWERS if not FRAMES_SET.isdisjoint(inner := mapping(row.get(name)))), row)
-    below = [row.get(name) for name in FRAMES]
+    row = next(
+        (inner for name in TRACE_ANSWER_FIELDS if not FRAMES_SET.isdisjoint(inner := mapping(row.get(name)))), row
+    )
+    below = [row.get(name) for name in FRAME_FIELDS]
     if any(isinstance(part, list) for part in below):
         for part in below:
             for item in listed(part):
@@ -203,14 +209,22 @@ def _hex(value: Value) -> str:
 
 
 MODEL_CALLS = ("chat", "text_completion", "generate_content", "completion", "message")
-OTHERS = ("invoke_agent", "create_agent", "execute_tool", "embeddings", "invoke_workflow", "retrieval", "rerank")
+OTHER_OPERATIONS = (
+    "invoke_agent",
+    "create_agent",
+    "execute_tool",
+    "embeddings",
+    "invoke_workflow",
+    "retrieval",
+    "rerank",
+)
 
 
 def call_of(span: Mapping[str, Value], attributes: Mapping[str, Value], place: Place) -> ModelCall | None:
     """A span's model call; None: it is another kind of span, or its messages were not recorded."""
     operation = str(attributes.get("gen_ai.operation.name") or "")
     vercel = str(attributes.get("ai.operationId") or "")
-    if operation in OTHERS or (vercel and not vercel.endswith((".doGenerate", ".doStream"))):
+    if operation in OTHER_OPERATIONS or (vercel and not vercel.endswith((".doGenerate", ".doStream"))):
         return None
     at = place.time(first(span, "startTimeUnixNano", "start_time_unix_nano", "start_time"), "startTimeUnixNano")
     end = place.time(first(span, "endTimeUnixNano", "end_time_unix_nano", "end_time"), "endTimeUnixNano")
@@ -274,12 +288,12 @@ def _as_events(span: Mapping[str, Value], own: Mapping[str, Value], place: Place
     for event in map(mapping, listed(span.get("events")) or told):
         attributes = _attributes(event.get("attributes"))
         name = str(event.get("name"))
-        if name == DETAILS:
+        if name == DETAILS_EVENT:
             return _as_attributes(attributes, place)
         if name == "gen_ai.choice":
             found, role = replies, "assistant"
-        elif name in EVENTS:
-            found, role = sent, EVENTS[name]
+        elif name in EVENT_ROLES:
+            found, role = sent, EVENT_ROLES[name]
         elif name in ("gen_ai.content.prompt", "gen_ai.content.completion"):
             value = attributes.get("gen_ai.prompt", attributes.get("gen_ai.completion"))
             (sent if name.endswith("prompt") else replies).extend(
@@ -290,7 +304,7 @@ def _as_events(span: Mapping[str, Value], own: Mapping[str, Value], place: Place
             continue
         said = {**attributes, **mapping(event.get("body"))}
         body = {k.removeprefix("gen_ai."): parsed(v) for k, v in said.items()}
-        inner = mapping(body.get("message")) or {k: v for k, v in body.items() if k not in UNSAID}
+        inner = mapping(body.get("message")) or {k: v for k, v in body.items() if k not in EVENT_META_FIELDS}
         if role == "tool" and body.get("id"):
             inner = {**inner, "tool_call_id": body["id"]}
         found += expand(
@@ -327,7 +341,7 @@ def _numbered_tools(attributes: Mapping[str, Value]) -> list[Value]:
 def _scores(trace: Trace, span: Mapping[str, Value], place: Place) -> None:
     """Events ``gen_ai.evaluation.result``."""
     for event in map(mapping, listed(span.get("events"))):
-        if event.get("name") in EVALUATIONS:
+        if event.get("name") in EVALUATION_EVENTS:
             told = _attributes(event.get("attributes"))
             name = str(told.get("gen_ai.evaluation.name") or "evaluation")
             value = place.score(

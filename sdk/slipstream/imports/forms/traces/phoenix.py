@@ -11,7 +11,7 @@ from slipstream.imports.rows import LogRow
 from slipstream.imports.traces import Late, Traces, gathered, replies_of, sent_of, tool_of
 from slipstream.imports.values import first, in_order, listed, mapping, nested, parsed, text_of, whole
 
-GATHERS = True
+GATHERS_ROWS = True
 MODEL_CALL = "LLM"
 
 

@@ -12,28 +12,28 @@ from slipstream.imports.report import Place, Refused, Value
 from slipstream.imports.traces import replies_of, sent_of, usage_of
 from slipstream.imports.values import first, listed, mapping
 
-GATHERS = False
-PAIRS = (
+GATHERS_ROWS = False
+REQUEST_REPLY_FIELDS = (
     ("request", "response"),
     ("request_body", "response_body"),
     ("requestBody", "responseBody"),
     ("reqPayload", "respPayload"),
 )
-OF_PAIRS = frozenset(name for pair in PAIRS for name in pair)
-TIMES = frozenset({"seconds", "duration", "latency", "latency_ms", "duration_ms", "created_at", "timestamp"})
+OF_PAIRS = frozenset(name for pair in REQUEST_REPLY_FIELDS for name in pair)
+TIME_FIELDS = frozenset({"seconds", "duration", "latency", "latency_ms", "duration_ms", "created_at", "timestamp"})
 
 
 def is_one(row: Mapping[str, Value]) -> bool:
-    return any(a in row and b in row for a, b in PAIRS)
+    return any(a in row and b in row for a, b in REQUEST_REPLY_FIELDS)
 
 
 @each
 def runs(row: dict[str, Value], place: Place) -> Iterator[LogRun]:
-    a, b = next(((a, b) for a, b in PAIRS if a in row and b in row), PAIRS[0])
+    a, b = next(((a, b) for a, b in REQUEST_REPLY_FIELDS if a in row and b in row), REQUEST_REPLY_FIELDS[0])
     if a not in row or b not in row:
         raise Refused("it has no request and response")
     request, response = body_of(row[a], a), body_of(row[b], b)
-    run = described(row, place, read=OF_PAIRS | TIMES)
+    run = described(row, place, read=OF_PAIRS | TIME_FIELDS)
     call = asked(request, response, place)
     if run.at is None and (at := first(row, "created_at", "timestamp")) is not None:
         run.at = place.time(at, "created_at")
