@@ -49,9 +49,9 @@ class Part:
 
 def data_plane() -> Part:
     """Its families stand in a table of its own; what a running proxy says is compared with it in tests/integration/test_observe.py."""
-    from slipstream_proxy.data.observe.exposition import OPERATION_FAMILIES
+    from slipstream_proxy.data.observe.exposition import METRIC_FAMILIES
 
-    families = [Family(name, kind, text, labels) for name, (kind, text, labels) in OPERATION_FAMILIES.items()]
+    families = [Family(name, kind, text, labels) for name, (kind, text, labels) in METRIC_FAMILIES.items()]
     return Part("Proxy: data plane", "On the proxy's `/metrics`, summed over its workers.", families)
 
 

@@ -7,14 +7,14 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from slipstream_proxy.data.observe.exposition import OPERATION_FAMILIES, passed_label
+from slipstream_proxy.data.observe.exposition import METRIC_FAMILIES, passed_label
 from slipstream_proxy.data.observe.metrics import WorkerMetrics, gather
 
 
 def test_every_family_is_well_formed(tmp_path):
     text = gather(tmp_path, WorkerMetrics(), "data0.json")
     families = {f.name: f for f in text_string_to_metric_families(text)}
-    for name, (kind, what, _) in OPERATION_FAMILIES.items():
+    for name, (kind, what, _) in METRIC_FAMILIES.items():
         family = families[name.removesuffix("_total")]
         assert (family.type, family.documentation) == (kind, what)
         assert re.fullmatch(r"(slipstream|gen_ai)_[a-z_]+", name)

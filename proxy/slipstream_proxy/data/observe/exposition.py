@@ -31,7 +31,7 @@ SECONDS_BUCKETS = (
 MAX_LABEL_CHARS = 64
 """Characters of a tag's value that is a label."""
 
-OPERATION_FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+METRIC_FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "slipstream_calls_total": (
         "counter",
         "Calls of captured formats, by format, outcome (ok, error, aborted), status class and adapter.",
@@ -178,7 +178,7 @@ def render(parts: list[JsonObject]) -> str:
                 form = labels.removeprefix('format="').removesuffix('"')
                 _sum(histograms, (GEN_AI[name], f'gen_ai_operation_name="{operation(form)}"'), counts, total)
     lines: list[str] = []
-    for name, (kind, text, labelled) in OPERATION_FAMILIES.items():
+    for name, (kind, text, labelled) in METRIC_FAMILIES.items():
         lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
         if kind == "histogram":
             of_name = sorted((labels, h) for (n, labels), h in histograms.items() if n == name)

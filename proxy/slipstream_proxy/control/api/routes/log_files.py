@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from slipstream import contract as c
-from slipstream_proxy.control.api.http import REWARD, Ctx, Routes, reply
+from slipstream_proxy.control.api.http import ADMIN, Ctx, Routes, reply
 from slipstream_proxy.control.api.routes.episodes import KeyQuery
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.storage.access import Change
@@ -98,7 +98,7 @@ def _fresh(file: c.LogFile) -> str:
     return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
 
 
-@API_ROUTES.add("POST", "/import/files", (REWARD,), KeyQuery, c.LogFilesIn, result=c.LogFiles)
+@API_ROUTES.add("POST", "/import/files", (ADMIN,), KeyQuery, c.LogFilesIn, result=c.LogFiles)
 async def post_files(ctx: Ctx) -> web.StreamResponse:
     """Name log files whose runs have no ids. A file that was imported before has the name that it had.
 
