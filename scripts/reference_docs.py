@@ -96,7 +96,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 def cli() -> str:
     cli = importlib.import_module("slipstream.cli")
     lines = ["# Command line", "", "Exit codes: 0 success, 1 something failed, 2 the request can never work.", ""]
-    for command, text in cli.COMMANDS.items():
+    for command, text in cli.COMMAND_MODULES.items():
         lines += [f"## `slipstream {command}`", "", f"{text[0].upper()}{text[1:]}.", ""]
         whole = cli.build_parser(command)
         (choices,) = (a for a in whole._actions if isinstance(a, argparse._SubParsersAction))

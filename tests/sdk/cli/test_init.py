@@ -27,8 +27,8 @@ def test_help_and_import_load_nothing_heavy(tmp_path: Path) -> None:
     script = f"""
 import sys
 import slipstream
-from slipstream.cli import COMMANDS, build_parser, main
-for name in COMMANDS:
+from slipstream.cli import COMMAND_MODULES, build_parser, main
+for name in COMMAND_MODULES:
     try:
         main([name, "--help"])
     except SystemExit as e:
