@@ -19,7 +19,7 @@ import sys, time
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream_trainer.run import gpu_lease
-gpu_lease.TTL, gpu_lease.RENEW = 5.0, 0.5
+gpu_lease.LEASE_TTL_S, gpu_lease.RENEW_INTERVAL_S = 5.0, 0.5
 with gpu_lease.GpuLease(Config(engine={"share": True}), Client(sys.argv[1]), "t").take():
     print("has it", flush=True)
     time.sleep(600)

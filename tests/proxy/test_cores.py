@@ -30,7 +30,7 @@ CHILD = f'subprocess.run([sys.executable, "-c", "import os; {SHOW}"], check=True
 @several
 def test_threads_share_one_core_and_processes_may_use_all():
     code = f"""
-cores.FEWEST = 2
+cores.MIN_PINNED_CORES = 2
 core = cores.share_one()
 assert os.sched_getaffinity(0) == {{core}}
 def work():
@@ -49,7 +49,7 @@ thread.join()
 @several
 def test_processes_choose_several_cores_and_leave_the_first_one():
     code = """
-cores.FEWEST = 2
+cores.MIN_PINNED_CORES = 2
 allowed = set()
 chosen = set()
 os.sched_getaffinity, whole = lambda _: {3, 5, 7, 9}, os.sched_getaffinity
@@ -64,7 +64,7 @@ print(*sorted(chosen))
 
 def test_with_few_cores_the_system_places_the_threads():
     code = f"""
-cores.FEWEST = {len(ALL) + 1}
+cores.MIN_PINNED_CORES = {len(ALL) + 1}
 print(cores.share_one())
 with cores.anywhere():
     {SHOW}

@@ -1,4 +1,4 @@
-"""The kinds of engines, as ``slipstream.settings.engine.ENGINES`` lists them."""
+"""The kinds of engines, as ``slipstream.settings.engine.ENGINE_CLASSES`` lists them."""
 
 from __future__ import annotations
 

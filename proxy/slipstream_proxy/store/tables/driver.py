@@ -60,7 +60,7 @@ class Tx(Protocol):
         """Rows changed by a statement."""
 
     def insert(self, table: str, rows: Sequence[Row]) -> None:
-        """Append rows in bulk; columns as ``schema.TABLES`` has them."""
+        """Append rows in bulk; columns as ``schema.TABLE_COLUMNS`` has them."""
 
     def update(self, table: str, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]) -> None:
         """Set ``columns`` in bulk; each row has the values of ``keys``, then of ``columns``."""

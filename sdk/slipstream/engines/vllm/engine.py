@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 PLUGIN_PATH = "/slipstream"
 PACKED_VERSION = 1
-"""``slipstream_vllm.packing.VERSION`` that the dialects read."""
+"""``slipstream_vllm.packing.PACKING_VERSION`` that the dialects read."""
 MIN_SERVER_ERROR_STATUS = 500
 """From this status on an answer says nothing about routes, where it names no cause."""
 LOAD_TIMEOUT, UNLOAD_TIMEOUT = 120.0, 30.0
