@@ -15,6 +15,7 @@
 # make curves  every task of examples/ learns, by its reward and by a judge alone (ARGS="--only NAME --seed N"; hours)
 # make models       tiny models of many families: load, step, publish, vLLM loads; writes docs/reference/families.md (minutes)
 # make imports      logs of all known forms, with what comes in compared with what they hold (seconds)
+# make findings     what real libraries do and one would not guess, as scripts that run (findings/; minutes, downloads)
 # make first-hour   a foreign agent at the default settings, with rewards and then with a judge (25 minutes)
 
 PYTHON ?= python3
@@ -29,7 +30,7 @@ export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 # where it is set, each process compiles torch and vLLM again, which is half of a start of vLLM
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-slow test-deploy chaos fuzz fuzz-bulk lint setup warm services bench bench-proxy bench-control bench-soak bench-judge bench-ruler bench-trainer bench-real bench-peers bench-store bench-growth bench-gate bench-replay bench-traffic bench-spoiled bench-operate figures lighthouse curves curves-ci imports models first-hour first-hour-ci clean
+.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-slow test-deploy chaos fuzz fuzz-bulk lint setup warm services bench bench-proxy bench-control bench-soak bench-judge bench-ruler bench-trainer bench-real bench-peers bench-store bench-growth bench-gate bench-replay bench-traffic bench-spoiled bench-operate figures lighthouse curves curves-ci imports models first-hour first-hour-ci findings clean
 
 PIP = $(BIN)/python -m pip install -q --disable-pip-version-check
 # --no-compile: most of 31,000 files are never imported, and compiling all takes longer than the rest of the setup.
@@ -155,6 +156,9 @@ imports: setup
 
 models: setup
 	$(BIN)/python -m benchmarks.models.bench_models $(ARGS)
+
+findings:
+	PYTHON=$(PYTHON) sh scripts/findings.sh $(ARGS)
 
 first-hour: setup
 	$(BIN)/python benchmarks/first_hour/first_hour.py --seed $(SEED) $(ARGS)

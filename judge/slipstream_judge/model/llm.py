@@ -174,13 +174,17 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _no_connection(error: BaseException) -> bool:
-    """LiteLLM calls a refused connection a server error; what it was stands further down its chain."""
+    """LiteLLM calls a refused connection a server error; what it was stands further down its chain
+    (findings/litellm-refused-connection-is-a-500.sh).
+    """
     names = {"APIConnectionError", "ConnectError"}
     return any(isinstance(e, ConnectionError) or type(e).__name__ in names for e in _chain(error))
 
 
 def _status(error: BaseException) -> int:
-    """The HTTP status that the API answered with, whatever LiteLLM made of it (it goes by words); 0: none."""
+    """The HTTP status that the API answered with, whatever LiteLLM made of it (it goes by words:
+    findings/litellm-status-follows-the-words.sh); 0: none.
+    """
     found = [s for e in _chain(error) if isinstance(s := getattr(e, "status_code", None), int)]
     return found[-1] if found else 0
 

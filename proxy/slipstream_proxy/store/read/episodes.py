@@ -364,7 +364,8 @@ class EpisodeTable:
     ) -> EpisodeDetail | None:
         """One episode with a page of its calls. None: unknown or deleted. Without a key: the newest of that id."""
         with self.db.read() as tx:
-            # Ordered here: with an order and a limit DuckDB reads the table and not its index.
+            # Ordered here: with an order and a limit DuckDB reads the table and not its index
+            # (findings/duckdb-index-serves-one-equality.sh).
             where, name = ("id = ?", episode) if key is None else ("eid = ?", eid_of(key, episode))
             rows = [EpisodeRow(*r) for r in tx.all(f"SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE {where}", (name,))]
             ep = max((r for r in rows if r.state != "deleted"), key=lambda r: r.started, default=None)
