@@ -20,6 +20,8 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path_factory.mktemp("here"))
     monkeypatch.setattr(sys, "path", sys.path[:])  # a command adds the folder for a user's own functions
+    # what `up` imports takes seconds a time: test_doctor_imports.py looks at it by itself
+    monkeypatch.setattr("slipstream.operate.doctor.doctor.check_imports", lambda *_: iter(()))
     root = logging.getLogger()
     handlers, levels = root.handlers[:], {n: logging.getLogger(n).level for n in ("", *OWN_LOGGERS, *NOISY_LOGGERS)}
     yield

@@ -12,13 +12,13 @@ from pydantic import Field, field_validator
 from slipstream.settings.base import Positive, Section, known
 
 LOSS_FUNCTIONS: Final[Mapping[str, str]] = {
-    "cispo": "slipstream_trainer.algorithm.losses:CISPO",
-    "grpo": "slipstream_trainer.algorithm.losses:GRPO",
-    "bnpo": "slipstream_trainer.algorithm.losses:BNPO",
-    "dapo": "slipstream_trainer.algorithm.losses:DAPO",
+    "cispo": "slipstream_trainer.algorithm.losses:CISPO_LOSS",
+    "grpo": "slipstream_trainer.algorithm.losses:GRPO_LOSS",
+    "bnpo": "slipstream_trainer.algorithm.losses:BNPO_LOSS",
+    "dapo": "slipstream_trainer.algorithm.losses:DAPO_LOSS",
     "dr_grpo": "slipstream_trainer.algorithm.losses:DR_GRPO",
-    "gspo": "slipstream_trainer.algorithm.losses:GSPO",
-    "sapo": "slipstream_trainer.algorithm.losses:SAPO",
+    "gspo": "slipstream_trainer.algorithm.losses:GSPO_LOSS",
+    "sapo": "slipstream_trainer.algorithm.losses:SAPO_LOSS",
 }
 ADVANTAGE_FUNCTIONS: Final[Mapping[str, str]] = {
     "std": "slipstream_trainer.algorithm.advantage:by_std",

@@ -324,7 +324,7 @@ async def test_too_few_groups_and_no_trainer(make_plane, monkeypatch):
 
     async def told():
         found = await line(plane, "ready", "ready")
-        return found if "more has" in found.text else None
+        return found if "more teaches" in found.text else None
 
     assert (await until(told)).text == (
         "2 groups are ready: they wait for the trainer; 1 more teaches nothing: all its runs got the same reward"

@@ -54,7 +54,7 @@ def test_it_is_in_no_group_and_no_mean_and_no_curve(store):
     assert [(s["count"], s["mean"]) for s in store.statistics.rewards_by_source()] == [(1, 0.25)]
     assert [(p.n, p.mean) for p in store.reports.learning.read(LearningFilter()).points] == [(1, 0.25)]
     assert [(t.base.n, t.base.mean) for t in store.reports.tasks.read().tasks if t.base] == [(1, 0.25)]
-    assert store.statistics.bounds() == {"m": (0.25, 0.25)}
+    assert store.statistics.bounds() == {"m": (0.0, 1.0)}
     assert states(store) == {"forming": 1}
     counted = store.statistics.counts(NOW)["episodes"]
     assert counted == {"done": 1, "failed": 2 * len(REFUSALS)}

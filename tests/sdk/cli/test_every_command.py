@@ -159,7 +159,6 @@ def test_completion_takes_a_configuration(at: int, capsys: pytest.CaptureFixture
 def fill_all(server: Server) -> None:
     fill(server)
     server.on("GET", "/export", '{"messages": []}\n')
-    server.on("POST", "/import/files", {"names": ["f1"]})
     server.on("GET", "/backup", b"tar")
     server.on("POST", "/sql", {"columns": ["a"], "rows": [[1]]})
     server.on("GET", "/healthz", {})

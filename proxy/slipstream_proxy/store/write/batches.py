@@ -451,7 +451,7 @@ class BatchQueue:
         ready = [g for g in ready if not g.words or g.id in said]
         ready = self._usable(tx, ready, members, fresh, now)
         bare = self._equal(ready, members) if wanted.equal == "rewards" else set()
-        ready = ready if again else self._due(tx, wanted, ready, members, bare, now)
+        ready = ready if again else self._due(tx, wanted, ready, members, bare, fresh, now)
         if not ready:
             return None
         bare &= {g.id for g in ready}
@@ -493,6 +493,7 @@ class BatchQueue:
         ready: list[ReadyGroup],
         members: dict[str, list[EpisodeRow]],
         bare: set[str],
+        fresh: Freshness,
         now: float,
     ) -> list[ReadyGroup]:
         """Those that a batch is made of now: enough groups teach, or the oldest of them has waited long enough.
@@ -505,7 +506,7 @@ class BatchQueue:
         long = wanted.max_wait if runs >= LEAST_RUNS else MUCH_LONGER * wanted.max_wait
         words = sum(g.words for g in teaching)  # one episode each, where a group has about eight
         enough = len(teaching) - words + words // LEAST_RUNS >= wanted.min_groups
-        if (enough and not self._flooded(tx, wanted, teaching, now)) or (teaching and waited >= long):
+        if (enough and not self._flooded(tx, wanted, teaching, members, fresh, now)) or (teaching and waited >= long):
             return ready
         alone = [g for g in ready if g.id in bare]
         waited = now - min((g.ready_at for g in alone), default=now)
@@ -513,7 +514,14 @@ class BatchQueue:
         return alone if pile or (alone and not teaching and waited >= wanted.max_wait) else []
 
     @staticmethod
-    def _flooded(tx: Tx, wanted: BatchLeaseIn, teaching: Sequence[ReadyGroup], now: float) -> bool:
+    def _flooded(
+        tx: Tx,
+        wanted: BatchLeaseIn,
+        teaching: Sequence[ReadyGroup],
+        members: dict[str, list[EpisodeRow]],
+        fresh: Freshness,
+        now: float,
+    ) -> bool:
         """Whether rewards come in a flood, as after a judge's outage: each step makes all that waits a version older,
         so small steps would leave most of it too old. The batch is then worth waiting for.
         """
@@ -523,7 +531,9 @@ class BatchQueue:
         sql = """SELECT count(*) FROM t_groups WHERE state IN ('waiting_reward', 'ready') AND NOT parked
             AND split <> 'eval' AND kind <> 'words' AND again = 0"""
         ((waiting,),) = tx.all(sql)
-        return bool(len(teaching) < math.ceil(waiting / (wanted.max_staleness + 1)))
+        ages = (fresh.staleness(ep.adapter) for g in teaching for ep in members[g.id])
+        steps_left = wanted.max_staleness + 1 - max((age for age in ages if age <= wanted.max_staleness), default=0)
+        return bool(len(teaching) < math.ceil(waiting / steps_left))
 
     def _equal(self, ready: Sequence[ReadyGroup], members: dict[str, list[EpisodeRow]]) -> set[str]:
         """Groups in which there is nothing to compare. Those of other kinds than ``task`` share a baseline."""
