@@ -4,7 +4,7 @@
 
 It needs uv, zstd and a package index; 8 GB of disk; no GPU. It asks uv for the whole resolution for Python 3.12 and
 Linux, downloads the wheels, leaves out what one dense model on one Hopper card does not use, empties GPU code of other
-cards, and writes ``OUT/part.00``, ``part.01``, …, which together are one tar of about 620 MB. ``unpack.sh`` puts them
+cards, and writes ``OUT/part.00``, ``part.01``, …, which together are one tar of about 710 MB. ``unpack.sh`` puts them
 together there. The host has CUDA 13.0's own libraries (cuBLAS, cuFFT, …), a Python 3.12 and the packages of
 ``ON_THE_HOST``; what it brings of torch goes before them.
 """

@@ -121,6 +121,5 @@ def fill(server: Server) -> None:
     server.on("POST", "/sql", {"columns": ["n"], "rows": [[1]]})
     server.routes |= {("POST", path): imported for path in IMPORTS}
     server.on("POST", "/import/adapters", {})
-    server.on("POST", "/import/files", {"names": ["f1"]})
     server.on("POST", "/adapters/inbox@1/keep", ADAPTER)
     server.on("GET", "/export", b"one\ntwo\n")

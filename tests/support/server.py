@@ -63,7 +63,7 @@ def imported(seen: Seen) -> Reply:
     if "files" in sent:
         return Reply({"names": [f"{n:016x}" for n in range(len(sent["files"]))]})
     many = sent.get("conversations", sent.get("episodes"))
-    told = [{"episode": one["id"], "calls": 1} for one in ([sent] if many is None else many)]
+    told = [{"episode": one.get("id", "e1"), "calls": 1} for one in ([sent] if many is None else many)]
     return Reply(told[0] if many is None else {"episodes": told})
 
 
