@@ -112,12 +112,12 @@ async def test_it_is_known_after_a_restart_and_to_its_own_key_alone(make_plane: 
     assert await taken(plane, path) == (0, 2, 0)
     body = {"files": [{"path": "0" * 16, "rows": {"1": "0" * 12}}]}
     mine, other = [
-        (await plane.ask("POST", "/import/files", body, key=key, scopes=["reward"]))[1]["names"] for key in ("a", "b")
+        (await plane.ask("POST", "/import/files", body, key=key, scopes=["admin"]))[1]["names"] for key in ("a", "b")
     ]
     body["files"][0] |= {"path": "1" * 16}
-    again = (await plane.ask("POST", "/import/files", body, key="a", scopes=["reward"]))[1]["names"]
+    again = (await plane.ask("POST", "/import/files", body, key="a", scopes=["admin"]))[1]["names"]
     assert again == mine == other  # a name is a hash; what tells keys apart is the episode's key
-    assert (await plane.ask("POST", "/import/files", body, scopes=["inference"]))[0] == 403
+    assert (await plane.ask("POST", "/import/files", body, scopes=["reward"]))[0] == 403
 
 
 async def test_rows_with_ids_say_what_changed(plane: Any, tmp_path: Path) -> None:
