@@ -50,7 +50,7 @@ async def test_a_pinned_episode_keeps_its_adapter_and_the_old_one_leaves_after_i
     assert (await state(plane, 1))["state"] == "retired"
     await plane.call("old", adapter="tiny@1", done=True)
     await until(lambda: set(plane.engine.adapters) == {"tiny@2"})
-    assert plane.deps.live.value["engines"][0]["loaded"] == ["tiny@2"]
+    await until(lambda: plane.deps.live.value["engines"][0]["loaded"] == ["tiny@2"])
 
 
 async def test_a_version_waits_for_a_slot_and_the_oldest_episodes_move_only_after_the_stated_time(make_plane):
