@@ -12,6 +12,8 @@ from typing import Any
 
 import httpx
 
+from slipstream_proxy.data.wire.http1 import GUARD_HEADERS
+
 _ID = re.compile(r"\b(chatcmpl-tool|chatcmpl|cmpl|resp|msg|rs|fc|ctc|call|toolu)[-_][A-Za-z0-9-]{6,}")
 _TIMES = ("created", "created_at", "completed_at", "signature")
 _HOP = {"date", "content-length", "transfer-encoding", "connection", "x-request-id"}
@@ -114,7 +116,10 @@ def said(reply: httpx.Response) -> Any:
 
 
 def fields(reply: httpx.Response) -> dict[str, str]:
-    return {k: v for k, v in reply.headers.items() if k not in _HOP and not k.startswith("x-slipstream-")}
+    """Without what the proxy adds: its own names, and what keeps a reply from running as a page."""
+    guards = {(name.lower(), value) for name, value in GUARD_HEADERS.items()}
+    told = {k: v for k, v in reply.headers.items() if (k, v) not in guards}
+    return {k: v for k, v in told.items() if k not in _HOP and not k.startswith("x-slipstream-")}
 
 
 def apart(ours: Any, theirs: Any) -> str:
