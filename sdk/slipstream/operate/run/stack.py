@@ -132,10 +132,13 @@ def own_key(config: Config) -> dict[str, str]:
     they go on.
     """
     keys = need("slipstream_proxy.keys", "proxy").Keys(config.keys_file)
-    for old in [k for k in keys.list() if k.name.startswith("up-")]:
-        keys.revoke(old.id)  # an earlier release added them to the others
     scopes = ["judge", "trainer", "reward", *(["inference"] if is_own(config.judge.model) else [])]
-    return {"SLIPSTREAM_API_KEY": keys.reserve(f"up-{uuid.uuid4().hex[:8]}", scopes)}
+    try:
+        for old in [k for k in keys.list() if k.name.startswith("up-")]:
+            keys.revoke(old.id)  # an earlier release added them to the others
+        return {"SLIPSTREAM_API_KEY": keys.reserve(f"up-{uuid.uuid4().hex[:8]}", scopes)}
+    except OSError:  # the proxy cannot use this folder either, and says why
+        return {}
 
 
 async def named(config: Config, supervisor: Supervisor, say: Callable[[str], None], pause: float = 2.0) -> Config:
