@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.imports.runs import Known, Message
 
 Row = dict[str, Any]
+Write = TypeVar("Write", bound=Callable[[Sequence[Known]], Any])
 
 
 class Shape(NamedTuple):
@@ -25,8 +26,8 @@ class Shape(NamedTuple):
 SHAPES: dict[str, Shape] = {}
 
 
-def shape(form: str, rewards: int = 1, *, single: bool = False) -> Callable[[Callable[[Sequence[Known]], Any]], Any]:
-    def keep(write: Callable[[Sequence[Known]], Any]) -> Any:
+def shape(form: str, rewards: int = 1, *, single: bool = False) -> Callable[[Write], Write]:
+    def keep(write: Write) -> Write:
         SHAPES[write.__name__] = Shape(form, write, rewards, single)
         return write
 
