@@ -96,8 +96,9 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 def cli() -> str:
     cli = importlib.import_module("slipstream.cli")
     lines = ["# Command line", "", "Exit codes: 0 success, 1 something failed, 2 the request can never work.", ""]
-    for command, text in cli.COMMAND_MODULES.items():
-        lines += [f"## `slipstream {command}`", "", f"{text[0].upper()}{text[1:]}.", ""]
+    lines += ["```text", cli.build_parser().format_help().rstrip(), "```", ""]
+    for command, found in cli.COMMANDS.items():
+        lines += [f"## `slipstream {command}`", "", f"{found.text[0].upper()}{found.text[1:]}.", ""]
         whole = cli.build_parser(command)
         (choices,) = (a for a in whole._actions if isinstance(a, argparse._SubParsersAction))
         for parser in parsers(choices.choices[command]):

@@ -1,4 +1,6 @@
-"""``slipstream COMMAND``: one module a subcommand, each with ``add(parser)`` and ``run(args) -> exit code``.
+"""``slipstream COMMAND``: one module a subcommand, with ``add(parser)`` and ``run(args) -> exit code``.
+
+``COMMANDS`` is the list: a command names its group.
 
 Exit codes: 0 well, 1 something failed, 2 what was asked for cannot be (a setting, a port, a model): one line says why.
 """
@@ -10,72 +12,126 @@ import errno
 import importlib
 import io
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from slipstream.cli.common import hoist
+from slipstream.cli.common import OLD_NAMES_GO, hoist, positions
 from slipstream.errors import ApiError, ConfigError, SlipstreamError, StartError
-from slipstream.shared.functions import module_in, other_system
+from slipstream.shared.functions import other_system
 from slipstream.shared.printable import printing
 
-COMMAND_MODULES = {
-    "init": "write a slipstream.toml for this machine and your agent",
-    "connect": "connect a coding agent, for one run or in its own configuration",
-    "up": "run engine, proxy, judge and trainer on this machine",
-    "demo": "watch a small agent get better, with no GPU and no download",
-    "proxy": "run the proxy alone",
-    "judge": "run a judge, measure one, or judge again",
-    "trainer": "run the trainer beside a proxy",
-    "train": "train once, or from an export",
-    "status": "where things stand, and why there was no step yet",
-    "watch": "see steps, verdicts and errors of a running proxy as they come",
-    "episodes": "list episodes, show one",
-    "distill": "train your own model on stored runs of another one",
-    "feedback": "say what was wrong with a run or a call, in words",
-    "cases": "keep episodes as sets of cases for a replay",
-    "replay": "compare a new version with the old one on recorded cases",
-    "forget": "forget episodes: by id, key, tags or user",
-    "adapters": "list, promote, demote, freeze, push",
-    "export": "write datasets: parquet, jsonl, sft, dpo",
-    "backup": "back up everything into one file, while it runs",
-    "import": "read logs: OpenAI-format JSONL, trajectory Parquet",
-    "keys": "add, list, revoke API keys",
-    "cost": "tokens, GPU seconds and the judge's dollars by version, task or tag",
-    "audit": "who promoted, rolled back, labelled, deleted or made keys",
-    "pause": "pause training",
-    "resume": "resume training",
-    "annotate": "write a note on the charts' time axis",
-    "sql": "run one SELECT on the store",
-    "config": "print the effective configuration",
-    "doctor": "check everything, with a fix for each finding",
-    "completion": "print the script for tab completion in your shell",
+
+class Command(NamedTuple):
+    group: str
+    """One of ``COMMAND_GROUPS``."""
+    text: str
+    """Its line in ``slipstream --help``."""
+    module: str | None = None
+    """Where ``add`` and ``run`` are; None: the module of its name in its group's room, ``slipstream.cli.GROUP``."""
+
+
+COMMAND_GROUPS = {
+    "start": "Start",
+    "look": "Look",
+    "steer": "Steer",
+    "data": "Data",
 }
-
-
-COMMAND_ROOMS = ("start", "data", "manage")
+"""In the order of ``slipstream --help``."""
+COMMANDS = {
+    "init": Command("start", "write a slipstream.toml for this machine"),
+    "connect": Command("start", "connect your agent: its framework's lines, or its own file"),
+    "up": Command("start", "run engine, proxy, judge and trainer on this machine"),
+    "doctor": Command("start", "check everything, with a fix for each finding"),
+    "demo": Command("start", "watch a small agent get better, with no GPU and no download"),
+    "proxy": Command("start", "run the proxy alone"),
+    "judge": Command("start", "run a judge, measure one, or judge again"),
+    "trainer": Command("start", "run the trainer beside a proxy"),
+    "completion": Command("start", "print the script for tab completion in your shell"),
+    "status": Command("look", "where things stand, and what is wrong, worst first; --follow goes on"),
+    "episodes": Command("look", "list episodes, show one"),
+    "cost": Command("look", "tokens, GPU seconds, the judge's dollars: by version, task or tag"),
+    "audit": Command("look", "who promoted, demoted, labelled, deleted or made keys"),
+    "config": Command("look", "print the settings in effect; --all has those that few need"),
+    "adapters": Command("steer", "list versions; promote, demote, freeze, push"),
+    "feedback": Command("steer", "say what was wrong with a run or a call, in words"),
+    "pause": Command("steer", "pause training"),
+    "resume": Command("steer", "resume training"),
+    "train": Command("steer", "train once, from an export, or on stored runs again"),
+    "distill": Command("steer", "train your own model on stored runs of another one"),
+    "annotate": Command("steer", "write a note on the charts' time axis"),
+    "keys": Command("steer", "add, list, rotate, revoke API keys"),
+    "import": Command("data", "read logs: OpenAI-format JSONL, trajectory Parquet", "slipstream.cli.data.import_"),
+    "export": Command("data", "write datasets: parquet, jsonl, sft, dpo"),
+    "cases": Command("data", "keep episodes as sets of cases for a replay"),
+    "replay": Command("data", "compare a new version with the old one on recorded cases"),
+    "sql": Command("data", "run one SELECT on the store"),
+    "forget": Command("data", "forget episodes: by id, key, tags or user"),
+    "backup": Command("data", "back up everything into one file, while it runs"),
+}
+OLD_NAMES = {
+    ("watch",): ("status", "--follow"),
+    ("adapters", "rollback"): ("adapters", "demote"),
+}
+"""What still works for one release, with a note: (command, verb) → what stands in their place."""
 ERROR_FIXES = {
     errno.EROFS: ": give a data_dir that can be written",
     errno.EACCES: ": give a data_dir that this user may write",
     errno.ENOSPC: ": make room, or give a data_dir on a larger disk",
 }
+HELP_INDENT = "  "
 
 
 def module_of(command: str) -> str:
-    """The module of a command, in whatever room it lies."""
-    return module_in("slipstream.cli", COMMAND_ROOMS, command.replace("import", "import_"))
+    found = COMMANDS[command]
+    return found.module or f"slipstream.cli.{found.group}.{command}"
+
+
+def renamed(argv: Sequence[str]) -> list[str]:
+    """Old names as they are called now, with a note on stderr. ``argv``: as ``hoist`` leaves it."""
+    words = list(argv)
+    for old, new in OLD_NAMES.items():
+        at = positions(words)[: len(old)]
+        if tuple(words[i] for i in at) != old:
+            continue
+        said = f"slipstream {' '.join(old)} is now `slipstream {' '.join(new)}`"
+        print(f"{said}; the old name goes with release {OLD_NAMES_GO}", file=sys.stderr)
+        for i, word in zip(at, new, strict=False):
+            words[i] = word
+        words[at[-1] + 1 : at[-1] + 1] = new[len(old) :]
+    return words
+
+
+class GroupedParser(argparse.ArgumentParser):
+    """Its help names the commands by their groups."""
+
+    def format_help(self) -> str:
+        width = shutil.get_terminal_size().columns
+        column = max(map(len, COMMANDS)) + 2 * len(HELP_INDENT)
+        lines = [self.format_usage().rstrip(), "", str(self.description)]
+        for group, title in COMMAND_GROUPS.items():
+            lines += ["", title]
+            for name, command in COMMANDS.items():
+                if command.group == group:
+                    first = f"{HELP_INDENT}{name}".ljust(column)
+                    lines += textwrap.wrap(command.text, width, initial_indent=first, subsequent_indent=" " * column)
+        lines += ["", "`slipstream COMMAND --help` says what a command takes."]
+        return "\n".join(lines) + "\n"
 
 
 def build_parser(*commands: str) -> argparse.ArgumentParser:
     """With the arguments of ``commands``. Other modules are not imported: help needs no torch, litellm or duckdb."""
-    parser = argparse.ArgumentParser(prog="slipstream", description="Your agent's own traffic trains its next version.")
+    parser = GroupedParser(prog="slipstream", description="Your agent's own traffic trains its next version.")
     from slipstream import __version__
 
     parser.add_argument("--version", action="version", version=__version__)
-    found = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, text in COMMAND_MODULES.items():
-        sub = found.add_parser(name, help=text, description=text, allow_abbrev=False)
+    found = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=argparse.ArgumentParser)
+    for name, command in COMMANDS.items():
+        sub = found.add_parser(name, help=command.text, description=command.text, allow_abbrev=False)
         if name in commands:
             importlib.import_module(module_of(name)).add(sub)
     return parser
@@ -86,7 +142,7 @@ def complete() -> None:
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 
-        argcomplete.autocomplete(build_parser(*COMMAND_MODULES))
+        argcomplete.autocomplete(build_parser(*COMMANDS))
 
 
 def _print_anywhere() -> None:
@@ -111,11 +167,11 @@ def main(argv: list[str] | None = None) -> int:
     complete()
     _print_anywhere()
     with printing(sys.stdout, sys.stderr):
-        return _main(hoist(sys.argv[1:] if argv is None else argv))
+        return _main(renamed(hoist(sys.argv[1:] if argv is None else argv)))
 
 
 def _main(argv: list[str]) -> int:
-    parser = build_parser(*argv[:1]) if argv[:1] and argv[0] in COMMAND_MODULES else build_parser()
+    parser = build_parser(*argv[:1]) if argv[:1] and argv[0] in COMMANDS else build_parser()
     args = parser.parse_args(argv)
     if args.command is None:
         parser.print_help()

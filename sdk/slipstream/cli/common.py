@@ -27,6 +27,8 @@ from slipstream.operate.setup.starter import SETTINGS_FILE_NAME
 from slipstream.shared.moments import parse_moment
 from slipstream.shared.processes.proxy_file import running_proxy
 
+OLD_NAMES_GO = "0.2"
+"""The release in which old names of commands and options work no more."""
 WITH_VALUE = ("--config", "--set", "--url", "--key")
 MOMENT_HELP = "an age (2h, 7d), a date or seconds since the epoch"
 HOISTED_OPTIONS = (*WITH_VALUE, "--json")
@@ -52,6 +54,18 @@ def hoist(argv: Sequence[str]) -> list[str]:
             rest.append(word)
     at = next((i for i, word in enumerate(rest) if not word.startswith("-")), len(rest)) + 1
     return [*rest[:at], *shared, *rest[at:]]
+
+
+def positions(argv: Sequence[str]) -> list[int]:
+    """Where the words stand that are neither a shared option nor its value: the command, its verb, …"""
+    found, skip = [], False
+    for i, word in enumerate(argv):
+        if word == "--":
+            break
+        if not skip and not word.startswith("-"):
+            found.append(i)
+        skip = not skip and word in WITH_VALUE
+    return found
 
 
 def add_config(parser: argparse.ArgumentParser, *, again: bool = False) -> None:

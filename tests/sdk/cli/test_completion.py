@@ -19,7 +19,7 @@ def test_the_shells_code(shell: str, capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.parametrize(
     ("line", "among"),
-    [("slipstream ad", "adapters"), ("slipstream adapters ro", "rollback"), ("slipstream status --js", "--json")],
+    [("slipstream ad", "adapters"), ("slipstream adapters de", "demote"), ("slipstream status --js", "--json")],
 )
 def test_completions(line: str, among: str) -> None:
     env = {**os.environ, "_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}

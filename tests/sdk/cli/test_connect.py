@@ -6,6 +6,7 @@ import sys
 
 from slipstream.cli import main
 from slipstream.operate.setup.agents import AGENT_PROGRAMS
+from slipstream.operate.setup.frameworks import BY_NAME
 
 
 def test_a_run_has_its_own_episode_and_its_own_exit_code(tmp_path, monkeypatch, capfd):
@@ -22,3 +23,16 @@ def test_a_run_has_its_own_episode_and_its_own_exit_code(tmp_path, monkeypatch, 
     assert main([*named, "--print"]) == 0
     assert "export OPENAI_API_BASE=http://proxy:1/t/Fix-it-" in capfd.readouterr().out
     assert main(["connect", "aider", "--run", "--", "no-such-program"]) == 2
+
+
+def test_a_framework_gets_the_lines_for_this_proxy(capsys):
+    assert main(["connect", "langgraph", "--url", "http://proxy:1/v1", "--model", "m"]) == 0
+    said = capsys.readouterr().out
+    assert 'ChatOpenAI(model="m", base_url="http://proxy:1/v1"' in said
+    for option in (["--undo"], ["--task", "t"], ["--run", "--", "true"]):
+        assert main(["connect", "langgraph", *option]) == 2
+        assert "langgraph is a framework" in capsys.readouterr().err
+
+
+def test_no_framework_is_called_like_a_coding_agent():
+    assert not AGENT_PROGRAMS.keys() & BY_NAME.keys()

@@ -10,7 +10,7 @@ from tests.support import free_port
 from tests.support.answers import ADAPTER, EPISODE, fill
 from tests.support.server import Server
 
-from slipstream.cli import COMMAND_MODULES, main
+from slipstream.cli import COMMANDS, main
 
 CONVERSATION = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}
 LOCAL = {
@@ -21,7 +21,7 @@ LOCAL = {
     "judge eval": ["judge", "eval", "x.jsonl"],
     "judge rerun": ["judge", "rerun"],
     "trainer": ["trainer"],
-    "watch": ["watch"],
+    "status --follow": ["status", "--follow"],
     "train": ["train"],
     "distill": ["distill"],
     "replay": ["replay", "cases.jsonl", "--against", "m2"],
@@ -72,7 +72,7 @@ def _files() -> None:
 
 
 def test_no_command_is_left_out() -> None:
-    assert {argv[0] for argv in ALL.values()} | {"completion"} == set(COMMAND_MODULES)
+    assert {argv[0] for argv in ALL.values()} | {"completion"} == set(COMMANDS)
 
 
 def orders(argv: list[str], *options: str) -> list[list[str]]:

@@ -13,7 +13,7 @@ import pytest
 from tests.support import free_port, slipstream
 from tests.support.server import Server
 
-from slipstream.cli import COMMAND_MODULES, build_parser, main
+from slipstream.cli import COMMAND_GROUPS, COMMANDS, OLD_NAMES, build_parser, main, renamed
 
 HEAVY = ("torch", "litellm", "duckdb", "transformers", "trl", "pyarrow", "aiohttp", "matplotlib", "vllm")
 
@@ -27,8 +27,8 @@ def test_help_and_import_load_nothing_heavy(tmp_path: Path) -> None:
     script = f"""
 import sys
 import slipstream
-from slipstream.cli import COMMAND_MODULES, build_parser, main
-for name in COMMAND_MODULES:
+from slipstream.cli import COMMANDS, build_parser, main
+for name in COMMANDS:
     try:
         main([name, "--help"])
     except SystemExit as e:
@@ -42,7 +42,7 @@ assert not loaded, loaded
 """
     done = run(sys.executable, "-c", script, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert all(f"slipstream {name}" in done.stdout for name in COMMAND_MODULES)
+    assert all(f"slipstream {name}" in done.stdout for name in COMMANDS)
 
 
 def test_the_installed_command(tmp_path: Path) -> None:
@@ -96,9 +96,33 @@ def test_nothing_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
         assert e.value.code == 2
 
 
-def test_every_command_is_told_in_help() -> None:
+def test_help_names_every_command_in_its_group_within_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     text = build_parser().format_help()
-    assert all(name in text for name in COMMAND_MODULES)
+    assert max(map(len, text.splitlines())) <= 80
+    titles = list(COMMAND_GROUPS.values())
+    assert [line for line in text.splitlines() if line in titles] == titles
+    for (group, title), following in zip(COMMAND_GROUPS.items(), [*titles[1:], "`slipstream COMMAND"], strict=True):
+        part = text.split(f"\n{title}\n")[1].split(f"\n{following}")[0]
+        told = re.findall(r"(?m)^  (\S+) ", part)
+        assert told == [name for name, command in COMMANDS.items() if command.group == group] and told
+    assert sum(text.count(f"\n  {name} ") for name in COMMANDS) == len(COMMANDS)
+
+
+@pytest.mark.parametrize("old", OLD_NAMES)
+def test_an_old_name_still_works_and_says_the_new_one(old: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    new = OLD_NAMES[old]
+    given = [old[0], "--json", "--url", "rollback", *old[1:], "v"]
+    assert renamed(given) == [new[0], "--json", "--url", "rollback", *new[1:], "v"] or old == ("watch",)
+    assert f"slipstream {' '.join(old)} is now `slipstream {' '.join(new)}`" in capsys.readouterr().err
+    assert renamed(["adapters", "promote", "rollback"]) == ["adapters", "promote", "rollback"]
+    assert capsys.readouterr().err == ""
+
+
+def test_watch_is_status_that_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert renamed(["watch", "--url", "http://h"]) == ["status", "--follow", "--url", "http://h"]
+    assert main(["status", "--follow", "--json"]) == 2
+    assert "--follow prints lines for people" in capsys.readouterr().err
 
 
 def test_what_the_proxy_refuses_is_one_line_and_exit_code_1(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,9 @@ def test_without_a_question(capsys: pytest.CaptureFixture[str]) -> None:
     assert "slipstream.toml is there already: --force writes over it" in capsys.readouterr().err
     flags = ["--model", "./m", "--name", "mine", "--framework", "crewai", "--judge", "openai/x", "--profile", "chat"]
     assert main(["init", "--yes", "--force", "--json", *flags, "--port", "9000"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    said = capsys.readouterr()
+    assert "`slipstream connect crewai`; the old name goes with release" in said.err
+    told = json.loads(said.out)
     assert (told["framework"], told["judge"], told["profile"]) == ("crewai", "openai/x", "chat")
     config = load_config("slipstream.toml", env={})
     assert (config.engine.model, config.model_name, config.proxy.port) == ("./m", "mine", 9000)
@@ -42,11 +44,11 @@ class Terminal(io.StringIO):
 
 
 def test_questions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "stdin", Terminal("\nnothing\nagno\njudge\n\nagents\n"))
+    monkeypatch.setattr(sys, "stdin", Terminal("\nnothing\njudge\n\nagents\n"))
     assert main(["init", "--out", "own.toml"]) == 0
     said = capsys.readouterr()
     assert "nothing: not one of them" in said.err
-    assert "OpenAILike" in said.out
+    assert "ChatOpenAI" in said.out and "slipstream connect NAME" in said.out
     config = load_config("own.toml", env={})
     assert config.judge.model == "openai/gpt-5-mini"
     assert config.trainer.lora_rank == 32

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli import main
-from slipstream.cli.manage.keys import KEY_SCOPES
+from slipstream.cli.steer.keys import KEY_SCOPES
 from slipstream.shared.processes.proxy_file import announce_proxy
 
 

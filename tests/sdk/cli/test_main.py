@@ -20,7 +20,7 @@ def test_python_dash_m() -> None:
 def test_a_terminal_that_has_no_arrows_ends_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr("sys.stdout", shown)
-    monkeypatch.setattr("slipstream.cli.manage.keys.run", lambda _: print("a \u2192 b") or 0)
+    monkeypatch.setattr("slipstream.cli.steer.keys.run", lambda _: print("a \u2192 b") or 0)
     assert main(["keys", "list"]) == 0
     assert shown.buffer.getvalue() == b"a \\u2192 b\n"
 

@@ -1,1 +1,1 @@
-"""Commands on what is recorded."""
+"""Commands that take recorded runs in and out."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slipstream import contract as c
 from slipstream.cli.common import add_client, age, connect, number, table, task_text, tell
-from slipstream.cli.data.episodes import add_filters, filters
+from slipstream.cli.look.episodes import add_filters, filters
 from slipstream.client import Client
 from slipstream.errors import ConfigError
 from slipstream.replay.cases import file_cases, json_line, parts, stored_cases

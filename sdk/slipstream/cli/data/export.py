@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from slipstream.cli.common import add_client, connect
-from slipstream.cli.data.episodes import add_filters, filters
+from slipstream.cli.look.episodes import add_filters, filters
 from slipstream.errors import SlipstreamError
 from slipstream.operate.demo.progress import Progress, wanted
 from slipstream.shared.files import private_file

@@ -6,7 +6,7 @@ import time
 
 from slipstream import contract as c
 from slipstream.cli.common import add_client, away_line, connect, step_line
-from slipstream.cli.data.episodes import tags_of
+from slipstream.cli.look.episodes import tags_of
 from slipstream.client import Client
 from slipstream.contract.episodes import ForgottenTraces
 from slipstream.errors import ConfigError

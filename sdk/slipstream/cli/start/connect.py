@@ -10,13 +10,15 @@ from pathlib import Path
 
 from slipstream.cli.common import add_config, add_url, proxy_url, read_config
 from slipstream.contract import name_of
-from slipstream.errors import StartError
+from slipstream.errors import ConfigError, StartError
 from slipstream.operate.setup.agents import AGENT_PROGRAMS, CodingAgent
 from slipstream.operate.setup.connecting import AgentAddress, connect, lines_of, run_of, served_there, trouble_of, undo
+from slipstream.operate.setup.frameworks import BY_NAME, lines_for
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", choices=sorted(AGENT_PROGRAMS), help=", ".join(sorted(AGENT_PROGRAMS)))
+    known = f"a coding agent: {', '.join(sorted(AGENT_PROGRAMS))}; or a framework: {', '.join(sorted(BY_NAME))}"
+    parser.add_argument("name", metavar="NAME", choices=sorted({*AGENT_PROGRAMS, *BY_NAME}), help=known)
     parser.add_argument("--print", action="store_true", help="print what the agent needs, and write nothing")
     parser.add_argument("--undo", action="store_true", help="put the agent's own file back as it was")
     parser.add_argument("--task", help="what the run was asked: runs of one task are compared with each other")
@@ -53,7 +55,21 @@ def _run(agent: CodingAgent, place: AgentAddress, command: list[str]) -> int:
             raise StartError(f"{words[0]}: {e.strerror or e}") from e
 
 
+def _framework(args: argparse.Namespace) -> int:
+    """Lines to paste: a framework has no file of its own, and its program is the user's."""
+    if args.undo or args.run is not None or args.task or args.episode:
+        raise ConfigError(
+            f"{args.name} is a framework: its lines go into your code, which names run and task "
+            "(--run, --undo, --task and --episode are for coding agents)"
+        )
+    place = _place(args)
+    print("\n".join(lines_for(args.name, place.model, place.root)))
+    return 0
+
+
 def run(args: argparse.Namespace) -> int:
+    if args.name not in AGENT_PROGRAMS:
+        return _framework(args)
     agent, home = AGENT_PROGRAMS[args.name], Path.home()
     if args.undo:
         path = undo(agent, home)

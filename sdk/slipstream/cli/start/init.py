@@ -5,10 +5,10 @@ import json
 import sys
 from pathlib import Path
 
-from slipstream.cli.common import add_json
+from slipstream.cli.common import OLD_NAMES_GO, add_json
 from slipstream.config import load_config
 from slipstream.errors import ConfigError
-from slipstream.operate.setup.frameworks import BY_NAME, detect, named
+from slipstream.operate.setup.frameworks import BY_NAME, detect
 from slipstream.operate.setup.profiles import SETTING_PROFILES
 from slipstream.operate.setup.starter import (
     SETTINGS_FILE_NAME,
@@ -24,7 +24,7 @@ from slipstream.operate.setup.starter import (
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="PATH_OR_NAME", help="base model; default: what fits this machine's GPU")
     parser.add_argument("--name", help="the model's name for clients; default: the last part of --model")
-    parser.add_argument("--framework", choices=sorted(BY_NAME), help="default: the first that is installed here")
+    parser.add_argument("--framework", choices=sorted(BY_NAME), help=argparse.SUPPRESS)  # the old name of `connect`
     parser.add_argument("--judge", metavar="MODEL", help="a LiteLLM model scores the runs; default: you post rewards")
     parser.add_argument(
         "--profile",
@@ -65,7 +65,6 @@ def gather(args: argparse.Namespace, *, interactive: bool) -> Answers:
         machine = f"a GPU with {gib:.0f} GiB" if gib else "no GPU: small models only"
         print(f"This machine: {machine}.", file=sys.stderr)
         model = args.model or ask("Model (a folder, or a name on the hub)", model)
-        framework = args.framework or ask("Your agent's framework", framework, tuple(BY_NAME))
         if judge is None and ask("Who scores a run?", "reward", ("reward", "judge")) == "judge":
             judge = ask("The judge (a LiteLLM name)", "openai/gpt-5-mini")
         profile = args.profile or ask("Profile", profile, tuple(SETTING_PROFILES))
@@ -93,14 +92,18 @@ def run(args: argparse.Namespace) -> int:
         path.write_text(text)
     except OSError as e:
         raise ConfigError(f"{path}: {e.strerror}") from e
+    if args.framework:
+        print(
+            f"slipstream init --framework is now `slipstream connect {args.framework}`; the old name goes with release "
+            f"{OLD_NAMES_GO}",
+            file=sys.stderr,
+        )
     if args.json:
         said = {name: getattr(answers, name) for name in ("model", "framework", "judge", "profile")}
         print(json.dumps({"file": str(path), **said, "next": next_steps(answers)}))
         return 0
     print(f"{path} is written.\n")
     asked = sys.stdin.isatty() and not args.yes
-    if not (asked or args.framework or answers.framework == "other" or named(Path.cwd())):
-        print(f"{answers.framework} is a guess, because it is installed here: --framework names your agent's.\n")
     if not (asked or args.profile):
         print(f"Profile {answers.profile}: {SETTING_PROFILES[answers.profile].text}. {step_of(answers.profile)}\n")
     print("\n".join(next_steps(answers)))

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from slipstream.cli.common import add_config, add_json, add_url, connect, proxy_url, read_config
-from slipstream.cli.data.episodes import add_filters, filters
+from slipstream.cli.look.episodes import add_filters, filters
 from slipstream.contract.base import PLAIN_ID_PATTERN
 from slipstream.errors import ConfigError
 from slipstream.shared.functions import need

@@ -1,6 +1,6 @@
 """What happens while it runs, a line each: steps, verdicts, what is in the way, and the held-out curve.
 
-``slipstream up`` shows it in place of its children's logs, ``slipstream watch`` beside a proxy that runs.
+``slipstream up`` shows it in place of its children's logs, ``slipstream status --follow`` beside a proxy that runs.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     listing = sub.add_parser("list", help="all versions (what `slipstream adapters` alone does)")
     add_since(listing, argparse.SUPPRESS)  # else its default would undo what stands before `list`
     for action, text in ADAPTER_ACTIONS.items():
-        p = sub.add_parser(action, help=text, aliases=["rollback"] if action == "demote" else [])
+        p = sub.add_parser(action, help=text)
         p.add_argument("version")
         p.add_argument("--reason")
         p.add_argument("--dry-run", action="store_true", help="say what would happen, and change nothing")
@@ -59,7 +59,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, metavar="DIR", help="train here, as --offline does, and write the adapter to DIR"
     )
     retrain.add_argument("--dry-run", action="store_true", help="say what would be trained on, and train nothing")
-    for verb in dict.fromkeys(sub.choices.values()):  # one stands under two names
+    for verb in sub.choices.values():
         add_client(verb, again=True)
 
 
@@ -182,7 +182,7 @@ def run(args: argparse.Namespace) -> int:
             shown = client.replay_of(args.version)
             return tell(args, shown, replay_text(shown), indent=2)
         if args.action not in (None, "list"):
-            action: Action = "demote" if args.action == "rollback" else args.action
+            action: Action = args.action
             group = getattr(args, "group", None)
             effect = client.adapter_effect(args.version, action, group)
             if args.dry_run:

@@ -1,19 +1,23 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import httpx
 from pydantic import JsonValue
 
-from slipstream.cli.common import add_client, away_line, connect, read_config, when
+from slipstream.cli.common import add_client, away_line, connect, proxy_url, read_config, when
+from slipstream.client import AsyncClient
 from slipstream.contract.funnel import FunnelLine, Severity
 from slipstream.contract.status import Space
 from slipstream.engines.engine import NoAdapters
-from slipstream.errors import Unavailable
+from slipstream.errors import ConfigError, Unavailable
+from slipstream.operate.run.watch import to_stdout, watch
 from slipstream.shared.clock import NTP_ADVICE, SKEW_SECONDS, clock_skew
 from slipstream.shared.processes.sidecars import read_stack
 
@@ -21,6 +25,7 @@ from slipstream.shared.processes.sidecars import read_stack
 def add(parser: argparse.ArgumentParser) -> None:
     add_client(parser)
     parser.add_argument("--all", action="store_true", help="print the remarks too, not only their number")
+    parser.add_argument("--follow", action="store_true", help="then print steps, verdicts and errors as they come")
 
 
 def counts(by: dict[str, int]) -> str:
@@ -83,7 +88,24 @@ def starting(args: argparse.Namespace) -> str | None:
     return engine.sentence(time.time()) if engine else None
 
 
+async def _follow(args: argparse.Namespace) -> None:
+    async with AsyncClient(proxy_url(args), args.key) as client:
+        await watch(client, to_stdout)
+
+
 def run(args: argparse.Namespace) -> int:
+    if args.follow and args.json:
+        raise ConfigError("--follow prints lines for people: GET /slipstream/v1/events has them as JSON")
+    if not args.follow:
+        return _shown(args)
+    with contextlib.suppress(Unavailable):  # what follows says so, and waits
+        _shown(args)
+    sys.stdout.flush()
+    asyncio.run(_follow(args))
+    return 0
+
+
+def _shown(args: argparse.Namespace) -> int:
     try:
         with connect(args) as client:
             status, date = client.status(), None

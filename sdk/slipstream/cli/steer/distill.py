@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from slipstream.cli.common import add_client, connect, finite, proxy_url, read_config
-from slipstream.cli.data.episodes import add_filters, filters
+from slipstream.cli.look.episodes import add_filters, filters
 from slipstream.errors import ConfigError, StartError, Unavailable
 from slipstream.shared.functions import need
 from slipstream.shared.log import setup_logging

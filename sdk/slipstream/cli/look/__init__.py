@@ -1,0 +1,1 @@
+"""Commands that show what happened and where things stand."""

@@ -1,0 +1,1 @@
+"""Commands that change what is learnt, and who may ask."""
