@@ -97,7 +97,7 @@ def cli() -> str:
     cli = importlib.import_module("slipstream.cli")
     lines = ["# Command line", "", "Exit codes: 0 success, 1 something failed, 2 the request can never work.", ""]
     lines += ["```text", cli.build_parser().format_help().rstrip(), "```", ""]
-    for command, found in cli.COMMANDS.items():
+    for command, found in cli.all_commands().items():
         lines += [f"## `slipstream {command}`", "", f"{found.text[0].upper()}{found.text[1:]}.", ""]
         whole = cli.build_parser(command)
         (choices,) = (a for a in whole._actions if isinstance(a, argparse._SubParsersAction))

@@ -35,7 +35,7 @@ async def proxy(folder: Path) -> AsyncIterator[str]:
     """A control plane without an engine. → Its address."""
     tree = {"data_dir": str(folder), "engine": {"urls": ["http://127.0.0.1:9"], "name": "m"}}
     control = ControlPlane(Config.model_validate({**tree, "proxy": {"durability": "process"}}))
-    server = TestServer(make_app(await control.start()))
+    server = TestServer(make_app(await control.start(), control.plugins))
     await server.start_server()
     try:
         yield str(server.make_url("/"))

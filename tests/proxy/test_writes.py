@@ -12,6 +12,7 @@ from tests.support.fake_engine import LoraEngine
 from tests.support.plane import API, Plane, make_config, until
 
 from slipstream_proxy.control.api.app import make_app
+from slipstream_proxy.control.api.plugins import ControlPlugins
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.run import worker
 from slipstream_proxy.data.engines import control_link
@@ -27,8 +28,8 @@ class Dying:
     def __init__(self, rng: random.Random) -> None:
         self.rng, self.broken = rng, 0
 
-    def app(self, deps: Deps) -> web.Application:
-        app = make_app(deps)
+    def app(self, deps: Deps, parts: ControlPlugins) -> web.Application:
+        app = make_app(deps, parts)
         app.on_response_prepare.append(self._die)
         return app
 

@@ -46,7 +46,7 @@ class Plane:
 
     async def start(self) -> Plane:
         self.deps = await self.control.start()
-        server = TestServer(make_app(self.deps), port=self.port)
+        server = TestServer(make_app(self.deps, self.control.plugins), port=self.port)
         await server.start_server(
             shutdown_timeout=1.0, max_line_size=REQUEST_LINE
         )  # a page that is open does not hold up its end

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from slipstream.contract.status import Space
 from slipstream_proxy.control.observe.audit import AuditTrail
 from slipstream_proxy.control.observe.boards import SidecarActivity, TrainingSchedule, TrainingSwitch
+from slipstream_proxy.control.observe.plugins import PluginBoard
 from slipstream_proxy.control.shared.shares import KeyShares
 from slipstream_proxy.control.storage.access import StoreAccess
 from slipstream_proxy.control.storage.feed import EndlessReplies, Feed
@@ -59,6 +60,7 @@ class Deps(StoreAccess):
     replays: ReplayGate
     siblings: SiblingSampler
     audit: AuditTrail = field(init=False)
+    plugins: PluginBoard = field(init=False)
     schedule: TrainingSchedule = field(init=False)
     pins: Together[PinAsk, Pin] = field(init=False)
     standings: Together[RewardAsk, Standing] = field(init=False)
@@ -87,6 +89,7 @@ class Deps(StoreAccess):
 
     def __post_init__(self) -> None:
         self.audit = AuditTrail(self, self.endless)
+        self.plugins = PluginBoard(self.config, self.metrics.plugin_failed)
         self.schedule = TrainingSchedule(self.config.trainer.schedule, self.engines.busy)
         self.pins = Together(lambda asks: self.store.pins.pin_many(asks))  # noqa: PLW0108 - opened later
         self.standings = Together(lambda asks: self.store.rewards.acknowledge(asks, self.now()))

@@ -28,8 +28,9 @@ from slipstream_proxy.store.read.pages import (
     TaskReport,
 )
 from slipstream_proxy.store.read.status import StoreStatistics
-from slipstream_proxy.store.tables import schema
+from slipstream_proxy.store.tables import extensions, schema
 from slipstream_proxy.store.tables.driver import Driver
+from slipstream_proxy.store.tables.extensions import Extension
 from slipstream_proxy.store.tables.memory import Memory
 from slipstream_proxy.store.tables.rows import name_of
 from slipstream_proxy.store.tables.schema import DayTables
@@ -131,6 +132,13 @@ class Store:
             pace,
             self.tallies,
         )
+
+    def extend(self, extension: Extension) -> None:
+        """Have a plug-in's tables, and take its records out of the spool. Raises ``StoreError``; then it has none."""
+        with self.db.write() as tx:
+            extensions.prepare(tx, extension, keyed=self.db.shared)
+        self.db.settle()
+        self._ingest.mutations.of_plugins.update(extension.mutations)
 
     @property
     def shared(self) -> bool:

@@ -1,6 +1,6 @@
 """``slipstream COMMAND``: one module a subcommand, with ``add(parser)`` and ``run(args) -> exit code``.
 
-``COMMANDS`` is the list: a command names its group.
+``CORE_COMMANDS`` is the list: a command names its group. Plug-ins bring more (``slipstream.plugins``).
 
 Exit codes: 0 well, 1 something failed, 2 what was asked for cannot be (a setting, a port, a model): one line says why.
 """
@@ -16,24 +16,15 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import NamedTuple
+from types import ModuleType
 
 from pydantic import ValidationError
 
 from slipstream.cli.common import OLD_NAMES_GO, hoist, positions
 from slipstream.errors import ApiError, ConfigError, SlipstreamError, StartError
+from slipstream.plugins import Command, plugin_commands
 from slipstream.shared.functions import other_system
 from slipstream.shared.printable import printing
-
-
-class Command(NamedTuple):
-    group: str
-    """One of ``COMMAND_GROUPS``."""
-    text: str
-    """Its line in ``slipstream --help``."""
-    module: str | None = None
-    """Where ``add`` and ``run`` are; None: the module of its name in its group's room, ``slipstream.cli.GROUP``."""
-
 
 COMMAND_GROUPS = {
     "start": "Start",
@@ -42,7 +33,7 @@ COMMAND_GROUPS = {
     "data": "Data",
 }
 """In the order of ``slipstream --help``."""
-COMMANDS = {
+CORE_COMMANDS = {
     "init": Command("start", "write a slipstream.toml for this machine"),
     "connect": Command("start", "connect your agent: its framework's lines, or its own file"),
     "up": Command("start", "run engine, proxy, judge and trainer on this machine"),
@@ -86,9 +77,24 @@ ERROR_FIXES = {
 HELP_INDENT = "  "
 
 
+def all_commands() -> dict[str, Command]:
+    """Ours, and those of plug-ins, which cannot take the name of one of ours."""
+    return {**plugin_commands(), **CORE_COMMANDS}
+
+
 def module_of(command: str) -> str:
-    found = COMMANDS[command]
+    found = all_commands()[command]
     return found.module or f"slipstream.cli.{found.group}.{command}"
+
+
+def command_module(command: str) -> ModuleType:
+    """Raises ``StartError`` where a plug-in's module cannot be imported."""
+    try:
+        return importlib.import_module(module_of(command))
+    except Exception as e:  # a stranger's module may fail in any way
+        if command in CORE_COMMANDS:
+            raise
+        raise StartError(f"the plug-in's module {module_of(command)} can't be imported: {e}") from e
 
 
 def renamed(argv: Sequence[str]) -> list[str]:
@@ -111,11 +117,11 @@ class GroupedParser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         width = shutil.get_terminal_size().columns
-        column = max(map(len, COMMANDS)) + 2 * len(HELP_INDENT)
+        column = max(map(len, all_commands())) + 2 * len(HELP_INDENT)
         lines = [self.format_usage().rstrip(), "", str(self.description)]
         for group, title in COMMAND_GROUPS.items():
             lines += ["", title]
-            for name, command in COMMANDS.items():
+            for name, command in all_commands().items():
                 if command.group == group:
                     first = f"{HELP_INDENT}{name}".ljust(column)
                     lines += textwrap.wrap(command.text, width, initial_indent=first, subsequent_indent=" " * column)
@@ -130,10 +136,10 @@ def build_parser(*commands: str) -> argparse.ArgumentParser:
 
     parser.add_argument("--version", action="version", version=__version__)
     found = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=argparse.ArgumentParser)
-    for name, command in COMMANDS.items():
+    for name, command in all_commands().items():
         sub = found.add_parser(name, help=command.text, description=command.text, allow_abbrev=False)
         if name in commands:
-            importlib.import_module(module_of(name)).add(sub)
+            command_module(name).add(sub)
     return parser
 
 
@@ -142,7 +148,7 @@ def complete() -> None:
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 
-        argcomplete.autocomplete(build_parser(*COMMANDS))
+        argcomplete.autocomplete(build_parser(*all_commands()))
 
 
 def _print_anywhere() -> None:
@@ -171,12 +177,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(argv: list[str]) -> int:
-    parser = build_parser(*argv[:1]) if argv[:1] and argv[0] in COMMANDS else build_parser()
+    try:
+        parser = build_parser(*argv[:1]) if argv[:1] and argv[0] in all_commands() else build_parser()
+    except StartError as e:
+        print(f"slipstream {argv[0]}: {e}", file=sys.stderr)
+        return 2
     args = parser.parse_args(argv)
     if args.command is None:
         parser.print_help()
         return 2
-    module = importlib.import_module(module_of(args.command))
+    module = command_module(args.command)
     try:
         code = int(module.run(args))
         sys.stdout.flush()

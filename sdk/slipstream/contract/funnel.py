@@ -23,6 +23,7 @@ Stage = Literal[
     "trainer",
     "step",
     "gate",
+    "plugin",
 ]
 """In the order in which a call becomes an adapter."""
 

@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue
 from slipstream.contract.base import Model, Tag
 from slipstream.contract.funnel import Funnel
 from slipstream.contract.judging import JudgingStatus
+from slipstream.contract.plugins import PluginStatus
 
 
 class HoldIn(Model):
@@ -154,6 +155,7 @@ class Status(Model):
     """The funnel's lines as sentences: what the next step waits for, with counts and fixes."""
     funnel: Funnel = Field(default_factory=Funnel)
     """Why there is no step yet."""
+    plugins: list[PluginStatus] = Field(default_factory=list)
     batch: dict[str, JsonValue] = Field(default_factory=dict)
     judging: JudgingStatus = Field(default_factory=JudgingStatus)
     """The judge's queue and the copies of the judge."""

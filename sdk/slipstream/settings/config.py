@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
+from slipstream.plugins import check_sections
 from slipstream.settings.base import Section
 from slipstream.settings.engine import EngineConfig
 from slipstream.settings.gate import GateConfig
@@ -35,6 +36,15 @@ class Config(Section):
     gate: GateConfig = Field(default_factory=GateConfig)
     judge: JudgeConfig = Field(default_factory=JudgeConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
+    plugins: dict[str, dict[str, JsonValue]] = Field(
+        default_factory=dict, description="Plug-in → its settings; enabled = false turns it off."
+    )
+
+    @field_validator("plugins")
+    @classmethod
+    def _known_plugins(cls, sections: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str, JsonValue]]:
+        check_sections(sections)
+        return sections
 
     @model_validator(mode="after")
     def _together(self) -> Self:

@@ -14,7 +14,7 @@ PATIENT = 120.0
 
 @pytest.mark.parametrize("path", ["/internal/live", "/slipstream/v1/events/stream"])
 async def test_a_server_that_stops_does_not_wait_for_them(plane, path):
-    server = TestServer(make_app(plane.deps))
+    server = TestServer(make_app(plane.deps, plane.control.plugins))
     await server.start_server(shutdown_timeout=PATIENT)
     async with TestClient(server) as client, client.get(path, headers=plane.as_()) as reply:
         assert reply.status == 200

@@ -15,6 +15,7 @@ from aiohttp import web
 from slipstream_proxy.control import page
 from slipstream_proxy.control.api import openapi
 from slipstream_proxy.control.api.http import Ctx, Route, caller_of, checked, problem_response
+from slipstream_proxy.control.api.plugins import ControlPlugins
 from slipstream_proxy.control.api.routes import (
     adapters,
     cases,
@@ -23,6 +24,7 @@ from slipstream_proxy.control.api.routes import (
     imports,
     internal,
     log_files,
+    plugins,
     rewards,
     status,
     work,
@@ -35,7 +37,7 @@ __all__ = ["ALL_ROUTES", "DEPS_KEY", "Deps", "make_app"]
 
 log = logging.getLogger(__name__)
 DEPS_KEY: web.AppKey[Deps] = web.AppKey("deps", Deps)
-ROUTE_MODULES = (episodes, cases, rewards, imports, log_files, work, groups, status, adapters)
+ROUTE_MODULES = (episodes, cases, rewards, imports, log_files, work, groups, status, adapters, plugins)
 ALL_ROUTES: list[Route] = [route for module in ROUTE_MODULES for route in module.API_ROUTES]
 BODY_LIMIT = 64 * 2**20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -124,20 +126,22 @@ REQUEST_LINE = 128 * 1024
 """Bytes of a request's first line: two texts of a query, each character of which takes up to twelve."""
 
 
-@functools.cache
-def description() -> JsonObject:
-    """The OpenAPI description. It takes 0.1 s to make, so a start does not wait for it."""
-    return openapi.document(ALL_ROUTES)
-
-
-def make_app(deps: Deps) -> web.Application:
+def make_app(deps: Deps, parts: ControlPlugins) -> web.Application:
+    """``parts``: the plug-ins of this process."""
     app = web.Application(middlewares=[shape], client_max_size=BODY_LIMIT)
     app[DEPS_KEY] = deps
+    app[plugins.PLUGINS_KEY] = parts
+    routes = [*ALL_ROUTES, *parts.routes]
+
+    @functools.cache
+    def description() -> JsonObject:
+        # it takes 0.1 s to make, so a start does not wait for it
+        return openapi.document(routes)
 
     async def spec(_: Ctx) -> web.StreamResponse:
         return web.json_response(await asyncio.to_thread(description))
 
-    for route in (*ALL_ROUTES, Route("GET", "/slipstream/openapi.json", spec, "This API, as OpenAPI")):
+    for route in (*routes, Route("GET", "/slipstream/openapi.json", spec, "This API, as OpenAPI")):
         app.router.add_route(route.method, route.path, functools.partial(checked, deps, route=route))
     app.on_shutdown.append(deps.endless.end)
     internal.add(app, deps)

@@ -147,6 +147,7 @@ class ControlMetrics:
         self._versions(counter, gauge, histogram)
         self._engines(counter, gauge)
         self._training(counter, gauge)
+        self._plugin_errors = counter("slipstream_plugin_errors", "Failures of a plug-in.", ["plugin"])
 
     def _requests_and_ingest(
         self, counter: partial[Counter], gauge: partial[Gauge], histogram: partial[Histogram]
@@ -264,6 +265,10 @@ class ControlMetrics:
         self.requests.labels(route, method, str(status)).inc()
         if route != "/internal/live":
             self.seconds.labels(route).observe(seconds)
+
+    def plugin_failed(self, name: str) -> None:
+        """``name``: of an installed plug-in."""
+        self._plugin_errors.labels(name).inc()
 
     def event(self, event: Event) -> None:
         """What trainer and judge say of themselves."""

@@ -87,9 +87,16 @@ class StoreKeeper:
     """``on_commit(items)`` is called in the event loop after each commit."""
 
     def __init__(
-        self, config: Config, stores: StoreHandle, journal: AdapterJournal, on_commit: Callable[[Sequence[Item]], None]
+        self,
+        config: Config,
+        stores: StoreHandle,
+        journal: AdapterJournal,
+        on_commit: Callable[[Sequence[Item]], None],
+        extend: Callable[[Store], None] | None = None,
     ) -> None:
+        """``extend`` gives a store that was opened the plug-ins' tables; it is called in a thread."""
         self.config, self.stores, self.journal, self.on_commit = config, stores, journal, on_commit
+        self.extend = extend
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -117,6 +124,8 @@ class StoreKeeper:
             self.journal.registry.put(adapters_in_spool(self.config.spool_dir, store.positions().get(CONTROL_WRITER)))
 
     async def _use(self, store: Store) -> None:
+        if self.extend is not None:
+            await in_thread(self.extend, store)
         vocabulary = vocabulary_of(self.config.engine.model)
         ingester = Ingester(self.config.spool_dir, store, on_commit=self.on_commit, vocabulary=vocabulary)
         self.stores.replace(store, ingester)

@@ -32,7 +32,8 @@ from slipstream_proxy.control.adapters.replays import ReplayGate
 from slipstream_proxy.control.adapters.siblings import SiblingSampler
 from slipstream_proxy.control.adapters.swapper import Swapper
 from slipstream_proxy.control.adapters.trials import GateTrials
-from slipstream_proxy.control.api.app import REQUEST_LINE, make_app
+from slipstream_proxy.control.api.app import ALL_ROUTES, REQUEST_LINE, make_app
+from slipstream_proxy.control.api.plugins import ControlPlugins
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.engines.engine_lease import EngineLease
 from slipstream_proxy.control.engines.live import LiveState
@@ -135,6 +136,7 @@ class ControlPlane:
         self.deps: Deps
         self.keeper: StoreKeeper
         self.sweeper: Sweeper
+        self.plugins: ControlPlugins
         self.runner: web.AppRunner | None = None
         self._site: web.UnixSite | None = None
         self._socket: tuple[int, int, int] | None = None
@@ -154,7 +156,8 @@ class ControlPlane:
             config.spool_dir, CONTROL_WRITER, segment_bytes=config.proxy.segment_bytes, durability=durability
         )
         self.deps = assemble(config, self._writer)
-        self.keeper = StoreKeeper(config, self.deps.stores, self.deps.journal, self._committed)
+        self.plugins = ControlPlugins(self.deps, ALL_ROUTES)
+        self.keeper = StoreKeeper(config, self.deps.stores, self.deps.journal, self._committed, self.plugins.extend)
         self.sweeper = Sweeper(self.deps)
         self.deps.health.start()
         await self.keeper.start()
@@ -166,12 +169,13 @@ class ControlPlane:
         self.sweeper.start()
         self.deps.audit.start()
         self.deps.forgetter.start()
+        await self.plugins.start()
         return self.deps
 
     async def serve(self) -> None:
         """On the Unix socket, for the owner of its file alone."""
         self.runner = web.AppRunner(
-            make_app(self.deps), access_log=None, shutdown_timeout=2.0, max_line_size=REQUEST_LINE
+            make_app(self.deps, self.plugins), access_log=None, shutdown_timeout=2.0, max_line_size=REQUEST_LINE
         )
         await self.runner.setup()
         await self._listen()
@@ -214,6 +218,7 @@ class ControlPlane:
             await self.runner.cleanup()
             if _identity(self.config.socket) == self._socket:
                 self.config.socket.unlink(missing_ok=True)
+        await self.plugins.stop()
         await self.deps.siblings.stop()
         await self.deps.replays.stop()
         await self.deps.gatekeeper.stop()
@@ -235,6 +240,7 @@ class ControlPlane:
         if deps.ingester:
             deps.metrics.commit.observe(deps.ingester.stats.commit_seconds)
         deps.metrics.of_calls.ingested(items)
+        self.plugins.committed(items)
         if any(_may_score(item) for item in items):
             deps.gatekeeper.notify()
 

@@ -19,6 +19,7 @@ import tomli_w
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterState, Funnel, FunnelLine, GateReport, JudgeAgreement
 from slipstream.contract.funnel import Severity, Stage
+from slipstream.contract.plugins import PluginStatus
 from slipstream.engines import DEFAULT_ENGINE, ENGINE_OBJECTS
 from slipstream.engines.engine import NEUTRAL_SAMPLING, EngineSampling, NoAdapters
 from slipstream.settings.judge import NO_QUOTA, RESTORE_QUOTA
@@ -423,6 +424,7 @@ class Surroundings:
     """When the last of them was."""
     turned_away: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     """Status → calls that the proxy refused with it before any engine saw them, and when the last was."""
+    plugins: Sequence[PluginStatus] = ()
     lost_folders: Sequence[tuple[str, str]] = ()
     """Versions that new episodes get and whose folder is gone, and the folder."""
 
@@ -442,6 +444,7 @@ def funnel_of(counts: FunnelCounts | None, around: Surroundings) -> Funnel:
         lines += stage(counts, around) if counts is not None else ()
     lines += _slots(around)
     lines += _gate(around)
+    lines += _plugins(around)
     if counts is not None and (counts.leased or around.now - counts.stepped_at < RECENT_SECONDS):
         lines = [_while_steps_come(line) for line in lines]
     return Funnel(lines=sorted(lines, key=_badness))
@@ -468,6 +471,17 @@ def _folders(around: Surroundings) -> Iterator[FunnelLine]:
         text = f"the folder of {name}, which new episodes get, is gone ({folder}): an engine that starts cannot load it"
         fix = f"bring the folder back from a backup, or `slipstream adapters demote {name}`"
         yield FunnelLine(stage="engine", cause="lost_folder", count=1, text=text, fix=fix, severity=BLOCKS)
+
+
+def _plugins(around: Surroundings) -> Iterator[FunnelLine]:
+    for plugin in around.plugins:
+        if plugin.error is not None:
+            text = f"the plug-in {plugin.name} fails: {plugin.error}"
+            fix = (
+                f"mend it, or turn it off with [plugins.{plugin.name}] enabled = false; the proxy's log has the details"
+            )
+            cause = f"plugin_{plugin.name}"
+            yield FunnelLine(stage="plugin", cause=cause, count=plugin.errors, text=text, fix=fix, severity=SLOWS)
 
 
 TURNED_AWAY = {

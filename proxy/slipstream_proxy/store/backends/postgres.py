@@ -121,7 +121,7 @@ def copy_tables(one: Connection, two: Connection, tables: list[str], rewriting: 
         clear(one, namespace)
         for table in tables:
             if one.execute("SELECT to_regclass(%s)", (f"{namespace}.{table}",)).fetchall()[0][0] is not None:
-                key = "id" if table.startswith("t_calls_") else COPIED_BY.get(table, schema.PRIMARY_KEYS[table])
+                key = COPIED_BY.get(table) or schema.key_of(table) or ""
                 with rewriting.by(one):
                     _copy(one, two, CopiedTable(namespace, table, key), rewriting)
     except psycopg.errors.QueryCanceled as e:

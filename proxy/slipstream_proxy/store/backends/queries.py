@@ -24,7 +24,7 @@ from slipstream.contract import SqlResult
 from slipstream_proxy.process import cores
 from slipstream_proxy.process import query as program
 from slipstream_proxy.store.tables.driver import QueryError
-from slipstream_proxy.store.tables.schema import TABLE_COLUMNS, VIEW_NAMES
+from slipstream_proxy.store.tables.schema import EXTENSION_PREFIX, TABLE_COLUMNS, VIEW_NAMES
 
 if TYPE_CHECKING:
     import duckdb
@@ -151,7 +151,9 @@ SELECT_HEAD_PATTERN = re.compile(
 )
 
 SQL_TOKEN_PATTERN = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/""", re.DOTALL)
-INTERNAL_TABLE_PATTERN = re.compile(rf"\b(?:{'|'.join([*TABLE_COLUMNS, 't_calls_'])})\w*", re.IGNORECASE)
+INTERNAL_TABLE_PATTERN = re.compile(
+    rf"\b(?:{'|'.join([*TABLE_COLUMNS, 't_calls_', EXTENSION_PREFIX])})\w*", re.IGNORECASE
+)
 
 
 def bare(text: str) -> str:

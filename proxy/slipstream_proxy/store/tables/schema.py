@@ -8,7 +8,8 @@ is TEXT. Calls stand in one table per UTC day of the call's start, ``t_calls_YYY
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import NoneType
 from typing import get_args, get_type_hints
@@ -144,16 +145,43 @@ def table_of(day: str) -> str:
     return "t_calls_" + day.replace("-", "")
 
 
-def columns_of(table: str) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class ExtensionTable:
+    """A table of a plug-in: column → type, and the one column that tells its rows apart."""
+
+    columns: Mapping[str, str]
+    key: str
+
+
+EXTENSION_PREFIX = "t_plugin_"
+EXTENSION_TABLES: dict[str, ExtensionTable] = {}
+"""Of the plug-ins that this process uses (``extensions.prepare``), by their names in SQL."""
+
+
+def columns_of(table: str) -> Mapping[str, str]:
     """Column → type of a table."""
+    if table in EXTENSION_TABLES:
+        return EXTENSION_TABLES[table].columns
     return CALL_COLUMNS if table.startswith("t_calls_") else TABLE_COLUMNS[table]
+
+
+def key_of(table: str) -> str | None:
+    """Its primary key, where the database wants one."""
+    if table in EXTENSION_TABLES:
+        return EXTENSION_TABLES[table].key
+    return "id" if table.startswith("t_calls_") else PRIMARY_KEYS.get(table)
+
+
+def extension_tables_of_episodes() -> list[str]:
+    """Plug-ins' tables whose rows are of an episode each."""
+    return [name for name, table in EXTENSION_TABLES.items() if "eid" in table.columns]
 
 
 def create_sql(table: str, *, keyed: bool) -> list[str]:
     """DDL of one table. ``keyed``: with its primary key."""
     body = ", ".join(f"{name} {kind}" for name, kind in columns_of(table).items())
     calls = table.startswith("t_calls_")
-    key = ("id" if calls else PRIMARY_KEYS.get(table)) if keyed else None
+    key = key_of(table) if keyed else None
     made = [f"CREATE TABLE IF NOT EXISTS {table} ({body}{f', PRIMARY KEY ({key})' if key else ''})"]
     if calls and keyed:
         made.append(f"CREATE INDEX IF NOT EXISTS i_{table}_eid ON {table} (eid)")

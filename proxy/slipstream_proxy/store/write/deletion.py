@@ -126,7 +126,8 @@ class Deletion:
             self.tallies.compact(tx, most=0)  # labels of which nothing is left
         mine = [e.tables for e in done if e.tables is not None]
         if mine or not done:
-            self.db.rewrite(sorted({t for tables in mine for t in tables} | TEXT_TABLES))
+            held = {t for tables in mine for t in tables} | TEXT_TABLES | {*schema.extension_tables_of_episodes()}
+            self.db.rewrite(sorted(held))
 
     def eids(self, tx: Tx, key: str | None, episode: str) -> list[str]:
         """The episode's stored identities. With a key: that one, known or not. Without: those of all keys."""
@@ -161,7 +162,7 @@ class Deletion:
         tx.insert("t_erasing", rows)
         # a reward's id may be made of its episode's name
         tx.run(f"DELETE FROM t_stamps WHERE id IN (SELECT id FROM t_rewards WHERE eid {IN})", (eids,))
-        for table in BY_EID:
+        for table in (*BY_EID, *schema.extension_tables_of_episodes()):
             tx.run(f"DELETE FROM {table} WHERE eid {IN}", (eids,))
         for table in ("t_members", "t_exported"):
             for (eid,) in tx.all(f"SELECT DISTINCT eid FROM {table} WHERE eid {IN}", (eids,)):

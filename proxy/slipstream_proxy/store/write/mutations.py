@@ -32,8 +32,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -481,6 +481,8 @@ class MutationReplay:
     cases: CaseTable
     deletion: Deletion
     restore: EpisodeRestore
+    of_plugins: dict[str, Callable[[Tx, Mutation], None]] = field(default_factory=dict)
+    """Kinds that plug-ins bring (``extensions.Extension.mutations``)."""
 
     def prepare(self, tx: Tx, changes: Changes, mutations: Collection[Mutation]) -> None:
         """Load the idempotency keys that this batch's rewards may meet."""
@@ -534,6 +536,8 @@ class MutationReplay:
                 changes.pins[eid] = PinRow(eid, *pin, item.at, chances=data.get("chances") or "")
             case "blank":
                 pass  # what stood here is forgotten
+            case other if other in self.of_plugins:
+                self.of_plugins[other](tx, item)
             case other:
                 raise ValueError(f"a mutation of an unknown kind: {other}")
 

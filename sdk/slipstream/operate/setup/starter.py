@@ -124,8 +124,8 @@ def next_steps(answers: Answers) -> list[str]:
     steps = [
         "1. Start everything:",
         f"     {answers.up}",
-        f"2. Point your agent at the proxy ({answers.framework}; `slipstream connect NAME` has the lines of others, and",
-        "   connects coding agents). run_id: one id a run. task: what it was asked.",
+        f"2. Point your agent at the proxy ({answers.framework}; `slipstream connect NAME` has the lines of others,",
+        "   and connects coding agents). run_id: one id a run. task: what it was asked.",
         *(f"     {line}" for line in lines_for(answers.framework, answers.name, root)),
     ]
     if answers.judge:
