@@ -22,7 +22,8 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE_ROOTS = ("sdk", "proxy", "judge", "trainer", "engine")
+CORE_ROOTS = ("sdk", "proxy", "judge", "trainer", "engine")
+PLUGIN_ROOTS = tuple(sorted(f"plugins/{path.name}" for path in (ROOT / "plugins").iterdir() if path.is_dir()))
 LIMITS = {
     "circles": 0,
     "function_lines_longest": 60,
@@ -74,7 +75,7 @@ class Figures:
 
 def modules() -> list[Module]:
     found = []
-    for area in SOURCE_ROOTS:
+    for area in (*CORE_ROOTS, *PLUGIN_ROOTS):
         for path in sorted((ROOT / area).rglob("*.py")):
             parts = list(path.relative_to(ROOT / area).with_suffix("").parts)
             if parts[-1] == "__init__":
@@ -203,7 +204,8 @@ def measure() -> Figures:
     figures.put("one_word_constants", len(short), short)
     crossed = importing_tests()
     figures.put("tests_importing_tests", len(crossed), crossed)
-    figures.put("source_lines", sum(m.lines for m in found), [])
+    figures.put("source_lines", sum(m.lines for m in found if m.area in CORE_ROOTS), [])
+    figures.put("plugin_lines", sum(m.lines for m in found if m.area in PLUGIN_ROOTS), [])
     return figures
 
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from aiohttp.test_utils import TestServer
 
+from slipstream.chat.report import Report
 from slipstream.client import AsyncClient
 from slipstream.config import Config
-from slipstream.imports.report import Report
-from slipstream.imports.survey import Entry, Survey
-from slipstream.imports.upload import bring_in, read_log
+from slipstream_imports.survey import Entry, Survey
+from slipstream_imports.upload import bring_in, read_log
 from slipstream_proxy.control.api.app import make_app
 from slipstream_proxy.control.run.worker import ControlPlane
 

@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks.imports.again import Standing, proxy, standing
 from benchmarks.imports.corpus import Held, written
 
-from slipstream.imports.report import Report
-from slipstream.imports.upload import read_log
+from slipstream.chat.report import Report
+from slipstream_imports.upload import read_log
 
 RESULTS = Path(__file__).parents[1] / "results" / "imports.json"
 

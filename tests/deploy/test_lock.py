@@ -34,7 +34,7 @@ def test_check_sees_a_stale_file(tmp_path, monkeypatch):
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     monkeypatch.setattr(lock, "ROOT", tmp_path)
     made = lock.files()
-    assert {p.name for p in made} == {"proxy.txt", "judge.txt", "trainer.txt", "engine-cpu.txt"}
+    assert {p.name for p in made} == {"proxy.txt", "judge.txt", "trainer.txt", "engine-cpu.txt", "constraints-cpu.txt"}
     monkeypatch.setattr(sys, "argv", ["lock.py", "--check"])
     assert lock.main() == 1
     monkeypatch.setattr(sys, "argv", ["lock.py"])

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from tests.support.rendering import DEPLOY, OWN_ENV, flags, is_setting
 
-from slipstream.cli import CORE_COMMANDS, build_parser
+from slipstream.cli import all_commands, build_parser
 from slipstream.config import load_config
 from slipstream.engines.vllm.command import engine_command
 
@@ -63,7 +63,7 @@ def test_the_target_wants_units_that_exist():
 @pytest.mark.parametrize("part", ["proxy", "trainer", "judge"])
 def test_units_run_commands_that_exist(part):
     words = unit(SYSTEMD / f"slipstream-{part}.service")["Service"]["ExecStart"][0].split()
-    assert words[0] == "/opt/slipstream/bin/slipstream" and words[1] == part and part in CORE_COMMANDS
+    assert words[0] == "/opt/slipstream/bin/slipstream" and words[1] == part and part in all_commands()
     args = build_parser(part).parse_args(words[1:])
     assert args.config == "/etc/slipstream/slipstream.toml"
 

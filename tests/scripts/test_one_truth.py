@@ -34,7 +34,7 @@ from slipstream_trainer.model.adapter import check_adapter
 from slipstream_trainer.versions import events as metrics
 from slipstream_vllm import packing, versions
 
-SOURCES = [p for area in ("sdk", "proxy", "judge", "trainer", "engine") for p in (ROOT / area).rglob("*.py")]
+SOURCES = [p for area in ("sdk", "proxy", "judge", "trainer", "engine", "plugins") for p in (ROOT / area).rglob("*.py")]
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2, 7, 8, 12, 16, 17, 32, 64])
@@ -88,7 +88,9 @@ def test_the_judges_default_reward_name_is_not_trained_on_by_accident() -> None:
     assert config.judge.name not in config.reward.weights
 
 
-@pytest.mark.parametrize("folder", ["sdk", "proxy", "judge", "trainer", "engine", "docs", "examples", "deploy"])
+@pytest.mark.parametrize(
+    "folder", ["sdk", "proxy", "judge", "trainer", "engine", "plugins", "docs", "examples", "deploy"]
+)
 def test_nothing_points_to_a_file_that_is_not_there(folder: str) -> None:
     """``docs/x.md`` in a docstring, an error or a page is a page that exists."""
     missing = set()

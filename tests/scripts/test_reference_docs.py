@@ -35,7 +35,7 @@ def test_each_setting_stands_under_its_section(pages: dict[str, str]) -> None:
 
 
 def test_each_command_and_flag_stands_on_its_page(pages: dict[str, str]) -> None:
-    for command in cli.CORE_COMMANDS:
+    for command in cli.all_commands():
         part = pages["cli.md"].split(f"## `slipstream {command}`")[1].split("\n## ")[0]
         whole = cli.build_parser(command)
         (choices,) = (a for a in whole._actions if isinstance(a, argparse._SubParsersAction))

@@ -8,9 +8,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.support.server import Server, serve
+from tests.support.fixtures import server
 
 from slipstream.shared.log import NOISY_LOGGERS, OWN_LOGGERS
+
+__all__ = ["server"]
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +30,3 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     root.handlers[:] = handlers
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with serve() as s:
-        yield s

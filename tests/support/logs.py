@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from slipstream.imports.report import Report
-from slipstream.imports.upload import read_log
+from slipstream.chat.report import Report
+from slipstream_imports.upload import read_log
 
 ASK: dict[str, Any] = {"role": "user", "content": "hi"}
 END: dict[str, Any] = {"role": "assistant", "content": "done"}

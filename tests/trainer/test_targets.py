@@ -12,6 +12,7 @@ from tests.support.tiny import adapter_state, conversation, make_config, make_tr
 from transformers import AutoConfig
 
 from slipstream.errors import ConfigError, StartError
+from slipstream_imitation.distill import _speech
 from slipstream_trainer.batch.layout import make_plan
 from slipstream_trainer.model import policy
 from slipstream_trainer.model.adapter import load_adapter
@@ -22,7 +23,6 @@ from slipstream_trainer.model.policy import (
     load_policy,
     skeleton,
 )
-from slipstream_trainer.run.distill import _speech
 from slipstream_trainer.versions.adapter_folder import write_adapter
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}

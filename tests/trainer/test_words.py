@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 from slipstream.config import load_config
 from slipstream.errors import ConfigError
 from slipstream.settings import TrainerConfig
+from slipstream_imitation.distill import _speech
 from slipstream_trainer.algorithm.advantage import assign
 from slipstream_trainer.algorithm.learning_rate import FULL_STEP_EPISODES, TOO_FAR, TOO_SHORT, Reach, StepPace
 from slipstream_trainer.algorithm.words import MAX_PASSES, WAY_SHARE, further
@@ -23,7 +24,6 @@ from slipstream_trainer.batch.dataset import rendered
 from slipstream_trainer.batch.hints import NO_PLACE, Hints
 from slipstream_trainer.batch.layout import make_plan
 from slipstream_trainer.batch.rows import read_samples, untrainable
-from slipstream_trainer.run.distill import _speech
 from slipstream_trainer.step.step import REFUSED_WORDS_TEXT, _teach, train
 
 NAN = float("nan")

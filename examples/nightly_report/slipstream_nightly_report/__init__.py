@@ -2,7 +2,7 @@
 
 from slipstream.plugins import Command, Plugin
 
-PLUGIN = Plugin(
+REPORT_PLUGIN = Plugin(
     name="nightly_report",
     text="each night, the day's rewards go to a webhook",
     commands={"nightly-report": Command("look", "print the last nightly report", "slipstream_nightly_report.command")},

@@ -79,8 +79,6 @@ class Deps(StoreAccess):
     space_measured: float = -math.inf
     """When that was, by the monotonic clock."""
     measuring: asyncio.Task[None] | None = None
-    log_files: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Imports name their files one after the other, so that each knows of the others' files."""
     leasing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """No batch is leased between the moment that an ack is accepted and the one that the store has it."""
 

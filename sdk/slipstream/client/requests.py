@@ -336,16 +336,6 @@ def sql(query: str, limit: int = 1000) -> Ask[c.SqlResult]:
 # --- import and export ---
 
 
-def import_files(files: c.LogFilesIn) -> Ask[c.LogFiles]:
-    """The names of log files whose runs have no ids, so that the same file is known again."""
-    return Ask("POST", "/import/files", model(c.LogFiles), files)
-
-
-def import_episode(episode: dict[str, Any]) -> Ask[c.Imported]:
-    """One conversation of a log: id, task, split, model, messages, tools, reward, tags. It has text and no tokens."""
-    return Ask("POST", "/import", model(c.Imported), episode)
-
-
 def restore_episode(episode: dict[str, Any]) -> Ask[c.Imported]:
     """Puts back an episode as ``export("jsonl")`` wrote it, with its ids and log-probabilities. Needs an admin key."""
     return Ask("POST", "/import/episode", model(c.Imported), episode)
@@ -354,11 +344,6 @@ def restore_episode(episode: dict[str, Any]) -> Ask[c.Imported]:
 def restore_episodes(episodes: list[dict[str, Any]]) -> Ask[c.ImportedMany]:
     """``restore_episode`` of up to 256 at once: all of them or none. Needs an admin key."""
     return Ask("POST", "/import/episodes", model(c.ImportedMany), {"episodes": episodes})
-
-
-def import_episodes(conversations: list[dict[str, Any]]) -> Ask[c.ImportedMany]:
-    """``import_episode`` of up to 256 at once: all of them or none."""
-    return Ask("POST", "/import/conversations", model(c.ImportedMany), {"conversations": conversations})
 
 
 def restore_adapters(adapters: dict[str, Any]) -> Ask[None]:

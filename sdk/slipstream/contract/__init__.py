@@ -116,6 +116,9 @@ from slipstream.contract.groups import GroupRun as GroupRun
 from slipstream.contract.groups import GroupSummary as GroupSummary
 from slipstream.contract.groups import RunJudgement as RunJudgement
 from slipstream.contract.groups import Token as Token
+from slipstream.contract.imports import Imported as Imported
+from slipstream.contract.imports import ImportedMany as ImportedMany
+from slipstream.contract.imports import ImportState as ImportState
 from slipstream.contract.judging import CacheEntry as CacheEntry
 from slipstream.contract.judging import Group as Group
 from slipstream.contract.judging import GroupEpisode as GroupEpisode
@@ -144,14 +147,6 @@ from slipstream.contract.learning import TaskRuns as TaskRuns
 from slipstream.contract.learning import TaskStanding as TaskStanding
 from slipstream.contract.learning import TaskTable as TaskTable
 from slipstream.contract.learning import WorstRun as WorstRun
-from slipstream.contract.log_files import LOG_FILES_MOST as LOG_FILES_MOST
-from slipstream.contract.log_files import LOG_ROWS_MOST as LOG_ROWS_MOST
-from slipstream.contract.log_files import Imported as Imported
-from slipstream.contract.log_files import ImportedMany as ImportedMany
-from slipstream.contract.log_files import ImportState as ImportState
-from slipstream.contract.log_files import LogFile as LogFile
-from slipstream.contract.log_files import LogFiles as LogFiles
-from slipstream.contract.log_files import LogFilesIn as LogFilesIn
 from slipstream.contract.names import IN_A_URL as IN_A_URL
 from slipstream.contract.names import Asked as Asked
 from slipstream.contract.names import Named as Named

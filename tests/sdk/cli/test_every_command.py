@@ -10,7 +10,7 @@ from tests.support import free_port
 from tests.support.answers import ADAPTER, EPISODE, fill
 from tests.support.server import Server
 
-from slipstream.cli import CORE_COMMANDS, main
+from slipstream.cli import all_commands, main
 
 CONVERSATION = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}
 LOCAL = {
@@ -72,7 +72,7 @@ def _files() -> None:
 
 
 def test_no_command_is_left_out() -> None:
-    assert {argv[0] for argv in ALL.values()} | {"completion"} == set(CORE_COMMANDS)
+    assert {argv[0] for argv in ALL.values()} | {"completion"} == set(all_commands())
 
 
 def orders(argv: list[str], *options: str) -> list[list[str]]:

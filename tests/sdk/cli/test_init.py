@@ -13,7 +13,7 @@ import pytest
 from tests.support import free_port, slipstream
 from tests.support.server import Server
 
-from slipstream.cli import COMMAND_GROUPS, CORE_COMMANDS, OLD_NAMES, build_parser, main, renamed
+from slipstream.cli import COMMAND_GROUPS, OLD_NAMES, all_commands, build_parser, main, renamed
 
 HEAVY = ("torch", "litellm", "duckdb", "transformers", "trl", "pyarrow", "aiohttp", "matplotlib", "vllm")
 
@@ -27,8 +27,8 @@ def test_help_and_import_load_nothing_heavy(tmp_path: Path) -> None:
     script = f"""
 import sys
 import slipstream
-from slipstream.cli import CORE_COMMANDS, build_parser, main
-for name in CORE_COMMANDS:
+from slipstream.cli import all_commands, build_parser, main
+for name in all_commands():
     try:
         main([name, "--help"])
     except SystemExit as e:
@@ -42,7 +42,7 @@ assert not loaded, loaded
 """
     done = run(sys.executable, "-c", script, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert all(f"slipstream {name}" in done.stdout for name in CORE_COMMANDS)
+    assert all(f"slipstream {name}" in done.stdout for name in all_commands())
 
 
 def test_the_installed_command(tmp_path: Path) -> None:
@@ -105,8 +105,8 @@ def test_help_names_every_command_in_its_group_within_80_columns(monkeypatch: py
     for (group, title), following in zip(COMMAND_GROUPS.items(), [*titles[1:], "`slipstream COMMAND"], strict=True):
         part = text.split(f"\n{title}\n")[1].split(f"\n{following}")[0]
         told = re.findall(r"(?m)^  (\S+) ", part)
-        assert told == [name for name, command in CORE_COMMANDS.items() if command.group == group] and told
-    assert sum(text.count(f"\n  {name} ") for name in CORE_COMMANDS) == len(CORE_COMMANDS)
+        assert told == [name for name, command in all_commands().items() if command.group == group] and told
+    assert sum(text.count(f"\n  {name} ") for name in all_commands()) == len(all_commands())
 
 
 @pytest.mark.parametrize("old", OLD_NAMES)

@@ -58,8 +58,8 @@ ASKS: dict[str, tuple[Any, ...]] = {
     "ack_batch": ("b1", c.BatchAck(lease="l1", outcome="trained")), "release": ("w",), "hold_engine": (c.HoldIn(worker="w"),), "release_engine": ("w",),
     "add_adapter": (c.AdapterIn(path="inbox@1"),), "try_adapter": (c.AdapterTrialIn(path=".tmp-a"),), "adapters": (), "batch": ("b1",), "replay_of": ("inbox@1",),
     "promote": ("inbox@1", "why"), "demote": ("inbox@1",), "rollback": ("inbox@1", None, "task=t"), "freeze": ("inbox@1",), "unfreeze": ("inbox@1",), "adapter_effect": ("inbox@1", "promote"), "post_event": (c.Event(kind="step"),), "events": (3,), "status": (), "learning": (), "cost": (),
-    "sql": ("select 1", 5), "import_episode": ({"messages": []},), "import_episodes": ([{"messages": []}],), "restore_episode": ({"id": "e1"},), "restore_episodes": ([{"id": "e1"}],), "restore_adapters": ({"adapters": []},), "export": ("sft",), "backup": (),
-    "import_files": (c.LogFilesIn(files=[c.LogFile(path="0" * 16, rows={"0": "0" * 12})]),), "keep_adapter": ("inbox@1",),
+    "sql": ("select 1", 5), "restore_episode": ({"id": "e1"},), "restore_episodes": ([{"id": "e1"}],), "restore_adapters": ({"adapters": []},), "export": ("sft",), "backup": (),
+    "keep_adapter": ("inbox@1",),
     "audit": (), "pause_training": ("why",), "resume_training": (), "annotate": ("new prompt", 5.0),
 }  # fmt: skip
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slipstream.chat.values import listed, mapping
 from slipstream.contract import filter_of
 from slipstream.errors import SlipstreamError, StartError
-from slipstream.imports.values import listed, mapping
 from slipstream.shared.chat_template import chosen, for_template, tools_for_template
 from slipstream.shared.tables import PackedPrompts
 from slipstream_trainer.batch.rows import Ints, Sample, fault
 
 if TYPE_CHECKING:
-    from slipstream.imports.messages import Message
+    from slipstream.chat.messages import Message
 
 NO_LOGPROBS = "no_logprobs"
 

@@ -18,13 +18,13 @@ from slipstream_proxy.control.api.http import Ctx, Route, caller_of, checked, pr
 from slipstream_proxy.control.api.plugins import ControlPlugins
 from slipstream_proxy.control.api.routes import (
     adapters,
+    backup,
     cases,
     episodes,
     groups,
-    imports,
     internal,
-    log_files,
     plugins,
+    restore,
     rewards,
     status,
     work,
@@ -37,7 +37,7 @@ __all__ = ["ALL_ROUTES", "DEPS_KEY", "Deps", "make_app"]
 
 log = logging.getLogger(__name__)
 DEPS_KEY: web.AppKey[Deps] = web.AppKey("deps", Deps)
-ROUTE_MODULES = (episodes, cases, rewards, imports, log_files, work, groups, status, adapters, plugins)
+ROUTE_MODULES = (episodes, cases, rewards, restore, backup, work, groups, status, adapters, plugins)
 ALL_ROUTES: list[Route] = [route for module in ROUTE_MODULES for route in module.API_ROUTES]
 BODY_LIMIT = 64 * 2**20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aiohttp import web
 from pydantic import BaseModel
 
+from slipstream.chat.inputs import messages_of, tool_of
+from slipstream.chat.report import Place, Report
 from slipstream.contract import CallRecord, EpisodeDetail, Form, Reward
-from slipstream.imports.inputs import messages_of
-from slipstream.imports.report import Place, Report
-from slipstream.imports.traces import tool_of
 from slipstream.shared.chat_template import for_template, template_of, tools_for_template
 from slipstream.shared.prefixes import Conversations
 from slipstream_proxy.control.api.http import json_of

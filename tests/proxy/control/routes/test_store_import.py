@@ -11,9 +11,9 @@ from tests.support.adapters import write_adapter
 from tests.support.fake_engine import LoraEngine
 from tests.support.plane import API, Plane, make_config, until
 
-from slipstream.imports.forms.datasets.slipstream import exported
-from slipstream.imports.report import Report
-from slipstream.imports.rows import read_rows
+from slipstream.chat.report import Report
+from slipstream_imports.forms.datasets.slipstream import exported
+from slipstream_imports.rows import read_rows
 
 
 @pytest.fixture

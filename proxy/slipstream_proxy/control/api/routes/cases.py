@@ -9,7 +9,7 @@ from slipstream import contract as c
 from slipstream.settings.gate import AUTOMATIC_CASE_SETS
 from slipstream_proxy.control.api.http import ADMIN, JSON, VIEWER_SCOPE, Ctx, Query, Routes, json_of, reply
 from slipstream_proxy.control.api.routes.episodes import FilterQuery, KeyId, wanted
-from slipstream_proxy.control.api.routes.imports import EpisodesIn, as_stored
+from slipstream_proxy.control.api.routes.restore import EpisodesIn, as_stored
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.storage.access import case_change, sample

@@ -1,1 +1,0 @@
-"""One module for each form of log. ``slipstream.imports.registry`` has a line for each."""

@@ -1,0 +1,8 @@
+from __future__ import annotations
+
+import os
+
+from tests.support.fixtures import engine, make_plane, plane, server, tiny
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+__all__ = ["engine", "make_plane", "plane", "server", "tiny"]
