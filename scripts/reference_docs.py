@@ -15,12 +15,13 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from slipstream.config import Config
+from slipstream.settings.base import when_needed
 
 if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
@@ -55,13 +56,22 @@ def sections(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, str,
     if own:
         yield path, (model.__doc__ or "") if path else "", own
     for name, found in model.model_fields.items():
+        where = f"{path}.{name}" if path else name
         if is_section(found):
             assert isinstance(found.annotation, type)
-            yield from sections(found.annotation, f"{path}.{name}" if path else name)
+            yield from sections(found.annotation, where)
+        elif (entry := section_of_entries(found)) is not None:
+            yield from sections(entry, f'{where}."NAME"')
 
 
 def is_section(field: FieldInfo) -> bool:
     return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+
+
+def section_of_entries(field: FieldInfo) -> type[BaseModel] | None:
+    """What each value of a table such as ``[models]`` is; None: no section."""
+    kinds = get_args(field.annotation) if get_origin(field.annotation) is dict else ()
+    return next((k for k in kinds[1:] if isinstance(k, type) and issubclass(k, BaseModel)), None)
 
 
 def settings() -> str:
@@ -70,19 +80,27 @@ def settings() -> str:
         "",
         "Slipstream reads one TOML file: `slipstream.toml` in the current folder, or the one that `--config` names.",
         "An environment variable `SLIPSTREAM_SECTION__NAME` overrides the file. `--set section.name=value` overrides both.",
-        "`slipstream config` prints the values that are in effect.",
+        "`slipstream config` prints the first level and what you have set, `slipstream config --all` everything.",
         "",
     ]
     for name, text, fields in sections(Config):
         lines += [f"## `[{name}]`" if name else "## Top level", ""]
         if text:
             lines += [text.strip(), ""]
-        lines += ["| setting | type | default | meaning |", "|---|---|---|---|"]
-        for field, info in fields.items():
-            row = (f"`{field}`", f"`{cell(kind(info))}`", f"`{cell(default(info))}`", cell(info.description or ""))
-            lines.append(f"| {' | '.join(row)} |")
-        lines.append("")
+        first = {n: f for n, f in fields.items() if when_needed(f) is None}
+        if first:
+            lines += ["| setting | type | default | meaning |", "|---|---|---|---|"]
+            lines += [f"| {' | '.join(row(n, f))} |" for n, f in first.items()]
+            lines.append("")
+        if rare := {n: f for n, f in fields.items() if n not in first}:
+            lines += ["| few need | type | default | meaning | you need it if |", "|---|---|---|---|---|"]
+            lines += [f"| {' | '.join((*row(n, f), cell(when_needed(f) or '')))} |" for n, f in rare.items()]
+            lines.append("")
     return "\n".join(lines)
+
+
+def row(name: str, info: FieldInfo) -> tuple[str, ...]:
+    return f"`{name}`", f"`{cell(kind(info))}`", f"`{cell(default(info))}`", cell(info.description or "")
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

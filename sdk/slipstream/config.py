@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import logging
 import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,9 +22,18 @@ from slipstream.shared.urls import without_password
 
 __all__ = ["Config", "load_config"]
 
+log = logging.getLogger(__name__)
 ENV_PREFIX = "SLIPSTREAM_"
 FOLDER_SETTINGS = (("data_dir",), ("adapters", "dir"), ("store", "archive"))
 """Settings that name a folder. In a file they are relative to the file's own folder."""
+_SETTLE = "gate.settle says after how many ended runs a version without suspicion is accepted"
+DELETED_SETTINGS = {
+    ("engine", "host"): "`up` binds vLLM to 127.0.0.1, because calls past the proxy are not recorded",
+    ("gate", "min_pairs"): _SETTLE,
+    ("gate", "max_episodes"): _SETTLE,
+}
+"""Settings of earlier releases → what stands in their place. They are left out, and that is said once."""
+_said: set[str] = set()
 
 
 def _at(path: Sequence[str]) -> Any:
@@ -72,6 +82,20 @@ def _explain(error: ValidationError, source: str, sources: dict[tuple[str, ...],
             )
             lines.setdefault(path, f"{where}: {'.'.join(path)}: {message}{got}")
     return "\n".join(lines.values())
+
+
+def _leave_out_deleted(tree: dict[str, Any], source: str, sources: Mapping[tuple[str, ...], str]) -> None:
+    """An old file still starts."""
+    for (section, name), instead in DELETED_SETTINGS.items():
+        part = tree.get(section)
+        if not isinstance(part, dict) or name not in part:
+            continue
+        tree[section] = {n: value for n, value in part.items() if n != name}
+        where = sources.get((section, name), source)
+        text = f"{where}: {section}.{name} is no setting any more, and is left out: {instead}"
+        if text not in _said:
+            _said.add(text)
+            log.warning(text)
 
 
 def _put(tree: dict[str, Any], path: Sequence[str], value: Any, source: str) -> None:
@@ -158,6 +182,7 @@ def load_config(
         parts = _keys(name)
         sources[parts] = f"--set {name}"
         _put(tree, parts, _value(parts, text), sources[parts])
+    _leave_out_deleted(tree, source, sources)
     try:
         return Config.model_validate(tree)
     except ValidationError as e:

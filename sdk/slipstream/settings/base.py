@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+WHEN_KEY = "when"
+"""Of a field's schema: who needs it."""
 
 
 def known(names: Collection[str], own: str = "module:function") -> AfterValidator:
@@ -18,6 +22,18 @@ def known(names: Collection[str], own: str = "module:function") -> AfterValidato
         return spec
 
     return AfterValidator(check)
+
+
+def rare(*default: Any, when: str, **field: Any) -> Any:
+    """A setting of the second level: ``slipstream config --all`` shows it. ``when``: who needs it, behind "if"."""
+    return Field(*default, json_schema_extra={WHEN_KEY: when}, **field)
+
+
+def when_needed(field: FieldInfo) -> str | None:
+    """Who needs a setting of the second level, behind "if"; None: it is of the first."""
+    extra = field.json_schema_extra
+    found = extra.get(WHEN_KEY) if isinstance(extra, dict) else None
+    return found if isinstance(found, str) else None
 
 
 Positive = Annotated[float, Field(gt=0)]

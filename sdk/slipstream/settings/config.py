@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from slipstream.plugins import check_sections
-from slipstream.settings.base import Section
+from slipstream.settings.base import Section, rare
 from slipstream.settings.engine import EngineConfig
 from slipstream.settings.gate import GateConfig
 from slipstream.settings.judge import JudgeConfig
@@ -36,8 +36,10 @@ class Config(Section):
     gate: GateConfig = Field(default_factory=GateConfig)
     judge: JudgeConfig = Field(default_factory=JudgeConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
-    plugins: dict[str, dict[str, JsonValue]] = Field(
-        default_factory=dict, description="Plug-in → its settings; enabled = false turns it off."
+    plugins: dict[str, dict[str, JsonValue]] = rare(
+        default_factory=dict,
+        description="Plug-in → its settings; enabled = false turns it off.",
+        when="a plug-in is installed",
     )
 
     @field_validator("plugins")

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from slipstream.settings.base import Positive, Section, Share, known
+from slipstream.settings.base import Positive, Section, Share, known, rare
 from slipstream.shared.urls import authorization, split_login
 
 ENGINE_CLASSES: Final[Mapping[str, str]] = {
@@ -17,72 +17,109 @@ ENGINE_CLASSES: Final[Mapping[str, str]] = {
 """Kind → its class, in the order in which a server is asked whether it is one. The last takes every server."""
 
 
+ENGINE_HOST = "127.0.0.1"
+"""Where `up` binds vLLM: past the proxy nothing is recorded, and whoever reaches it may load adapters."""
+
+
 class EngineConfig(Section):
     urls: list[str] = Field(
         default_factory=list, description="Engines that already run; empty: `slipstream up` starts one."
     )
-    kind: Annotated[str, known(["auto", *ENGINE_CLASSES], "module:Class")] = Field(
+    kind: Annotated[str, known(["auto", *ENGINE_CLASSES], "module:Class")] = rare(
         "auto",
         description=(
             f"What they are: {', '.join(ENGINE_CLASSES)}, or your own as module:Class. openai is a "
             "server without token ids "
             "(llama.cpp, Ollama, a hosted API): its calls are relayed and recorded as text. auto: each is asked."
         ),
+        when="the automatic guess is wrong, or the engine is one of your own",
     )
     model: str | None = Field(None, description="Folder or hub name of the base model that `up` serves.")
     name: str | None = Field(
         None, description="Name under which the base model is served; default: its last path part."
     )
     api_key: str | None = Field(None, description="Key sent to the engine. Clients' keys never go upstream.")
-    logins: dict[str, str] = Field(
+    logins: dict[str, str] = rare(
         default_factory=dict,
         description="Engine's address → user:password. A password that stands in `urls` is kept here, and sent there.",
+        when="never by hand: passwords of `urls` are kept here",
     )
-    host: str = Field("127.0.0.1", description="Where `up` binds vLLM.")
-    port: int = Field(0, ge=0, le=65535, description="Port of the vLLM that `up` starts; 0 picks one.")
-    api_servers: int | None = Field(
+    port: int = rare(
+        0,
+        ge=0,
+        le=65535,
+        description="Port of the vLLM that `up` starts; 0 picks one.",
+        when="other programs call the vLLM that `up` starts",
+    )
+    api_servers: int | None = rare(
         None,
         ge=1,
         le=64,
         description=(
             "API-server processes of the vLLM that `up` starts; None: one for each 4 cores, at most 4, and 1 on a CPU."
         ),
+        when="`top` shows one full core of vLLM while the GPU waits",
     )
-    max_loras: int = Field(4, ge=2, description="Adapters that vLLM computes with at once.")
+    max_loras: int = rare(
+        4,
+        ge=2,
+        description="Adapters that vLLM computes with at once.",
+        when="more versions than four are in use at once",
+    )
     max_lora_rank: int = Field(16, ge=1, description="Largest rank that vLLM takes.")
     max_model_len: int | None = Field(None, ge=16, description="Context length; None: the model's own.")
-    dtype: str = Field("auto", description="vLLM's dtype; auto: the model's own on a GPU, the trainer's on a CPU.")
+    dtype: str = rare(
+        "auto",
+        description="vLLM's dtype; auto: the model's own on a GPU, the trainer's on a CPU.",
+        when="the GPU lacks bfloat16",
+    )
     gpu_memory: Share | None = Field(
         None,
         description="Share of the GPU's memory for vLLM; None: 0.9; beside a trainer 0.45, by turns with it 0.85.",
     )
-    tool_parser: str | None = Field(
-        None, description='vLLM tool-call parser, or "none"; None: by its tokenizer, chat template and family.'
+    tool_parser: str | None = rare(
+        None,
+        description='vLLM tool-call parser, or "none"; None: by its tokenizer, chat template and family.',
+        when="tool calls arrive as text",
     )
-    reasoning_parser: str | None = Field(
-        None, description='vLLM reasoning parser, or "none"; None: by its chat template and family.'
+    reasoning_parser: str | None = rare(
+        None,
+        description='vLLM reasoning parser, or "none"; None: by its chat template and family.',
+        when="thoughts arrive within the reply's text",
     )
-    cpu: bool = Field(
+    cpu: bool = rare(
         False,
         description="The engine computes on a CPU: `prompt_logprobs` is refused, which ends such a vLLM. `up` sets it.",
+        when="an engine that you started yourself computes on a CPU",
     )
     share: bool = Field(False, description="One GPU for engine and trainer: vLLM sleeps while the trainer steps.")
-    adapters_dir: str | None = Field(
-        None, description="Where vLLM sees adapters.dir, if it is mounted elsewhere there."
+    adapters_dir: str | None = rare(
+        None,
+        description="Where vLLM sees adapters.dir, if it is mounted elsewhere there.",
+        when="the engine runs in a container or on another machine",
     )
-    own_responses: bool = Field(
+    own_responses: bool = rare(
         False,
         description=(
             "Responses go to the engine's own route, without ids: for one that keeps them "
             "(VLLM_ENABLE_RESPONSES_API_STORE=1) or serves gpt-oss."
         ),
+        when="the engine keeps responses itself, or serves gpt-oss",
     )
     args: list[str] = Field(default_factory=list, description="More vLLM flags.")
-    start_timeout: Positive = Field(900.0, description="Seconds until a starting engine must answer.")
-    hang_timeout: Positive = Field(
-        60.0, description="Seconds without an answer to health checks after which `up` restarts its engine."
+    start_timeout: Positive = rare(
+        900.0,
+        description="Seconds until a starting engine must answer.",
+        when="a large model loads for more than 15 minutes",
     )
-    health_interval: Positive = Field(2.0, description="Seconds between health checks.")
+    hang_timeout: Positive = rare(
+        60.0,
+        description="Seconds without an answer to health checks after which `up` restarts its engine.",
+        when="the engine is silent for more than a minute while it works",
+    )
+    health_interval: Positive = rare(
+        2.0, description="Seconds between health checks.", when="an engine that is away must be noticed sooner"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
-from slipstream.settings.base import Positive, Section, Share
+from slipstream.settings.base import Positive, Section, Share, rare
 
 OWN_PARAMS = {
     "model": "judge.model",
@@ -56,36 +56,96 @@ class JudgeConfig(Section):
     api_key_env: str | None = Field(None, description="Environment variable with the judge's key.")
     function: str | None = Field(None, description="module:function(group) -> {episode: score} in place of the LLM.")
     rubric: str | None = Field(None, description="The rubric's text, or a path to a file with it.")
-    rubrics: dict[str, str] = Field(default_factory=dict, description="Task pattern (glob) → rubric text or path.")
-    name: str = Field("judge", description="Reward name that the scores are stored under.")
-    votes: int = Field(
+    rubrics: dict[str, str] = rare(
+        default_factory=dict,
+        description="Task pattern (glob) → rubric text or path.",
+        when="tasks need rubrics of their own",
+    )
+    name: str = rare(
+        "judge",
+        description="Reward name that the scores are stored under.",
+        when="scores of two judges should stand side by side",
+    )
+    votes: int = rare(
         1,
         ge=1,
         le=32,
         description="Judge calls per group; each shows the runs in another order. 2 where model is self.",
+        when="one judgement of a group is too noisy",
     )
-    concurrency: int = Field(8, ge=1, description="Groups judged at once. 1 where model is self.")
-    temperature: float | None = Field(0.0, ge=0, description="Sampling temperature; None: not sent.")
-    max_tokens: int | None = Field(None, ge=16, description="Limit of the judge's answer.")
-    params: dict[str, JsonValue] = Field(
-        default_factory=dict, description="More parameters of LiteLLM's completion(), as top_p or reasoning_effort."
+    concurrency: int = rare(
+        8,
+        ge=1,
+        description="Groups judged at once. 1 where model is self.",
+        when="the judge's API is slower, or takes more, than eight at once",
     )
-    context: int = Field(32_000, ge=512, description="Tokens of transcript that one judge call may hold.")
-    timeout: Positive = Field(120.0, description="Seconds for one judge call.")
-    max_attempts: int = Field(4, ge=1, description="Failures after which a group is parked.")
-    singles: Literal["off", "window", "absolute"] = Field("window", description="How ungrouped episodes are scored.")
-    window: int = Field(7, ge=1, le=63, description="Similar episodes that are shown beside a single one.")
-    calls_per_minute: int | None = Field(None, ge=1, description="Budget: calls of the judge's model a minute.")
-    tokens_per_day: int | None = Field(None, ge=1, description="Budget: the judge's tokens a day.")
+    temperature: float | None = rare(
+        0.0, ge=0, description="Sampling temperature; None: not sent.", when="the judge's model refuses temperature 0"
+    )
+    max_tokens: int | None = rare(
+        None, ge=16, description="Limit of the judge's answer.", when="the judge's answers are cut off, or too long"
+    )
+    params: dict[str, JsonValue] = rare(
+        default_factory=dict,
+        description="More parameters of LiteLLM's completion(), as top_p or reasoning_effort.",
+        when="the judge's API needs more parameters",
+    )
+    context: int = rare(
+        32_000,
+        ge=512,
+        description="Tokens of transcript that one judge call may hold.",
+        when="runs are longer, or the judge's model is smaller, than 32,000 tokens",
+    )
+    timeout: Positive = rare(120.0, description="Seconds for one judge call.", when="the judge's API answers slowly")
+    max_attempts: int = rare(
+        4, ge=1, description="Failures after which a group is parked.", when="groups are parked too soon, or too late"
+    )
+    singles: Literal["off", "window", "absolute"] = rare(
+        "window",
+        description="How ungrouped episodes are scored.",
+        when="runs without a group should be scored by themselves, or not at all",
+    )
+    window: int = rare(
+        7,
+        ge=1,
+        le=63,
+        description="Similar episodes that are shown beside a single one.",
+        when="single runs should be compared with more, or fewer, others",
+    )
+    calls_per_minute: int | None = rare(
+        None, ge=1, description="Budget: calls of the judge's model a minute.", when="the judge's API has such a limit"
+    )
+    tokens_per_day: int | None = rare(
+        None, ge=1, description="Budget: the judge's tokens a day.", when="the judge's API has such a limit"
+    )
     dollars_per_day: float | None = Field(None, gt=0, description="Budget: the judge's dollars a day.")
-    calls: bool = Field(
+    calls: bool = rare(
         False,
         description="The model also grades each call of a run, in one question a run. Needs reward.credit = call.",
+        when="the judge should say which call of a run was good",
     )
-    audit_share: Share = Field(0.0, description="Share of groups that audit_model judges too.")
-    audit_model: str | None = Field(None, description="LiteLLM model of the second judge.")
-    metrics_port: int | None = Field(None, ge=0, le=65535, description="Prometheus port of the judge; None: off.")
-    metrics_host: str = Field("127.0.0.1", description="Address that the judge's Prometheus port is bound to.")
+    audit_share: Share = rare(
+        0.0,
+        description="Share of groups that audit_model judges too.",
+        when="a second judge should say what the first one's scores are worth",
+    )
+    audit_model: str | None = rare(
+        None,
+        description="LiteLLM model of the second judge.",
+        when="a second judge should say what the first one's scores are worth",
+    )
+    metrics_port: int | None = rare(
+        None,
+        ge=0,
+        le=65535,
+        description="Prometheus port of the judge; None: off.",
+        when="Prometheus reads the judge itself",
+    )
+    metrics_host: str = rare(
+        "127.0.0.1",
+        description="Address that the judge's Prometheus port is bound to.",
+        when="Prometheus is on another machine",
+    )
 
     @property
     def names(self) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from slipstream.settings.base import Positive, Section
+from slipstream.settings.base import Positive, Section, rare
 from slipstream.shared.urls import has_password
 
 LOCAL_NAMES = ("localhost", "host.docker.internal", "host.containers.internal")
@@ -20,35 +20,58 @@ class ProxyConfig(Section):
     port: int = Field(
         8100, ge=0, le=65535, description="Port of the OpenAI-compatible API, control API and page; 0 picks one."
     )
-    public_url: str | None = Field(
+    public_url: str | None = rare(
         None,
         pattern=r"^https?://[^\s?#]+$",
         description="Where people open the page: for links in traces, and behind a reverse proxy that changes Host. "
         "None: the address that the agent used.",
+        when="people reach the page by another address than agents do",
     )
     workers: int = Field(1, ge=1, le=64, description="Data-plane processes on the one port.")
-    durability: Literal["power", "process", "none"] = Field(
+    durability: Literal["power", "process", "none"] = rare(
         "power",
         description=(
             "A reply ends once its call is: on the disk (power), handed to the OS (process), or at once (none)."
         ),
+        when="a call's last milliseconds count more than a call lost in a power cut",
     )
-    drain_timeout: Positive = Field(30.0, description="Seconds that running streams get after SIGTERM.")
-    body_limit: int = Field(32 * 2**20, ge=1024, description="Largest request body in bytes; more is a 413.")
-    header_limit: int = Field(32 * 1024, ge=1024, description="Largest request head in bytes; more is a 431.")
-    header_timeout: Positive = Field(
+    drain_timeout: Positive = rare(
+        30.0,
+        description="Seconds that running streams get after SIGTERM.",
+        when="streams run longer than half a minute, and a restart may wait for them",
+    )
+    body_limit: int = rare(
+        32 * 2**20,
+        ge=1024,
+        description="Largest request body in bytes; more is a 413.",
+        when="requests carry images or files above 32 MiB",
+    )
+    header_limit: int = rare(
+        32 * 1024,
+        ge=1024,
+        description="Largest request head in bytes; more is a 431.",
+        when="clients send cookies or tokens above 32 KiB",
+    )
+    header_timeout: Positive = rare(
         30.0,
         description="Seconds for a request's whole head. A body must keep up 1 KiB a second, with as much slack.",
+        when="clients send over slow lines",
     )
-    client_timeout: Positive = Field(
+    client_timeout: Positive = rare(
         120.0,
         description="Seconds after which a call is aborted if its client reads nothing of a reply that waits for it.",
+        when="clients pause for minutes while they read a stream",
     )
     upstream_timeout: Positive = Field(
         600.0, description="Seconds without a byte from the engine after which a call fails (504)."
     )
-    connect_timeout: Positive = Field(5.0, description="Seconds to connect to an engine.")
-    segment_bytes: int = Field(64 * 2**20, ge=4096, description="Bytes of a spool segment; then a new one begins.")
+    connect_timeout: Positive = rare(5.0, description="Seconds to connect to an engine.", when="engines are far away")
+    segment_bytes: int = rare(
+        64 * 2**20,
+        ge=4096,
+        description="Bytes of a spool segment; then a new one begins.",
+        when="the disk is so small that 64 MiB at a time are too much",
+    )
     redact: str | None = Field(
         None,
         description=(
@@ -59,19 +82,21 @@ class ProxyConfig(Section):
             "sends them."
         ),
     )
-    metric_tags: list[str] = Field(
+    metric_tags: list[str] = rare(
         default_factory=list,
         description=(
             "Names of tags that calls are counted by in the metrics (20 values each). "
             "`forget` does not reach them: name no tag of people."
         ),
+        when="dashboards should tell agents or teams apart",
     )
-    allowed_hosts: list[str] = Field(
+    allowed_hosts: list[str] = rare(
         default_factory=list,
         description=(
             "Names beside localhost, loopback addresses and proxy.host that may stand in Host and Origin, on every "
             "route, when no keys are set."
         ),
+        when="the proxy is reached by a name of its own and has no keys",
     )
 
     @property
@@ -99,48 +124,67 @@ class ModelRoute(Section):
     )
     model: str | None = Field(None, description="Model name sent to the upstream; default: the client's.")
     api_key_env: str | None = Field(None, description="Environment variable with the upstream's key.")
-    sampling: Literal["strict", "trust"] = Field(
-        "strict", description="trust: top-k, penalties and so on do not make a call untrainable."
+    sampling: Literal["strict", "trust"] = rare(
+        "strict",
+        description="trust: top-k, penalties and so on do not make a call untrainable.",
+        when="agents use top-k or penalties, and their calls should train anyway",
     )
-    temperature: Annotated[float, Field(gt=0, le=2)] | None = Field(
-        None, description="Replaces what the client asks, for agents that cannot set it. Training wants 1.0."
+    temperature: Annotated[float, Field(gt=0, le=2)] | None = rare(
+        None,
+        description="Replaces what the client asks, for agents that cannot set it. Training wants 1.0.",
+        when="agents cannot set it",
     )
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(None, description="Likewise. Training wants 1.0.")
-    top_k: Annotated[int, Field(ge=-1)] | None = Field(None, description="Likewise. Training wants 0, which is all.")
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="Likewise. Training wants 0.")
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = Field(
-        None, description="Likewise. Training wants 0."
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = rare(
+        None, description="Likewise. Training wants 1.0.", when="agents cannot set it"
     )
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = Field(
-        None, description="Likewise. Training wants 0."
+    top_k: Annotated[int, Field(ge=-1)] | None = rare(
+        None, description="Likewise. Training wants 0, which is all.", when="agents cannot set it"
     )
-    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = Field(
-        None, description="Likewise. Training wants 1.0."
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = rare(
+        None, description="Likewise. Training wants 0.", when="agents cannot set it"
+    )
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = rare(
+        None, description="Likewise. Training wants 0.", when="agents cannot set it"
+    )
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = rare(
+        None, description="Likewise. Training wants 0.", when="agents cannot set it"
+    )
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = rare(
+        None, description="Likewise. Training wants 1.0.", when="agents cannot set it"
     )
 
-    explore: Literal["temperature", "siblings"] | None = Field(
+    explore: Literal["temperature", "siblings"] | None = rare(
         None,
         description="For agents whose sampling cannot be trained on (greedy ones, top_p). temperature: a share of "
         "their episodes is sampled at explore_temperature. siblings: the engine is asked for more samples of a share "
         "of their steps in its idle time, and a judge compares them.",
+        when="agents sample greedily, so that nothing can be learned",
     )
-    explore_share: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.25, description="Share of the episodes that explore changes, or of the calls that get siblings."
+    explore_share: Annotated[float, Field(gt=0, le=1)] = rare(
+        0.25,
+        description="Share of the episodes that explore changes, or of the calls that get siblings.",
+        when="explore is set, and a quarter is too much or too little",
     )
-    explore_temperature: Annotated[float, Field(gt=0, le=2)] = Field(
+    explore_temperature: Annotated[float, Field(gt=0, le=2)] = rare(
         1.0,
         description="Temperature of explored episodes; top_p, top_k, min_p and penalties are then neutral.",
+        when="explore is set, and 1.0 is too wild",
     )
 
-    explore_samples: Annotated[int, Field(ge=2, le=64)] = Field(4, description="Siblings of a step.")
-    explore_tokens: Annotated[int, Field(ge=1)] = Field(
-        1_000_000, description="Tokens that siblings of this model may sample in a day (UTC)."
+    explore_samples: Annotated[int, Field(ge=2, le=64)] = rare(
+        4, description="Siblings of a step.", when="explore is siblings"
+    )
+    explore_tokens: Annotated[int, Field(ge=1)] = rare(
+        1_000_000,
+        description="Tokens that siblings of this model may sample in a day (UTC).",
+        when="explore is siblings, and its cost should be bounded otherwise",
     )
 
-    feedback: Literal["next_turn"] | None = Field(
+    feedback: Literal["next_turn"] | None = rare(
         None,
         description="next_turn: where a user's next turn corrects a reply, its words are feedback on it. The judge "
         "finds them (judge.model).",
+        when="people correct replies in their next turn",
     )
 
     def override(self) -> dict[str, float]:

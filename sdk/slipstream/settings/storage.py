@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from slipstream.settings.base import Positive, Section
+from slipstream.settings.base import Positive, Section, rare
 
 
 class DataConfig(Section):
@@ -22,27 +22,50 @@ class DataConfig(Section):
 class StoreConfig(Section):
     url: str | None = Field(None, description="duckdb:///path or postgresql://…; None: slipstream.duckdb in data_dir.")
     keep_days: int | None = Field(None, ge=1, description="Days to keep calls; None: for ever.")
-    archive: str | None = Field(None, description="Folder that gets each day as Parquet before it is dropped.")
-    memory_limit: str = Field("1GB", description="DuckDB's memory limit.")
-    threads: int = Field(1, ge=1, description="DuckDB's threads.")
-    sql_timeout: Positive = Field(10.0, description="Seconds for a query of `slipstream sql`.")
-    forget: Literal["name", "retrain"] = Field(
+    archive: str | None = rare(
+        None,
+        description="Folder that gets each day as Parquet before it is dropped.",
+        when="old days should be kept as Parquet before they are dropped",
+    )
+    memory_limit: str = rare(
+        "1GB", description="DuckDB's memory limit.", when="queries fail for want of memory, or the machine has little"
+    )
+    threads: int = rare(1, ge=1, description="DuckDB's threads.", when="queries are slow and cores are free")
+    sql_timeout: Positive = rare(
+        10.0,
+        description="Seconds for a query of `slipstream sql`.",
+        when="queries of `slipstream sql` need more than ten seconds",
+    )
+    forget: Literal["name", "retrain"] = rare(
         "name",
         description="What forgetting does with versions that were trained on it. name: it names them. retrain: it "
         "takes them back, and the trainer trains anew on what else they were trained on.",
+        when="versions that learned from forgotten runs must be trained anew",
     )
 
 
 class AdaptersConfig(Section):
-    dir: str | None = Field(None, description="Folder of adapters; None: adapters in data_dir.")
-    patience: Positive = Field(
-        60.0, description="Seconds after which an adapter is refused if the engine still answers 5xx."
+    dir: str | None = rare(
+        None,
+        description="Folder of adapters; None: adapters in data_dir.",
+        when="engines on other machines read adapters from a shared folder",
     )
-    keep: int = Field(20, ge=1, description="Retired adapters whose files are kept.")
-    pin_seconds: Positive = Field(
+    patience: Positive = rare(
+        60.0,
+        description="Seconds after which an adapter is refused if the engine still answers 5xx.",
+        when="engines take more than a minute to fetch an adapter",
+    )
+    keep: int = rare(
+        20,
+        ge=1,
+        description="Retired adapters whose files are kept.",
+        when="older versions than the last twenty should stay, or disk is short",
+    )
+    pin_seconds: Positive = rare(
         60.0,
         description=(
             "Seconds after a newer version took its place that a version keeps its slot for running episodes, even if "
             "the engine needs the slot. Then they move to the live version."
         ),
+        when="runs take longer than a minute and slots of adapters are short",
     )

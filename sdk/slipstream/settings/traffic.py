@@ -6,12 +6,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from slipstream.settings.base import Positive, Section
+from slipstream.settings.base import Positive, Section, rare
 
 
 class IdentityConfig(Section):
     traceparent: bool = Field(False, description="Take the episode from W3C traceparent if nothing else names it.")
-    headers: list[str] = Field(
+    headers: list[str] = rare(
         [
             "x-parent-session-id",
             "x-claude-code-session-id",
@@ -23,8 +23,9 @@ class IdentityConfig(Section):
         ],
         description="Request headers in which agents name their session. If no tag names the episode, the first that "
         "is there does. x-session-affinity counts only if it looks like an id.",
+        when="your agents name their session in another header",
     )
-    fields: list[str] = Field(
+    fields: list[str] = rare(
         [
             "metadata.session_id",
             "metadata.user_id.session_id",
@@ -34,11 +35,13 @@ class IdentityConfig(Section):
         ],
         description="Body fields likewise, after the headers. A dot leads into an object, or into JSON in a text. "
         "prompt_cache_key counts only if it looks like an id. Add user if your client sends a new one for each run.",
+        when="your agents name their session in another field of the body",
     )
-    untrained_kinds: list[str] = Field(
+    untrained_kinds: list[str] = rare(
         ["title"],
         description="Kinds of calls that are recorded and not trained on: title, summary, compaction, subagent, side, "
         "or what x-slipstream-kind says (docs/capture.md).",
+        when="more kinds of calls than titles should not be trained on",
     )
     continue_window: Positive = Field(
         1800.0, description="Seconds in which an untagged call may continue a conversation."
@@ -46,20 +49,25 @@ class IdentityConfig(Section):
 
 
 class EpisodesConfig(Section):
-    idle_timeout: Positive = Field(
+    idle_timeout: Positive = rare(
         900.0,
         description="Seconds without a call after which an episode is done at the latest. It is less where an agent's "
         "pauses are shorter (docs/store.md).",
+        when="agents pause for more than 15 minutes within a run",
     )
 
 
 class GroupsConfig(Section):
     size: int = Field(8, ge=2, description="Episodes that complete a group.")
-    max_age: Positive = Field(
-        3600.0, description="Seconds after which a group with two or more episodes is complete anyway."
+    max_age: Positive = rare(
+        3600.0,
+        description="Seconds after which a group with two or more episodes is complete anyway.",
+        when="runs of one task come slower than one in seven minutes",
     )
-    ungrouped: bool = Field(
-        True, description="Untagged episodes form groups of similar ones, with a batch-level baseline."
+    ungrouped: bool = rare(
+        True,
+        description="Untagged episodes form groups of similar ones, with a batch-level baseline.",
+        when="runs without a task should not be trained on",
     )
 
 
@@ -71,17 +79,23 @@ class RewardConfig(Section):
     credit: Literal["episode", "call"] = Field(
         "episode", description="call: a call's own reward counts for that call alone."
     )
-    discount: Annotated[float, Field(ge=0, le=1)] | None = Field(
+    discount: Annotated[float, Field(ge=0, le=1)] | None = rare(
         None,
         description="With credit = call: a call counts by its own reward and those after it, each times this for each "
         "call between, and is compared with the same turn of the group's other runs. None: by its own reward alone.",
+        when="calls have rewards of their own, and a call should answer for later ones",
     )
-    by_agents: bool = Field(
+    by_agents: bool = rare(
         False,
         description="Whether a key with the scope inference alone may post rewards and feedback, and forget its runs. "
         "Each of these changes what is learned. Keys of `slipstream keys add NAME` have the scope reward, too.",
+        when="agents post their own rewards with keys that have the scope inference alone",
     )
-    orphan_ttl: Positive = Field(3600.0, description="Seconds that a reward waits for its episode's first call.")
+    orphan_ttl: Positive = rare(
+        3600.0,
+        description="Seconds that a reward waits for its episode's first call.",
+        when="rewards come more than an hour before a run's first call is stored",
+    )
 
     @model_validator(mode="after")
     def _discounts_calls(self) -> Self:

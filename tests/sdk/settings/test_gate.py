@@ -11,12 +11,6 @@ from slipstream.errors import ConfigError
 from slipstream.settings.gate import GateConfig
 
 
-@pytest.mark.parametrize("name", ["min_pairs", "max_episodes"])
-def test_an_old_name_says_the_new_one(name):
-    with pytest.raises(ConfigError, match=rf"gate\.{name} is gone: the new name is gate\.settle"):
-        load_config(flags=[f"gate.{name}=8"])
-
-
 def test_pace_is_a_word_or_a_number():
     assert [GateConfig(pace=p).pace for p in ("careful", "go", 3)] == ["careful", "go", 3]
     for wrong in ("wait", 0, -1):

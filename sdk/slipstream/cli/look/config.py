@@ -2,20 +2,28 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import tomli_w
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from slipstream.cli.common import add_config, add_json, add_profile, read_config
+from slipstream.settings.base import when_needed
 from slipstream.shared.urls import has_password
 
 SECRET_FIELDS = {"api_key", "logins"}
+COMMENT_WIDTH = 78
+"""Characters of a comment's line behind its sign."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_profile(parser)
     add_json(parser)
+    parser.add_argument("--all", action="store_true", help="those that few need too, each with who needs it")
     parser.add_argument("--plain", action="store_true", help="values without their descriptions")
 
 
@@ -35,40 +43,81 @@ def without_secrets(tree: dict[str, object]) -> dict[str, object]:
     }
 
 
-def setting(name: str, value: object, description: str | None) -> list[str]:
+def comment(words: Sequence[str]) -> list[str]:
+    return [f"# {line}" for text in words for line in textwrap.wrap(text, COMMENT_WIDTH)]
+
+
+def setting(name: str, value: object, words: Sequence[str]) -> list[str]:
     """The lines of one setting, its words above it."""
-    words = [f"# {description}"] if description else []
+    said = comment(words)
     if value is None:
-        return [*words, f"# {name} is not set"]
+        return [*said, f"# {name} is not set"]
     if secret(name, value):
-        return [*words, f"# {name} is set, and secret"]
-    return [*words, tomli_w.dumps({name: value}).strip()]
+        return [*said, f"# {name} is set, and secret"]
+    return [*said, tomli_w.dumps({name: value}).strip()]
 
 
-def show(model: BaseModel, *, plain: bool, path: str = "") -> list[str]:
+class ShownSettings(NamedTuple):
+    """What is asked for."""
+
+    rare: bool
+    """Those of the second level that stand at their default, too."""
+    plain: bool
+    """Values without words."""
+
+    def leaves_out(self, field: FieldInfo, value: object) -> bool:
+        """What is set shows at any level: it is in effect."""
+        return not self.rare and when_needed(field) is not None and value == default_of(field)
+
+    def words(self, field: FieldInfo) -> list[str]:
+        if self.plain:
+            return []
+        needed = when_needed(field)
+        return [field.description or "", *([f"You need it if {needed}."] if needed else [])]
+
+
+def default_of(field: FieldInfo) -> object:
+    return field.get_default(call_default_factory=True, validated_data={})
+
+
+def show(model: BaseModel, shown: ShownSettings, path: str = "") -> list[str]:
     """The section's lines: plain fields first, then its sub-sections, as TOML wants it."""
     lines: list[str] = []
     later: list[str] = []
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
-        words = None if plain else field.description
+        words = shown.words(field)
         if isinstance(value, BaseModel):
-            later += ["", f"[{path}{name}]", *show(value, plain=plain, path=f"{path}{name}.")]
+            if part := show(value, shown, f"{path}{name}."):
+                later += ["", f"[{path}{name}]", *part]
+        elif shown.leaves_out(field, value):
+            continue
         elif not isinstance(value, dict) or secret(name, value):
             lines += setting(name, value, words)
         elif any(isinstance(v, BaseModel) for v in value.values()):
             for key, section in value.items():
                 header = f"{path}{name}.{json.dumps(key)}"
-                later += ["", f"[{header}]", *show(section, plain=plain, path=f"{header}.")]
+                later += ["", f"[{header}]", *show(section, shown, f"{header}.")]
         else:
-            later += ["", *([f"# {words}"] if words else []), f"[{path}{name}]", tomli_w.dumps(value).strip()]
+            later += ["", *comment(words), f"[{path}{name}]", tomli_w.dumps(value).strip()]
     return lines + later
 
 
+def left_out(model: BaseModel, shown: ShownSettings) -> int:
+    """How many settings ``show`` says nothing of."""
+    found = 0
+    for name, field in type(model).model_fields.items():
+        value = getattr(model, name)
+        found += left_out(value, shown) if isinstance(value, BaseModel) else shown.leaves_out(field, value)
+    return found
+
+
 def run(args: argparse.Namespace) -> int:
-    config = read_config(args)
+    config, shown = read_config(args), ShownSettings(args.all, args.plain)
     if args.json:
         print(json.dumps(without_secrets(config.model_dump(mode="json")), indent=2))
-    else:
-        print("\n".join(show(config, plain=args.plain)))
+        return 0
+    print("\n".join(show(config, shown)))
+    if more := left_out(config, shown):
+        print(f"\n# {more} more stand at their defaults, and few need them: `slipstream config --all`")
     return 0

@@ -21,6 +21,7 @@ from slipstream.engines.engine import EngineCommand, EngineSampling
 from slipstream.engines.vllm.parsers import Parsers, choose_parsers
 from slipstream.engines.vllm.sampling import generation_config
 from slipstream.errors import StartError
+from slipstream.settings.engine import ENGINE_HOST
 from slipstream.settings.judge import is_own
 from slipstream.shared.hub import model_config
 from slipstream.shared.imports import TORCH_INDEX
@@ -205,7 +206,7 @@ def _base_argv(
     engine = config.engine
     options = {
         "--served-model-name": config.model_name,
-        "--host": engine.host,
+        "--host": ENGINE_HOST,
         "--port": port,
         "--dtype": dtype_for(config, described, gpu=gpu),
         "--max-loras": engine.max_loras,
@@ -298,7 +299,7 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
     folder = Path(engine.model).expanduser()
     model = str(folder) if folder.is_dir() else engine.model
     gpu = has_gpu() if gpu is None else gpu
-    port = engine.port or free_port(engine.host)
+    port = engine.port or free_port(ENGINE_HOST)
     parsers = choose_parsers(config, described)
     servers = api_servers(config, gpu=gpu)
     argv = _base_argv(config, model, described, port=port, servers=servers, gpu=gpu)
@@ -334,4 +335,4 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
         env["HF_HUB_OFFLINE"] = "1"
     if engine.api_key:
         env["VLLM_API_KEY"] = engine.api_key
-    return EngineCommand(argv + engine.args, env, f"http://{engine.host}:{port}", says)
+    return EngineCommand(argv + engine.args, env, f"http://{ENGINE_HOST}:{port}", says)

@@ -12,6 +12,7 @@ from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.engines.findings import Finding, ok, warn
 from slipstream.errors import SlipstreamError, StartError
+from slipstream.settings.engine import ENGINE_HOST
 from slipstream.shared.machine import why_taken
 from slipstream.shared.processes.proxy_file import running_proxy
 from slipstream.shared.processes.sidecars import read_stack
@@ -62,7 +63,7 @@ def check_ports(config: Config, running: Running) -> Iterator[Finding]:
             config.trainer.metrics_host,
             config.trainer.metrics_port if config.trainer.enabled else None,
         ),
-        ("engine", config.engine.host, config.engine.port if config.engine.model and not config.engine.urls else None),
+        ("engine", ENGINE_HOST, config.engine.port if config.engine.model and not config.engine.urls else None),
     ]
     for name, host, port in parts:
         if port is not None and (name == "proxy" or port):

@@ -32,8 +32,6 @@ SETTING_PROFILES = {
         "people who chat: no two conversations are alike, nobody posts a reward, a judge scores (set judge.model)",
         {
             "identity": {"continue_window": 7200.0},
-            "groups": {"ungrouped": True},
-            "judge": {"singles": "window"},
             "reward": {"weights": {"judge": 1.0}},
             "trainer": {"min_groups": 8, "max_groups": 32, "max_wait": 300.0},
         },

@@ -99,7 +99,7 @@ def settings_of(answers: Answers) -> dict[str, dict[str, JsonValue]]:
 
 def render(answers: Answers) -> str:
     """The file's text."""
-    reads = f"`{answers.up}` in this folder reads it; `slipstream config` lists every setting."
+    reads = f"`{answers.up}` in this folder reads it; `slipstream config` has the others."
     lines = [
         f"# Written by `slipstream init`. {reads}",
         f"# Profile {answers.profile}: {SETTING_PROFILES[answers.profile].text}.",
