@@ -530,3 +530,50 @@ async def test_a_packed_body_is_read(start, fake):
         headers = {"content-encoding": coding, "content-type": "application/json"}
         assert (await post(proxy.url, packed, headers=headers))[0] == 200
     assert len(fake.seen) == 2
+
+
+def zstd(data: bytes) -> bytes:
+    packed: bytes = pytest.importorskip("zstandard").compress(data)
+    return packed
+
+
+async def in_pieces(data: bytes, size: int):
+    for at in range(0, len(data), size):
+        yield data[at : at + size]
+
+
+ZSTD_HEADERS = {"content-encoding": "zstd", "content-type": "application/json"}
+
+
+@pytest.mark.parametrize("size", [1, 50, None])
+async def test_a_body_packed_with_zstd_is_read_whole_and_streamed(start, fake, size):
+    """Also one of several frames."""
+    proxy = await start()
+    packed = zstd(BODY[:40]) + zstd(BODY[40:])
+    async with aiohttp.ClientSession() as session:
+        data = packed if size is None else in_pieces(packed, size)
+        async with session.post(proxy.url + "/v1/chat/completions", data=data, headers=ZSTD_HEADERS) as reply:
+            assert reply.status == 200, await reply.text()
+    assert [asked["messages"] for asked, _ in fake.seen] == [ASK["messages"]]
+
+
+@pytest.mark.parametrize("coding", ["zstd", "gzip"])
+async def test_what_a_body_unpacks_to_has_the_same_limit_in_each_coding(start, fake, coding):
+    proxy = await start(proxy={"body_limit": 2**20})
+    pack = zstd if coding == "zstd" else gzip.compress
+    for length, expected in ((2**20 - len(BODY), 200), (2**20, 413)):
+        packed = pack(BODY + b" " * length)
+        assert len(packed) < 2**14
+        headers = {"content-encoding": coding, "content-type": "application/json"}
+        status, _, body = await post(proxy.url, packed, headers=headers)
+        assert status == expected, body
+    assert len(fake.seen) == 1
+
+
+@pytest.mark.parametrize("end", [1, 6, 20, -20])
+async def test_a_frame_that_was_cut_or_is_none_is_refused(start, fake, end):
+    proxy = await start()
+    for packed in (zstd(BODY * 3)[:end], BODY):
+        status, _, body = await post(proxy.url, packed, headers=ZSTD_HEADERS)
+        assert status == 400 and json.loads(body)["error"]["message"], body
+    assert not fake.seen
