@@ -21,6 +21,7 @@ import { Groups } from "./views/groups";
 import { Judge } from "./views/judge";
 import { Label } from "./views/label";
 import { Now } from "./views/now";
+import { Plugins } from "./views/plugins";
 import { Tasks } from "./views/tasks";
 import { Training } from "./views/training";
 
@@ -36,6 +37,7 @@ const VIEWS: { view: string; name: string; key: string; also?: string[] }[] = [
   { view: "judge", name: "Judge", key: "r" },
   { view: "label", name: "Label", key: "l" },
   { view: "audit", name: "Audit", key: "u" },
+  { view: "plugins", name: "Plug-ins", key: "p" },
 ];
 
 function View({ place, status }: { place: Place; status: Status | null }): JSX.Element {
@@ -66,6 +68,8 @@ function View({ place, status }: { place: Place; status: Status | null }): JSX.E
       return <Judge status={status} />;
     case "audit":
       return <Audit place={place} />;
+    case "plugins":
+      return <Plugins place={place} />;
     case "label":
       return <Label place={place} />;
     default:
@@ -184,7 +188,7 @@ export function App(): JSX.Element {
       else location.hash = link("episodes", "", { focus: "q" });
     },
     g: () => (Date.now() - going.current < 1000 ? go("g") : void (going.current = Date.now())),
-    ...Object.fromEntries(["n", "e", "w", "a", "c", "t", "o", "r", "l", "u"].map((name) => [name, () => go(name)])),
+    ...Object.fromEntries(["n", "e", "w", "a", "c", "t", "o", "r", "l", "u", "p"].map((name) => [name, () => go(name)])),
   });
   const engines = status?.engines ?? [];
   const down = engines.filter((e) => !e.ok).length;

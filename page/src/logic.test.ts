@@ -161,7 +161,7 @@ test("rows in sight, and the next row of j and k", () => {
 
 test("the funnel counts training groups alone, and keeps every line", () => {
   const line = (stage: string) => ({ stage, cause: stage, count: 1, text: stage, fix: null, blocks: false });
-  const stages = ["engine", "store", "calls", "episodes", "groups", "judge", "reward", "untrainable", "lost", "ready", "trainer", "step", "gate"];
+  const stages = ["engine", "store", "calls", "episodes", "groups", "judge", "reward", "untrainable", "lost", "ready", "trainer", "step", "gate", "plugin"];
   const status = {
     calls: 50, episodes: { open: 2, done: 20, deleted: 3 }, groups: { forming: 2, eval: 7, waiting_reward: 1, ready: 1, trained: 3, skipped: 1 },
     steps: 3, batch: { batches: { trained: 3 } }, funnel: { lines: stages.map(line) },

@@ -565,3 +565,26 @@ export interface AuditPage {
   entries: AuditEntry[];
   next: string | null;
 }
+
+export interface Plugin {
+  name: string;
+  text: string;
+  enabled: boolean;
+  error: string | null;
+  errors: number;
+  views: { [name: string]: string };
+}
+
+export interface PluginBlock {
+  kind: "text" | "table" | "line";
+  title: string;
+  text: string;
+  columns: string[];
+  rows: Json[][];
+  points: [number, number][];
+}
+
+export interface PluginView {
+  title: string;
+  blocks: PluginBlock[];
+}

@@ -42,6 +42,7 @@ async def test_each_view_of_a_day_s_work(make_plane, tmp_path):
         "judge": ("#/judge", "judge-1"),
         "label": ("#/label/run-1-0", "Sort mail number run-1-0."),
         "audit": ("#/audit", "it is better"),
+        "plug-ins": ("#/plugins", "logs of other programs"),
     }
     async with opened(plane, tmp_path) as (page, home):
         wrong: list[str] = []

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from tests.support.browser import CHROMIUM
+from tests.support.page_views import opened
 from tests.support.plane import until
 from tests.support.plugins import install, show
 
@@ -73,6 +75,21 @@ async def test_the_example_sends_keeps_and_shows_a_report(example, make_plane, h
     assert "slipstream_nightly_reports_total 1.0" in metrics
     status, spec = await plane.ask("GET", "/../openapi.json")
     assert "/slipstream/v1/nightly-report" in spec["paths"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt install chromium)")
+async def test_its_view_is_on_the_page(example, make_plane, hook, tmp_path):
+    plane = await make_plane(plugins={"nightly_report": {"webhook": hook[0]}})
+    await _ended_run(plane, "e1", 1.0)
+    await until(lambda: plane.ask("GET", "/episodes/e1"))
+    await plane.control.plugins.parts["nightly_report"].send("2026-11-29")
+    async with opened(plane, tmp_path, "#/plugins") as (page, home):
+        await page.holds("each night, the day's rewards go to a webhook")
+        await page.go(home + "#/plugins/nightly_report%2Flast")
+        await page.holds("Report of 2026-11-29")
+        assert await page.js("[...document.querySelectorAll('main td')].map(d => d.textContent)") == ["tiny", "1", "1"]
+        assert await page.accessibility() == []
+        assert page.errors == []
 
 
 async def test_what_it_kept_is_in_a_store_that_is_filled_anew(example, make_plane, hook):
