@@ -179,15 +179,15 @@ class Disk:
     def __init__(self) -> None:
         self.kept: list[tuple[CheckpointState, float]] = []
 
-    def save(self, model: torch.nn.Module, _: Any, state: CheckpointState) -> int:
+    def save(self, model: torch.nn.Module, _: Any, state: CheckpointState) -> Path:
         self.kept.append((state, model.weight.item()))
-        return len(self.kept) - 1
+        return Path(str(len(self.kept) - 1))
 
-    def of_weights(self, name: str) -> list[int]:
-        return [n for n, (state, _) in reversed(list(enumerate(self.kept))) if state.weights == name]
+    def of_weights(self, name: str) -> list[Path]:
+        return [Path(str(n)) for n, (state, _) in reversed(list(enumerate(self.kept))) if state.weights == name]
 
-    def load(self, at: int, model: torch.nn.Module, *_: Any, **__: Any) -> CheckpointState:
-        state, weight = self.kept[at]
+    def load(self, at: Path, model: torch.nn.Module, *_: Any, **__: Any) -> CheckpointState:
+        state, weight = self.kept[int(at.name)]
         with torch.no_grad():
             model.weight.fill_(weight)
         return state

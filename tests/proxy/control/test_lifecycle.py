@@ -148,7 +148,8 @@ def watch_lineage(world: World, trainer: TrainerSide) -> list[str]:
 def test_nothing_made_from_a_version_that_was_taken_back_is_loaded_or_served(tmp_path, monkeypatch):
     """A step every 0.4 s, and rollbacks at any moment, in 1,000 orders of events."""
     config, restored = world_config(tmp_path, 40), 0
-    monkeypatch.setattr(logging.getLogger("slipstream_trainer.versions.current_policy"), "disabled", True)
+    for name in ("current_policy", "recovery"):
+        monkeypatch.setattr(logging.getLogger(f"slipstream_trainer.versions.{name}"), "disabled", True)
 
     async def one(seed: int) -> None:
         nonlocal restored
