@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from tests.support.dataplane import ASK, post
 
 from slipstream.settings import IdentityConfig
+from slipstream_proxy.data.episode import split_names
 from slipstream_proxy.data.episode.memory import EpisodeMemory
 from slipstream_proxy.data.episode.shared_table import SharedTable
+from slipstream_proxy.data.episode.split_names import DIGEST_BYTES, SplitNames
 from slipstream_proxy.data.wire.identity import SessionNames, Tags, name_session
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.dialects.base import dumps
@@ -137,6 +139,50 @@ def test_runs_under_one_name_never_mix(steps):
         assert found not in {e for u, e in episodes.items() if u != user}
         episodes[user] = found
         histories[user] = [*histories[user], say("assistant", answer)]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_name_of_many_runs_is_known_after_a_restart(tmp_path, several):
+    """Else the next user's conversation would be the run of that name, which another user began."""
+
+    def workers() -> list[Worker]:
+        shared = SharedTable(tmp_path / "table", 60.0) if several else None
+        return [Worker(EpisodeMemory(shared=shared, split_names=SplitNames(tmp_path / "names"))) for _ in range(2)]
+
+    before = workers()
+    first, second = (before[0].ask(body(say("user", text), prompt_cache_key=PCK)) for text in ASKED[:2])
+    assert first != second
+    assert before[1].ask(body(say("user", ASKED[2]), prompt_cache_key=PCK)) not in (first, second), "and by the others"
+    (tmp_path / "table").unlink(missing_ok=True)
+    after = workers()
+    found = [after[n % 2].ask(body(say("user", text), prompt_cache_key=PCK)) for n, text in enumerate(ASKED)]
+    assert len({first, second, *found}) == 5
+    assert sum(w.split for w in after) == 0, "it was said before"
+    assert after[0].ask(body(say("user", ASKED[0]), prompt_cache_key="pck_00112233445566778899aabb")).startswith("pck_")
+    held = (tmp_path / "names").read_bytes()
+    assert len(held) == DIGEST_BYTES and PCK.encode() not in held
+
+
+def test_names_of_many_runs_have_a_limit_and_survive_a_broken_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(split_names, "MAX_NAMES", 8)
+    names = SplitNames(tmp_path / "names")
+    for n in range(20):
+        names.add("-", f"name-{n}")
+        names.add("-", f"name-{n}")
+    with (tmp_path / "names").open("ab") as file:
+        file.write(b"half")
+    again = SplitNames(tmp_path / "names")
+    assert [again.has("-", f"name-{n}") for n in range(20)] == [False] * 16 + [True] * 4
+    assert not again.has("other key", "name-19")
+    again.add("-", "one more")
+    assert names.has("-", "one more") and SplitNames(tmp_path / "names").has("-", "one more")
+
+
+def test_a_full_disk_costs_no_call(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    names = SplitNames(tmp_path / "file" / "names")
+    names.add("-", "a")
+    assert names.has("-", "a") and "forgotten at a restart" in caplog.text
 
 
 async def test_it_is_said_once_and_in_the_replies(start, fake):

@@ -39,6 +39,7 @@ from slipstream_proxy.data.episode.memory import EpisodeMemory
 from slipstream_proxy.data.episode.pins import EpisodePins
 from slipstream_proxy.data.episode.prompts import PromptMemory
 from slipstream_proxy.data.episode.shared_table import SharedTable
+from slipstream_proxy.data.episode.split_names import SplitNames
 from slipstream_proxy.data.observe.losses import LossCount
 from slipstream_proxy.data.observe.metrics import CAPTURE_LOST_METRIC, WorkerMetrics
 from slipstream_proxy.data.routes.control import ControlRoutes
@@ -88,7 +89,9 @@ class Plane:
         self.pins = EpisodePins(self.live, self.link, self.metrics)
         window = config.identity.continue_window
         self.shared = _shared_table(config.root / "conversations", window) if several else None
-        self.episodes = EpisodeMemory(window=window, shared=self.shared)
+        self.episodes = EpisodeMemory(
+            window=window, shared=self.shared, split_names=SplitNames(config.root / "split-names")
+        )
         self.prompts = PromptMemory()
         self.pools = Pools(config.engine, connect_timeout=proxy.connect_timeout, timeout=timeout, hangs=self.hangs)
         self.probe = EngineProbe(self.live, self.pools)

@@ -19,6 +19,7 @@ from slipstream_proxy.dialects.purpose import COMPACTION, SUMMARY, ConversationS
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.episode.shared_table import SharedTable
+    from slipstream_proxy.data.episode.split_names import SplitNames
     from slipstream_proxy.data.wire.identity import Tags
     from slipstream_proxy.dialects.base import Turn
     from slipstream_proxy.json_types import JsonObject
@@ -44,11 +45,19 @@ _LATEST: Final = 8
 
 
 class EpisodeMemory:
-    def __init__(self, *, window: float = 1800.0, limit: int = 100_000, shared: SharedTable | None = None) -> None:
-        """``shared``: what other workers know."""
+    def __init__(
+        self,
+        *,
+        window: float = 1800.0,
+        limit: int = 100_000,
+        shared: SharedTable | None = None,
+        split_names: SplitNames | None = None,
+    ) -> None:
+        """``shared``: what other workers know. ``split_names``: which names a restart leaves known."""
         self.window = window
         self.limit = limit
         self.shared = shared
+        self.split_names = split_names
         self._known: OrderedDict[Name, RunningEpisode] = OrderedDict()
         self._tools: OrderedDict[tuple[str, str], Name | None] = OrderedDict()
         self._tips: OrderedDict[tuple[str, bytes], _Tip] = OrderedDict()
@@ -95,8 +104,7 @@ class EpisodeMemory:
         It does not once a second conversation begins as the first one did, with the same system prompt and tools. One
         that begins otherwise is a sub-agent, and one that has replies goes on with what was said elsewhere.
         """
-        if self._fact("many", key, name) is not None:
-            self._note("many", key, name, "-")  # it is remembered as long as it is used
+        if self._is_split(key, name):
             return False
         first, here = self._fact("first", key, name), _Beginning(turn, start)
         self._note("first", key, name, first or here.text)
@@ -105,9 +113,24 @@ class EpisodeMemory:
         assert tags.session is not None
         if not here.is_another(_Beginning.read(first), same_counts=tags.session.weak):
             return True
-        self._note("many", key, name, "-")
+        self._note_split(key, name)
         self._split = tags.session.doubt
         return False
+
+    def _is_split(self, key: str, name: str) -> bool:
+        """Whether the name stands for many runs, as this worker or another has found, before a restart or since."""
+        if self.split_names is not None:
+            return self.split_names.has(key, name)
+        if self._fact("many", key, name) is None:
+            return False
+        self._note("many", key, name, "-")  # it is remembered as long as it is used
+        return True
+
+    def _note_split(self, key: str, name: str) -> None:
+        if self.split_names is not None:
+            self.split_names.add(key, name)
+        else:
+            self._note("many", key, name, "-")
 
     def take_split(self) -> str | None:
         """The field of a session's name that has just turned out to stand for many runs."""
