@@ -2,11 +2,13 @@
 # Install Slipstream as README's table says, as a user does: from the public index, and the index that a row names.
 # No local folder of wheels, no constraints, and no settings of this machine for pip, uv or Python.
 #
-#   bash scripts/install_check.sh [--uv] [--pip]     both, where none is named
+#   bash scripts/install_check.sh [--dry] [--uv] [--pip]     both tools, where none is named
 #
 # For each row: a new environment, `slipstream doctor` without a failure, one answered call. Where an index cannot give
 # a piece, the row says which, and the rest is resolved alone (`uv pip compile`). Exit code 1: a row failed.
+# `--dry` installs nothing: it says for each row what would be pasted, and what answers the call.
 #
+#   ROWS             which of them; default "cpu gpu client"
 #   PUBLIC_INDEX     a mirror of the public index; default https://pypi.org/simple
 #   TORCH_INDEX      stands in for https://download.pytorch.org/whl/cpu
 #   PYTHON           makes the environments; default python3
@@ -16,7 +18,16 @@ ROOT=$(cd "$(dirname "$0")/.." && pwd)
 NAMED_INDEX=https://download.pytorch.org/whl/cpu
 : "${PUBLIC_INDEX:=https://pypi.org/simple}" "${TORCH_INDEX:=$NAMED_INDEX}" "${PYTHON:=python3}" "${CALL_TIMEOUT_S:=900}"
 PYTHON=$(command -v "$PYTHON")
-TOOLS=${*:---pip --uv}
+: "${ROWS:=cpu gpu client}"
+DRY='' TOOLS=''
+for word in "$@"; do
+  case $word in
+    --dry) DRY=1 ;;
+    --pip | --uv) TOOLS="$TOOLS ${word#--}" ;;
+    *) echo "install_check.sh: $word is not known: --dry, --pip, --uv" >&2; exit 2 ;;
+  esac
+done
+: "${TOOLS:=pip uv}"
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/slipstream-install.XXXXXX")
 RC=0 STACK='' URL=''
 
@@ -38,6 +49,7 @@ failed() {
   RC=1
   told "$1" "$2" FAILED "$3"
   tail -n 12 "$WORK/log" | cut -c1-300 | sed 's/^/     /'
+  [ ! -s "$WORK/call" ] || sed -n '$s/^/     the last call: /p' "$WORK/call" | cut -c1-300
 }
 
 # What README's row for a machine tells to paste, for pip or for uv.
@@ -71,7 +83,7 @@ resolved() {
 }
 
 answered() { # URL MODEL: one call, as an agent makes it
-  "$PYTHON" - "$1" "$2" <<'CALL' 2>>"$WORK/log"
+  "$PYTHON" - "$1" "$2" <<'CALL' 2>"$WORK/call"
 import json, sys, urllib.request
 body = {"model": sys.argv[2], "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
 headers = {"content-type": "application/json", "x-slipstream-episode": "installed"}
@@ -90,7 +102,8 @@ served() { # ENV MODEL ARGUMENTS…
   (cd "$WORK" && exec "$env/bin/slipstream" "$@" --set "proxy.port=$port" --set "data_dir=$WORK/data-$port") >"$WORK/log" 2>&1 &
   STACK=$! URL=http://127.0.0.1:$port
   until answered "$URL" "$model"; do
-    kill -0 "$STACK" 2>/dev/null && [ $SECONDS -lt $end ] || return 1
+    kill -0 "$STACK" 2>/dev/null || { wait "$STACK"; echo "it ended with $?" >>"$WORK/log"; STACK='' URL=''; return 1; }
+    [ $SECONDS -lt $end ] || { echo "no answer within $CALL_TIMEOUT_S s" >>"$WORK/log"; return 1; }
     sleep 2
   done
 }
@@ -108,9 +121,20 @@ examined() { # ENV
   ! grep -q '^FAIL' "$WORK/log"
 }
 
+# What is asked after the install.
+starts() {
+  case $1 in
+    client) echo "slipstream status --url of a proxy elsewhere, before an engine that always says the same" ;;
+    *) echo "slipstream up with examples/inbox/model" ;;
+  esac
+}
+
 try_row() { # TOOL NAME README'S-ROW
   local tool=$1 name=$2 line why env=$WORK/$1-$2 began=$SECONDS MENDED=''
-  line=$(command_of "$tool" "$3") || { : >"$WORK/log"; failed "$tool" "$name" "README has no row '$3'"; return; }
+  : >"$WORK/log"
+  : >"$WORK/call"
+  line=$(command_of "$tool" "$3") || { failed "$tool" "$name" "README has no row '$3'"; return; }
+  [ -z "$DRY" ] || { told "$tool" "$name" dry "$line; then $(starts "$name")"; return; }
   why=$(lacking "$line")
   if [ -n "$why" ]; then
     resolved "$line" || { failed "$tool" "$name" "$line: $why, and the rest does not resolve"; return; }
@@ -150,10 +174,17 @@ ENGINE
   served "$env" tiny proxy --set "engine.urls=[\"http://127.0.0.1:$port\"]" --set engine.name=tiny
 }
 
-"$PYTHON" -m venv "$WORK/uv" && "$WORK/uv/bin/pip" install -q uv >"$WORK/log" 2>&1 || { failed uv - "pip install uv"; exit 1; }
+[ -n "$DRY" ] || { "$PYTHON" -m venv "$WORK/uv" && "$WORK/uv/bin/pip" install -q uv >"$WORK/log" 2>&1; } ||
+  { failed uv - "pip install uv"; exit 1; }
 for tool in $TOOLS; do
-  try_row "${tool#--}" cpu "Linux, CPU only"
-  try_row "${tool#--}" gpu "Linux with an NVIDIA GPU"
-  try_row "${tool#--}" client "macOS or Windows"
+  for name in $ROWS; do
+    case $name in
+      cpu) row="Linux, CPU only" ;;
+      gpu) row="Linux with an NVIDIA GPU" ;;
+      client) row="macOS or Windows" ;;
+      *) row="$name" ;;
+    esac
+    try_row "$tool" "$name" "$row"
+  done
 done
 exit $RC

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import tomllib
@@ -42,9 +43,25 @@ def test_the_script_tries_what_readme_says(row: str) -> None:
     (line,) = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith(f"| **{row}")]
     (command,) = re.findall(r"`(pip install [^`]+)`", line)
     assert re.search(r" '\.\[[a-z,]+\]'| \.$", command), command
-    script = (ROOT / "scripts" / "install_check.sh").read_text()
-    assert f'"{row}"' in script
-    assert subprocess.run(["bash", "-n", ROOT / "scripts" / "install_check.sh"], check=False).returncode == 0
+    told = dry("--dry")
+    pasted = {"pip": command, "uv": f"uv pip install --index-strategy unsafe-best-match{command[len('pip install') :]}"}
+    for tool, words in pasted.items():
+        (said,) = [line for line in told.stdout.splitlines() if f"| {words}; then" in f"{line}"]
+        assert said.startswith(tool) and "slipstream " in said.split("; then")[1]
+    assert told.returncode == 0
+
+
+def test_a_row_that_readme_lacks_fails() -> None:
+    told = dry("--dry", "--uv", rows="cpu nosuch")
+    assert [line.split()[:3] for line in told.stdout.splitlines()] == [["uv", "|", "cpu"], ["uv", "|", "nosuch"]]
+    assert "README has no row" in told.stdout and told.returncode == 1
+    assert dry("--everything").returncode == 2
+
+
+def dry(*words: str, rows: str = "cpu gpu client") -> subprocess.CompletedProcess[str]:
+    """What the script says where it installs nothing."""
+    script, env = ROOT / "scripts" / "install_check.sh", {**os.environ, "ROWS": rows}
+    return subprocess.run(["bash", script, *words], env=env, capture_output=True, text=True, check=False)
 
 
 def test_a_row_for_a_cpu_names_the_index_that_has_its_torch() -> None:
