@@ -94,6 +94,24 @@ async def test_a_template_that_does_not_take_the_messages(make_plane):
     await first(plane, TEMPLATE, "--chat-template")
 
 
+@pytest.mark.parametrize(
+    ("status", "said", "fix"),
+    [
+        (400, "`tools` must not be an empty array. Either provide at least one tool or omit the field.", "leave `tools` out"),
+        (404, "Response with id 'resp_27d0' not found.", "`store: false`"),
+        (400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set', "--tool-call-parser"),
+        (400, "This model's maximum context length is 512 tokens. However, your prompt contains 9000", "--max-model-len"),
+        (404, "The model `gpt-4o` does not exist.", "a model that"),
+        (422, "n must be 1", "change what the agent sends"),
+        (500, "worker died", "the engine's log"),
+    ],
+)  # fmt: skip
+async def test_the_engines_words_say_what_to_change(make_plane, status: int, said: str, fix: str):
+    plane = await make_plane(**SMALL)
+    await runs(plane, reward=False, **refused(said, status))
+    assert fix in ((await first(plane, f"calls fail: {status} {said[:20]}")).fix or "")
+
+
 async def test_greedy_calls(make_plane):
     plane = await make_plane(**SMALL)
     await runs(plane, request={"temperature": 0})

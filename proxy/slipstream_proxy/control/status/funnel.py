@@ -7,7 +7,6 @@ returns, so they use the same words.
 from __future__ import annotations
 
 import math
-import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from slipstream.shared.intervals import mean_interval, reward_bounds, told
 from slipstream.shared.processes.remedies import remedy
 from slipstream_proxy.control.engines.pool import AdapterOutage
 from slipstream_proxy.control.observe.boards import ScheduleState
+from slipstream_proxy.control.status.refusals import fix_of
 from slipstream_proxy.data.observe.losses import Losses
 from slipstream_proxy.dialects.untrainable import TRUST_ADVICE, UntrainableReason, find_reason
 from slipstream_proxy.store.read.status import RATE_SECONDS, FunnelCounts, RecentCalls, plural, span
@@ -496,7 +496,6 @@ TURNED_AWAY = {
 """Status of a call that the proxy refused → why, and what to do."""
 WELL_AGAIN = 8
 """Calls that were answered after an error, from which on calls are taken to be answered again."""
-TEMPLATE_ERROR_PATTERN = re.compile(r"chat.?template|jinja|roles must alternate", re.IGNORECASE)
 
 
 def call_lines(recent: RecentCalls, around: Surroundings) -> Iterator[FunnelLine]:
@@ -512,18 +511,8 @@ def call_lines(recent: RecentCalls, around: Surroundings) -> Iterator[FunnelLine
     if recent.failed and recent.answered_since < WELL_AGAIN:
         text = f"{recent.failed} of {plural(recent.calls, 'call fails', 'calls fail')}: {recent.status} {recent.error}"
         severity = BLOCKS if 2 * recent.failed >= recent.calls else SLOWS
-        fix = _fix_of_calls(recent)
+        fix = fix_of(recent.status, recent.error)
         yield FunnelLine(stage="calls", cause="failing", count=recent.failed, text=text, fix=fix, severity=severity)
-
-
-def _fix_of_calls(recent: RecentCalls) -> str:
-    if TEMPLATE_ERROR_PATTERN.search(recent.error):
-        return "start the engine with a --chat-template that fits the model and the agent's messages"
-    if recent.status in (401, 403):
-        return "the engine refuses the proxy's key: set engine.api_key to the engine's own"
-    if recent.status >= 500:
-        return "see the engine's log"
-    return "change what the agent sends: `slipstream episodes ID` shows a call as it came"
 
 
 def _store(counts: FunnelCounts | None, around: Surroundings) -> Iterator[FunnelLine]:
