@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.dataplane import ASK, parsed, post
+from tests.support.scripted import ScriptedEngine
 
+RECORDED: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("frameworks.json").read_text())
+"""Row of the page's table → six calls of one run, as that client sent them to a model that thinks and calls two tools at
+once: the fields beside model and messages, all messages, which of them each call sent, and the engine's replies."""
 PAGE = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text()
 FUNCTION = {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
 TOOLS = [{"type": "function", "function": FUNCTION}]
@@ -34,10 +39,11 @@ SENT: dict[str, dict[str, Any]] = {
     "instructor 1.17, `Mode.MD_JSON`": {},
     "DSPy 3.4, ReAct too": {},
     "DSPy 3.4, asking again after a reply that it couldn't read": {"response_format": {"type": "json_object"}},
-    "Vercel AI SDK 6.0": {"tools": TOOLS, "tool_choice": "auto"},
+    "Vercel AI SDK 6.0, 7.0": {"tools": TOOLS, "tool_choice": "auto"},
     "Vercel AI SDK, `generateObject`": {"response_format": {"type": "json_object"}},
     "LiteLLM 1.106 (`openai/…`, `hosted_vllm/…`)": {},
     "`llm` 0.36": {"stream": True, "stream_options": {"include_usage": True}},
+    **{name: recorded["sent"] for name, recorded in RECORDED.items()},
 }
 """Row of the page's table → the fields that the framework sent beside model and messages."""
 ANTHROPIC = "anthropic 2.11"
@@ -45,7 +51,8 @@ RESPONSES = "OpenAI Agents 0.20, responses (its default)"
 IN_TABLE = "## What can be trained on"
 NAMED = (
     "pydantic-ai", "LangGraph", "OpenAI Agents", "CrewAI", "AutoGen", "AG2", "Agno", "smolagents", "instructor", "DSPy",
-    "Vercel AI SDK", "LiteLLM", "`llm`",
+    "Vercel AI SDK", "LiteLLM", "`llm`", "openai for Node", "LangChain.js", "Mastra", "Strands", "LlamaIndex", "Google ADK",
+    "Agent Framework",
 )  # fmt: skip
 
 
@@ -144,3 +151,34 @@ async def test_litellm_sends_what_the_page_says(start, fake):
     frames = await proxy.record(2)
     assert [frame.head["episode"] for frame in frames] == ["e2", "e2"]
     assert all(set(body) - {"return_token_ids", "logprobs"} == {"model", "messages"} for body, _ in fake.seen)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+async def test_untagged_runs_side_by_side_are_an_episode_each(start, name):
+    """Whatever the client makes of the replies in its history: two runs that say the same, but for ids of tool calls."""
+    recorded = RECORDED[name]
+
+    def of_run(value: Any, run: str) -> Any:
+        return json.loads(json.dumps(value).replace("call-", f"call-{run}-"))
+
+    def script(body: dict[str, Any]) -> dict[str, Any]:
+        number = [len(call) for call in recorded["calls"]].index(len(body["messages"]))
+        return of_run(recorded["replies"][number], body["user"])
+
+    engine = await ScriptedEngine(script).start()
+    try:
+        proxy = await start(engine={"urls": [engine.url], "name": "model"})
+        seen: dict[str, list[str]] = {"a": [], "b": []}
+        for call in recorded["calls"]:
+            messages = [recorded["messages"][i] for i in call]
+            for run, episodes in seen.items():
+                body = {"model": "model", "user": run, "messages": of_run(messages, run), **recorded["sent"]}
+                status, headers, _ = await post(proxy.url, body)
+                assert (status, headers["x-slipstream-trainable"]) == (200, "yes")
+                episodes.append(headers["x-slipstream-episode"])
+        assert len(set(seen["a"])) == len(set(seen["b"])) == 1
+        assert seen["a"] != seen["b"]
+        frames = await proxy.record(12)
+        assert not [reason for frame in frames if (reason := parsed(frame)[1].untrainable)]
+    finally:
+        await engine.stop()

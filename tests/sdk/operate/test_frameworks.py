@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 
 from slipstream.operate.setup.frameworks import BY_NAME, FRAMEWORK_GUIDES, detect, lines_for, named
 
-OTHER_LANGUAGES = ("vercel-ai", "llm", "other")
+OTHER_LANGUAGES = ("vercel-ai", "mastra", "langchain-js", "openai-node", "llm", "other")
+PAGE = (Path(__file__).parents[3] / "docs" / "frameworks.md").read_text()
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -41,6 +43,13 @@ def test_what_is_installed_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert detect(tmp_path) == "pydantic-ai"
     (tmp_path / "package.json").write_text('{"dependencies": {"ai": "5"}}')
     assert detect(tmp_path) == "vercel-ai"
+    for package, name in {
+        "@mastra/core": "mastra",
+        "@langchain/openai": "langchain-js",
+        "openai": "openai-node",
+    }.items():
+        (tmp_path / "package.json").write_text(json.dumps({"devDependencies": {"zod": "4", package: "1"}}))
+        assert detect(tmp_path) == name
     (tmp_path / "package.json").unlink()
     assert named(tmp_path) is None
     (tmp_path / "requirements-dev.txt").write_text("# my agent\n  Agno[all]>=2\nopenai==2.1\n")
@@ -49,4 +58,49 @@ def test_what_is_installed_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert detect(tmp_path) == "openai-agents"
     (tmp_path / "pyproject.toml").write_text("my notes on langgraph and crewai")
     assert detect(tmp_path) == "agno"
+    (tmp_path / "pyproject.toml").write_text('[project]\ndependencies = ["strands-agents[openai]", "openai"]\n')
+    assert detect(tmp_path) == "strands"
     assert len(BY_NAME) == len(FRAMEWORK_GUIDES)
+
+
+def test_a_package_around_it_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(name: str) -> None:
+        if "." in name:
+            raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    assert detect(tmp_path) == "other"
+
+
+SAID_TWICE = {
+    "vercel-ai": ("Vercel AI SDK", "createOpenAICompatible({ name: ", "generateText({ model: slipstream(", "headers"),
+    "mastra": ("Mastra", "id: ", "slipstream/my-model", "generate(", "modelSettings: { headers"),
+    "langchain-js": (
+        "LangChain.js",
+        "new ChatOpenAI({",
+        "configuration: { baseURL: ",
+        "withConfig({ options: { headers",
+    ),
+    "openai-node": ("openai for Node", "new OpenAI({ baseURL: ", "{ headers"),
+    "strands": ("Strands", "OpenAIModel(", "client_args=", 'params={"extra_headers": '),
+    "llama-index": ("LlamaIndex", "OpenAILike(", "is_chat_model=True", "temperature=1.0", "default_headers="),
+    "google-adk": ("Google ADK", 'LiteLlm(model="openai/my-model"', "extra_headers="),
+    "agent-framework": (
+        "Microsoft Agent Framework",
+        'OpenAIChatCompletionClient(model="my-model"',
+        'options={"extra_headers": ',
+    ),
+}
+"""Framework → its section, and what its lines there and in ``init`` both have."""
+
+
+@pytest.mark.parametrize("name", SAID_TWICE)
+def test_init_and_the_page_say_one_thing(name: str) -> None:
+    """The page's lines were run as they stand."""
+    section, *words = SAID_TWICE[name]
+    snippet = PAGE.split(f"\n## {section}\n")[1].split("```")[1]
+    there, here = (
+        re.sub(r"\s", "", text) for text in (snippet, "\n".join(lines_for(name, "my-model", "http://127.0.0.1:8100")))
+    )
+    for text in words:
+        assert (found := re.sub(r"\s", "", text)) in here and found in there, text

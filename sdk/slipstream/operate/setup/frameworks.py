@@ -18,6 +18,10 @@ class Framework(NamedTuple):
     """The import that shows that it is installed; None: found by other means."""
     lines: str
     """``{model}``, ``{url}`` (with /v1) and ``{headers}`` are filled in."""
+    packages: tuple[str, ...] = ()
+    """Packages of PyPI that mean it, beside one of its own name."""
+    npm: str | None = None
+    """The package of npm that means it."""
 
 
 FRAMEWORK_GUIDES = (
@@ -38,6 +42,33 @@ FRAMEWORK_GUIDES = (
         "pydantic_ai",
         'model = OpenAIChatModel("{model}", provider=OpenAIProvider(base_url="{url}", api_key="none"))\n'
         'agent.run_sync(prompt, model_settings={{"extra_headers": {headers}}})',
+    ),
+    Framework(
+        "strands",
+        "strands",
+        'model = OpenAIModel(model_id="{model}", client_args={{"base_url": "{url}", "api_key": "none"}}, '
+        'params={{"extra_headers": {headers}}})\nAgent(model=model, ...)',
+        ("strands-agents",),
+    ),
+    Framework(
+        "llama-index",
+        "llama_index",
+        'llm = OpenAILike(model="{model}", api_base="{url}", api_key="none", is_chat_model=True, '
+        "is_function_calling_model=True, temperature=1.0, default_headers={headers})",
+        ("llama-index-core", "llama-index-llms-openai-like"),
+    ),
+    Framework(
+        "google-adk",
+        "google.adk",
+        'model = LiteLlm(model="openai/{model}", api_base="{url}", api_key="none", extra_headers={headers})\n'
+        "LlmAgent(model=model, ...)",
+    ),
+    Framework(
+        "agent-framework",
+        "agent_framework",
+        'client = OpenAIChatCompletionClient(model="{model}", base_url="{url}", api_key="none")\n'
+        'agent.run(prompt, options={{"extra_headers": {headers}}})',
+        ("agent-framework-core", "agent-framework-openai"),
     ),
     Framework(
         "crewai",
@@ -68,10 +99,32 @@ FRAMEWORK_GUIDES = (
         'client = instructor.from_openai(OpenAI(base_url="{url}", api_key="none", default_headers={headers}))',
     ),
     Framework(
+        "mastra",
+        None,
+        'const model = {{ id: "slipstream/{model}", url: "{url}", apiKey: "none" }};\n'
+        "await agent.generate(prompt, {{ modelSettings: {{ headers: {headers} }} }});",
+        npm="@mastra/core",
+    ),
+    Framework(
         "vercel-ai",
         None,
-        'const slipstream = createOpenAI({{ baseURL: "{url}", apiKey: "none", '
-        'headers: {headers} }});\nslipstream.chat("{model}")',
+        'const slipstream = createOpenAICompatible({{ name: "slipstream", baseURL: "{url}", apiKey: "none" }});\n'
+        'await generateText({{ model: slipstream("{model}"), headers: {headers}, prompt }});',
+        npm="ai",
+    ),
+    Framework(
+        "langchain-js",
+        None,
+        'const llm = new ChatOpenAI({{ model: "{model}", apiKey: "none", configuration: {{ baseURL: "{url}" }} }});\n'
+        "createAgent({{ model: llm.withConfig({{ options: {{ headers: {headers} }} }}), tools }});",
+        npm="@langchain/openai",
+    ),
+    Framework(
+        "openai-node",
+        None,
+        'const client = new OpenAI({{ baseURL: "{url}", apiKey: "none" }});\n'
+        'await client.chat.completions.create({{ model: "{model}", messages }}, {{ headers: {headers} }});',
+        npm="openai",
     ),
     Framework("llm", "llm", "# the task and the run stand in the address\nllm -m {model} …   # api_base: {tagged}"),
     Framework(
@@ -104,26 +157,36 @@ BY_NAME = {f.name: f for f in FRAMEWORK_GUIDES}
 
 def detect(folder: Path) -> str:
     """The framework that the folder's files name, else the first that is installed here, else ``other``."""
-    found = (f.name for f in FRAMEWORK_GUIDES if f.module and importlib.util.find_spec(f.module) is not None)
+    found = (f.name for f in FRAMEWORK_GUIDES if f.module and _installed(f.module))
     return named(folder) or next(found, "other")
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # a package around it is not there, or has no path
+        return False
 
 
 def named(folder: Path) -> str | None:
     """The first framework that ``package.json``, ``pyproject.toml`` or a file of requirements in ``folder`` names."""
     try:
         package = json.loads((folder / "package.json").read_text())
-        if "ai" in {**package.get("dependencies", {}), **package.get("devDependencies", {})}:
-            return "vercel-ai"
+        wanted = {**package.get("dependencies", {}), **package.get("devDependencies", {})}
+        if found := next((f.name for f in FRAMEWORK_GUIDES if f.npm in wanted), None):
+            return found
     except (OSError, ValueError, AttributeError, TypeError):
         pass
     texts = []
     for path in (folder / "pyproject.toml", *sorted(folder.glob("requirements*.txt"))):
         with contextlib.suppress(OSError, UnicodeDecodeError):
             texts.append(path.read_text())
-    wanted = re.compile(r"(?m)(?:^|[\"'])\s*([A-Za-z][\w.-]*)").findall("\n".join(texts))
-    packages = {word.lower().replace("_", "-") for word in wanted}
+    words = re.compile(r"(?m)(?:^|[\"'])\s*([A-Za-z][\w.-]*)").findall("\n".join(texts))
+    packages = {word.lower().replace("_", "-") for word in words}
     known = (
-        f.name for f in FRAMEWORK_GUIDES if f.module and packages & {f.name, f"{f.name}-ext", f"{f.name}-agentchat"}
+        f.name
+        for f in FRAMEWORK_GUIDES
+        if f.module and packages & {f.name, f"{f.name}-ext", f"{f.name}-agentchat", *f.packages}
     )
     return next(known, None)
 
