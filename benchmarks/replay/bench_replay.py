@@ -26,10 +26,10 @@ from pathlib import Path
 import numpy as np
 
 from slipstream.contract import CallRecord, EpisodeDetail
-from slipstream.replay.beside import MAX_REPLIES_PER_SIDE
-from slipstream.replay.comparison import JUDGE_MEASURE, Questions
-from slipstream.replay.steps import ReplayCase, ReplayStep
 from slipstream_proxy.control.gate.detector import BettingDetector
+from slipstream_replay.beside import MAX_REPLIES_PER_SIDE
+from slipstream_replay.comparison import JUDGE_MEASURE, Questions
+from slipstream_replay.steps import ReplayCase, ReplayStep
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gate"))
 import agents

@@ -32,13 +32,13 @@ from worlds import WORLDS, Message, World
 from slipstream.config import Config, load_config
 from slipstream.contract import CallRecord, EpisodeDetail
 from slipstream.operate.run.stack import start_engine
-from slipstream.replay.comparison import JUDGE_MEASURE, Questions, groups_of
-from slipstream.replay.steps import ReplayBudget, ReplayCase, Replayer, Side, case_of
 from slipstream.shared.machine import has_gpu
 from slipstream.shared.processes.supervisor import Supervisor
 from slipstream_judge.model.llm import Answer, Llm, Usage
-from slipstream_judge.standalone import SideBySide
 from slipstream_proxy.control.gate.detector import BettingDetector
+from slipstream_replay.by_judge import SideBySide
+from slipstream_replay.comparison import JUDGE_MEASURE, Questions, groups_of
+from slipstream_replay.steps import ReplayBudget, ReplayCase, Replayer, Side, case_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.ruled_judge import understand

@@ -16,7 +16,7 @@ from typing import Any
 
 from slipstream.contract import CallRecord
 from slipstream.operate.demo.task import examples_dir, load_task
-from slipstream.replay.comparison import calls_of
+from slipstream_replay.comparison import calls_of
 
 load_task("inbox")  # puts the examples onto the path
 from inbox import inbox

@@ -8,20 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import pstdev
 from typing import NamedTuple, TypeAlias
 
-from slipstream.config import Config, load_config
+from slipstream.config import load_config
 from slipstream.contract import Group
 from slipstream.errors import ConfigError
-from slipstream.replay.beside import groups_of_step, note
-from slipstream.replay.steps import ReplayCase
-from slipstream.settings import JudgeConfig
 from slipstream_judge.compare.group import GroupJudge
-from slipstream_judge.compare.panel import Panel
 from slipstream_judge.compare.rubric import Rubrics
 from slipstream_judge.compare.ruler import Ruler
 from slipstream_judge.loop import run_loop
-from slipstream_judge.model.budget import Budget, OverBudget
+from slipstream_judge.model.budget import Budget
 from slipstream_judge.model.cache import VoteCache
-from slipstream_judge.model.llm import JudgeFailed, Llm
+from slipstream_judge.model.llm import Llm
 from slipstream_judge.model.metrics import JudgeMetrics
 from slipstream_judge.trust.cases import make_episode, make_group
 
@@ -98,24 +94,3 @@ def ruler_score_sync(runs: Sequence[Messages], model: str, **settings: object) -
     except RuntimeError:
         return run_loop(ruler_score(runs, model, **settings))  # type: ignore[arg-type]
     raise ConfigError("an event loop runs here already: use `await ruler_score(…)`")
-
-
-class SideBySide:
-    """``slipstream replay --by judge``: the judge of a configuration on both sides' replies to one prompt.
-
-    Raises ``ConfigError``: there is no judge.
-    """
-
-    def __init__(self, judge: JudgeConfig) -> None:
-        self.panel = Panel(Config(judge=judge), JudgeMetrics())
-        self.seconds = judge.timeout * 4
-
-    async def case(self, case: ReplayCase) -> None:
-        """Score each step. Raises ``ValueError`` where the judge gives no scores."""
-        for step in case.steps:
-            for group in groups_of_step(case, step, f"replay-{step.call.id}"[:120]):
-                try:
-                    judged = await self.panel.score(group, time.time() + self.seconds)
-                except (JudgeFailed, OverBudget) as e:
-                    raise ValueError(f"the judge gave no scores: {e}"[:300]) from e
-                note(step, group, judged.scores)

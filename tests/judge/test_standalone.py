@@ -11,13 +11,13 @@ from tests.support.replayed import recorded
 
 import slipstream_judge
 from slipstream.errors import ConfigError
-from slipstream.replay.comparison import Questions
-from slipstream.replay.steps import case_of
 from slipstream.settings import JudgeConfig
 from slipstream_judge import ruler_score, ruler_score_sync
 from slipstream_judge.model.llm import JudgeFailed
-from slipstream_judge.standalone import SideBySide
 from slipstream_proxy.control.gate.detector import BettingDetector
+from slipstream_replay.by_judge import SideBySide
+from slipstream_replay.comparison import Questions
+from slipstream_replay.steps import case_of
 
 RUNS = [[said("user", "What is the capital?"), said("assistant", f"QUALITY {q}")] for q in (0.2, 0.9, 0.5)]
 MODEL = "openai/ruled"

@@ -10,13 +10,15 @@ from tests.support.plane import until
 from tests.support.plugins import uninstall_all
 
 from slipstream import cli, plugins
+from slipstream.config import load_config
+from slipstream.errors import ConfigError
 
 HIDE = """
 import importlib.abc, importlib.metadata, pkgutil, sys
 
 class Hidden(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"slipstream_imports", "slipstream_imitation"}:
+        if name.partition(".")[0] in {"slipstream_imports", "slipstream_imitation", "slipstream_replay"}:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Hidden())
@@ -58,6 +60,11 @@ async def test_a_run_is_recorded_rewarded_and_grouped(none, make_plane):
     status, told = await plane.ask("GET", "/status")
     assert (status, told["plugins"], told["episodes"]["done"]) == (200, [], 2)
     assert (await plane.ask("POST", "/import", {"messages": []}))[0] == 404
+
+
+def test_what_a_plugin_does_is_refused_with_its_name(none):
+    with pytest.raises(ConfigError, match="is done by the plug-in replay, which is not installed"):
+        load_config(flags=["gate.mode=replay"])
 
 
 async def _reward(plane):

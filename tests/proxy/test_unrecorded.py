@@ -14,8 +14,8 @@ from tests.support.plane import Plane, make_config, register, until
 from tests.support.replayed import recorded
 
 from slipstream.cli import main
-from slipstream.replay.cases import json_line
 from slipstream_proxy.control.run.worker import ControlPlane
+from slipstream_replay.cases import json_line
 
 UNRECORDED = ({"x-slipstream-split": "off"}, {"x-slipstream-capture": "false"})
 

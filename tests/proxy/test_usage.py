@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from slipstream.replay.steps import tokens_of
+from slipstream.shared.usage import tokens_of
 from slipstream_proxy.dialects.gemini import GeminiTranslator
 from slipstream_proxy.dialects.messages import MessagesTranslator
 from slipstream_proxy.dialects.responses import ResponsesTranslator

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +12,8 @@ import pytest
 from tests.support.fake_engine import LoraEngine
 from tests.support.plane import Plane, make_config
 from tests.support.server import Server, serve
+
+from slipstream.shared.log import NOISY_LOGGERS, OWN_LOGGERS
 
 
 @pytest.fixture
@@ -49,3 +54,21 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.support.tiny import make_model
 
     return make_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Each test sees an empty folder and none of the developer's own settings."""
+    for name in list(os.environ):
+        if name.startswith("SLIPSTREAM_") or name in {"OPENAI_BASE_URL", "OPENAI_API_KEY"}:
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+    monkeypatch.setattr(sys, "path", sys.path[:])  # a command adds the folder for a user's own functions
+    # what `up` imports takes seconds a time: test_doctor_imports.py looks at it by itself
+    monkeypatch.setattr("slipstream.operate.doctor.doctor.check_imports", lambda *_: iter(()))
+    root = logging.getLogger()
+    handlers, levels = root.handlers[:], {n: logging.getLogger(n).level for n in ("", *OWN_LOGGERS, *NOISY_LOGGERS)}
+    yield
+    root.handlers[:] = handlers
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)

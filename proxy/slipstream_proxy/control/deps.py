@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.control.adapters.journal import AdapterJournal, LivePublisher
     from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
     from slipstream_proxy.control.adapters.registry import AdapterRegistry
-    from slipstream_proxy.control.adapters.replays import ReplayGate
+    from slipstream_proxy.control.adapters.rehearsal import RehearsalSlot
     from slipstream_proxy.control.adapters.siblings import SiblingSampler
     from slipstream_proxy.control.adapters.swapper import Swapper
     from slipstream_proxy.control.adapters.trials import GateTrials
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from slipstream_proxy.control.observe.boards import JudgeBoard
     from slipstream_proxy.control.observe.metrics import ControlMetrics
     from slipstream_proxy.control.shared.token_text import TokenTexter
-    from slipstream_proxy.control.storage.access import CaseKeeper
     from slipstream_proxy.control.storage.forgetter import Forgetter
     from slipstream_proxy.store.values import Pin, PinAsk, RewardAsk, Standing
 
@@ -56,8 +55,7 @@ class Deps(StoreAccess):
     judges: JudgeBoard
     texter: TokenTexter
     forgetter: Forgetter
-    cases: CaseKeeper
-    replays: ReplayGate
+    rehearsals: RehearsalSlot
     siblings: SiblingSampler
     audit: AuditTrail = field(init=False)
     plugins: PluginBoard = field(init=False)

@@ -56,8 +56,6 @@ CORE_COMMANDS = {
     "annotate": Command("steer", "write a note on the charts' time axis"),
     "keys": Command("steer", "add, list, rotate, revoke API keys"),
     "export": Command("data", "write datasets: parquet, jsonl, sft, dpo"),
-    "cases": Command("data", "keep episodes as sets of cases for a replay"),
-    "replay": Command("data", "compare a new version with the old one on recorded cases"),
     "sql": Command("data", "run one SELECT on the store"),
     "forget": Command("data", "forget episodes: by id, key, tags or user"),
     "backup": Command("data", "back up everything into one file, while it runs"),

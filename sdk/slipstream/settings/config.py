@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
-from slipstream.plugins import check_sections
+from slipstream.plugins import check_sections, used
 from slipstream.settings.base import Section, rare
 from slipstream.settings.engine import EngineConfig
 from slipstream.settings.gate import GateConfig
@@ -62,6 +62,8 @@ class Config(Section):
                 'gate.group_verdict "group" finds a run\'s group by its tags as they were sent, and proxy.redact may '
                 'store others: set gate.by = ["task"], or another gate.group_verdict'
             )
+        if self.gate.mode == "replay" and "replay" not in {plugin.name for plugin in used(self.plugins)}:
+            raise ValueError('gate.mode "replay" is done by the plug-in replay, which is not installed or turned off')
         if self.judge.model is None and (name := next((n for n, r in self.models.items() if r.feedback), None)):
             raise ValueError(f'models."{name}".feedback: a judge finds corrections, set judge.model')
         if self.judge.calls and (self.judge.model is None or self.reward.credit != "call"):

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from slipstream_proxy.control.api.routes.imports import ImportIn, calls_of
 from tests.support.logs import taken
 from tests.support.plane import until
 
+from slipstream_imports.server.conversations import ImportIn, calls_of
 from slipstream_proxy.log.records import IMPORTED_ID_PREFIX
 
 SYSTEM = {"role": "system", "content": "Be brief."}

@@ -21,7 +21,7 @@ from slipstream.contract import (
     replay_of,
 )
 from slipstream.engines.engine import NEUTRAL_SAMPLING
-from slipstream_proxy.control.adapters import replays
+from slipstream_proxy.control.adapters import idle
 
 JUDGED = {"judge": {"function": "somewhere:score"}, "trainer": {"min_groups": 1}}
 GREEDY = {"temperature": 0, "tools": [{"type": "function", "function": {"name": "find"}}]}
@@ -66,8 +66,8 @@ class SamplingEngine(LoraEngine):
 
 @pytest.fixture
 async def engine(monkeypatch):
-    monkeypatch.setattr(replays, "IDLE_AFTER_S", 0.02)
-    monkeypatch.setattr(replays, "SLOW_LOOK", 0.02)
+    monkeypatch.setattr(idle, "IDLE_AFTER_S", 0.02)
+    monkeypatch.setattr(idle, "SLOW_LOOK", 0.02)
     fake = await SamplingEngine().start()
     yield fake
     await fake.stop()

@@ -31,5 +31,5 @@ def test_no_default_is_shared():
 
 
 def test_a_filter_asks_for_everything_by_default():
-    given = {f.name for f in fields(EpisodeFilter) if getattr(EpisodeFilter(), f.name) not in (None, {}, [])}
+    given = {f.name for f in fields(EpisodeFilter) if getattr(EpisodeFilter(), f.name) not in (None, {}, [], False)}
     assert given <= {"limit", "patience", "replays"}, "what is asked for narrows the answer"

@@ -9,7 +9,7 @@ from tests.support.server import Server
 
 from slipstream.cli import main
 from slipstream.config import Config
-from slipstream.replay.cases import json_line
+from slipstream_replay.cases import json_line
 from slipstream_trainer.run import export_training
 
 ADAPTER = {

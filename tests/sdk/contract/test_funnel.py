@@ -28,7 +28,7 @@ def test_only_what_blocks_is_blocking() -> None:
 def test_stages_go_from_call_to_adapter() -> None:
     stages = get_args(Stage)
     assert stages.index("calls") < stages.index("groups") < stages.index("reward") < stages.index("step")
-    assert stages[-1] == "gate"
+    assert stages[-2:] == ("gate", "plugin")
     with pytest.raises(ValidationError):
         line(stage="elsewhere")
 

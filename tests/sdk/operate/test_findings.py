@@ -15,8 +15,8 @@ from slipstream.operate.doctor.proxy import CAUSE_TEXTS
 
 ROOMS = [Path(room.__file__).parent for room in (slipstream.operate.doctor, slipstream.engines)]
 HERE = Path(__file__).parent
-FROM_ELSEWHERE = {"check_funnel", "check_configured"}
-"""Their words are the funnel's, the model check's and `slipstream up`'s."""
+FROM_ELSEWHERE = {"check_funnel", "check_configured", "_examine"}
+"""Their words are the funnel's, the model check's, `slipstream up`'s and the packages' own."""
 
 
 def test_levels() -> None:

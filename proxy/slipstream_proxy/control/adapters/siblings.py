@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 
 from slipstream.contract import EXPLORE_TAG, SIBLING_TAG, SIBLINGS_TAG, Split, sibling_of
 from slipstream.engines.engine import NEUTRAL_SAMPLING, EngineAway
-from slipstream.replay.steps import tokens_of
 from slipstream.settings import ModelRoute
 from slipstream.settings.proxy import route_of
 from slipstream.shared.backoff import rest
+from slipstream.shared.usage import tokens_of
 from slipstream_proxy.assignment import place
+from slipstream_proxy.control.adapters.idle import IdleTurns, at_once, load_of
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
-from slipstream_proxy.control.adapters.replays import IdleTurns, ReplayGate, at_once, load_of
+from slipstream_proxy.control.adapters.rehearsal import RehearsalSlot
 from slipstream_proxy.control.engines.pool import EnginePool, EngineReplica
 from slipstream_proxy.control.observe.metrics import ControlMetrics
 from slipstream_proxy.control.shared.problem import Problem
@@ -113,11 +114,11 @@ class SiblingSampler:
         writer: SpoolWriter,
         registry: AdapterRegistry,
         engines: EnginePool,
-        replays: ReplayGate,
+        rehearsals: RehearsalSlot,
         metrics: ControlMetrics,
     ) -> None:
         self.access, self.writer, self.registry, self.engines = access, writer, registry, engines
-        self.replays, self.metrics = replays, metrics
+        self.rehearsals, self.metrics = rehearsals, metrics
         self.waiting: deque[LiveStep] = deque(maxlen=MAX_WAITING_STEPS)
         self._day = 0.0
         self._spent: dict[str, int] = {}
@@ -189,7 +190,7 @@ class SiblingSampler:
         while True:
             await rest(BLOCKED_RETRY_INTERVAL_S, self._wake)
             self._wake.clear()
-            if not self.waiting or self.replays.running is not None:
+            if not self.waiting or self.rehearsals.current.running is not None:
                 continue
             try:
                 await self._session()
@@ -213,7 +214,7 @@ class SiblingSampler:
 
     async def _work(self, turns: IdleTurns) -> None:
         """One step after another. Steps can come while others are sampled, so it stays as long as those are."""
-        while (self.waiting or self.busy) and self.replays.running is None:
+        while (self.waiting or self.busy) and self.rehearsals.current.running is None:
             if not self.waiting:
                 await asyncio.sleep(NEXT_STEP_INTERVAL_S)
                 continue
@@ -265,7 +266,7 @@ class SiblingSampler:
         ids = step.parsed.prompt_ids
         # an older engine leaves the ids and makes them of the messages: its answer tells which they were
         body = request | {"kv_transfer_params": {"prompt_token_ids": ids}}
-        while self.replays.running is None:
+        while self.rehearsals.current.running is None:
             at = self.access.now()
             try:
                 async with turns.turn() as told:

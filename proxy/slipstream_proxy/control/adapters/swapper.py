@@ -21,7 +21,7 @@ from slipstream_proxy.control.adapters.fleet import Fleet
 from slipstream_proxy.control.adapters.journal import AdapterJournal, ConcurrentChange, LivePublisher
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
-from slipstream_proxy.control.adapters.replays import ReplayGate
+from slipstream_proxy.control.adapters.rehearsal import RehearsalSlot
 from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.engines.engine_lease import EngineLease
 from slipstream_proxy.control.engines.pool import EngineFailed, EnginePool, EngineRefused
@@ -55,9 +55,9 @@ class Swapper:
         lease: EngineLease,
         publisher: LivePublisher,
         stores: StoreHandle,
-        replays: ReplayGate | None = None,
+        rehearsals: RehearsalSlot | None = None,
     ) -> None:
-        self.replays = replays
+        self.rehearsals = rehearsals or RehearsalSlot()
         self.registry, self.trials, self.journal = registry, trials, journal
         self.lifecycle, self.fleet = lifecycle, fleet
         self.engines, self.lease, self.publisher, self.stores = engines, lease, publisher, stores
@@ -154,7 +154,7 @@ class Swapper:
         """It waits for the verdict on what is served (``gate.pace``), for a replay, or for a slot. Of those that
         wait the newest stays.
         """
-        if self.replays is not None and self.replays.holds(adapter):
+        if self.rehearsals.current.holds(adapter):
             return True
         if self.waits_for(adapter) is None:
             return False
@@ -169,8 +169,8 @@ class Swapper:
         model, registry = adapter.model, self.registry
         if adapter.forced:
             return None
-        if self.replays is not None and self.replays.waits(adapter):
-            return f"it waits for the replay of {self.replays.running}"
+        if self.rehearsals.current.waits(adapter):
+            return f"it waits for the replay of {self.rehearsals.current.running}"
         if self.trials.waits(model):
             served = registry.served(model)
             frozen = next((a for a in (served, registry.of(model, S.LIVE)) if a is not None and a.frozen), served)
@@ -205,10 +205,10 @@ class Swapper:
             now = self.registry.items[adapter.name]
             held = not now.forced and self.trials.waits(now.model)  # something may have frozen meanwhile
             if mine and now.state == S.LOADING and not held:  # it may have been taken back meanwhile
-                if self.replays is None or self.replays.ready(now):
+                if self.rehearsals.current.ready(now):
                     await self.lifecycle.activate(now)
                 else:
-                    self.replays.begin(now)
+                    self.rehearsals.current.begin(now)
             return True
         refusal = self._refusal(adapter, errors)
         if refusal is not None and mine and self.fleet.may_refuse(adapter):

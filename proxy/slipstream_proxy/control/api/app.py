@@ -19,7 +19,6 @@ from slipstream_proxy.control.api.plugins import ControlPlugins
 from slipstream_proxy.control.api.routes import (
     adapters,
     backup,
-    cases,
     episodes,
     groups,
     internal,
@@ -37,7 +36,7 @@ __all__ = ["ALL_ROUTES", "DEPS_KEY", "Deps", "make_app"]
 
 log = logging.getLogger(__name__)
 DEPS_KEY: web.AppKey[Deps] = web.AppKey("deps", Deps)
-ROUTE_MODULES = (episodes, cases, rewards, restore, backup, work, groups, status, adapters, plugins)
+ROUTE_MODULES = (episodes, rewards, restore, backup, work, groups, status, adapters, plugins)
 ALL_ROUTES: list[Route] = [route for module in ROUTE_MODULES for route in module.API_ROUTES]
 BODY_LIMIT = 64 * 2**20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -150,7 +151,7 @@ class EnginePool:
         self.awake = asyncio.Event()
         """Cleared while the engines sleep or fall asleep. Then nothing is loaded, and silence is no failure."""
         self.awake.set()
-        self.hidden: Callable[[], set[str]] = set
+        self.hidden: Callable[[], AbstractSet[str]] = set
         """Adapters that no agent may meet yet, not even by their names."""
         self.noticed: Callable[[], None] = lambda: None
         """Called where something changed that data planes have to know: an engine has lost adapters, and to load them

@@ -28,7 +28,7 @@ from slipstream_proxy.control.adapters.gatekeeper import Gatekeeper
 from slipstream_proxy.control.adapters.journal import AdapterJournal, LivePublisher
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
-from slipstream_proxy.control.adapters.replays import ReplayGate
+from slipstream_proxy.control.adapters.rehearsal import RehearsalSlot
 from slipstream_proxy.control.adapters.siblings import SiblingSampler
 from slipstream_proxy.control.adapters.swapper import Swapper
 from slipstream_proxy.control.adapters.trials import GateTrials
@@ -44,7 +44,7 @@ from slipstream_proxy.control.run.retention import Sweeper
 from slipstream_proxy.control.run.store_keeper import StoreKeeper
 from slipstream_proxy.control.shared.threads import end
 from slipstream_proxy.control.shared.token_text import TokenTexter
-from slipstream_proxy.control.storage.access import CaseKeeper, StoreAccess
+from slipstream_proxy.control.storage.access import StoreAccess
 from slipstream_proxy.control.storage.forgetter import Forgetter
 from slipstream_proxy.control.storage.ingester import CONTROL_WRITER
 from slipstream_proxy.control.storage.mutation_log import Mutations
@@ -96,9 +96,8 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
     fleet = Fleet(registry, engines, publisher, stores)
     lifecycle = AdapterLifecycle(registry, journal, fleet, stores, metrics.swap_seconds.observe)
     access = StoreAccess(config, stores, mutations, health)
-    cases = CaseKeeper(access)
-    replays = ReplayGate(access, cases, registry, lifecycle, fleet, engines)
-    engines.hidden = replays.hidden
+    rehearsals = RehearsalSlot()
+    engines.hidden = rehearsals.hidden
     registrar = AdapterRegistrar(registry, journal, fleet)
     engines.unfit = registrar.unfit
     return Deps(
@@ -116,15 +115,14 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         engines=engines,
         lease=lease,
         publisher=publisher,
-        swapper=Swapper(registry, trials, journal, lifecycle, fleet, engines, lease, publisher, stores, replays),
+        swapper=Swapper(registry, trials, journal, lifecycle, fleet, engines, lease, publisher, stores, rehearsals),
         metrics=metrics,
         health=health,
         judges=JudgeBoard(config.judge.name, config.judge.names),
         texter=TokenTexter(config),
         forgetter=Forgetter(stores, config.store.archive),
-        cases=cases,
-        replays=replays,
-        siblings=SiblingSampler(access, writer, registry, engines, replays, metrics),
+        rehearsals=rehearsals,
+        siblings=SiblingSampler(access, writer, registry, engines, rehearsals, metrics),
     )
 
 
@@ -164,7 +162,6 @@ class ControlPlane:
         await self.deps.swapper.start()
         self.deps.gatekeeper.start()
         self.deps.gatekeeper.notify()
-        self.deps.replays.start()
         self.deps.siblings.start()
         self.sweeper.start()
         self.deps.audit.start()
@@ -220,7 +217,6 @@ class ControlPlane:
                 self.config.socket.unlink(missing_ok=True)
         await self.plugins.stop()
         await self.deps.siblings.stop()
-        await self.deps.replays.stop()
         await self.deps.gatekeeper.stop()
         await self.deps.swapper.stop()
         await self._writer.close()

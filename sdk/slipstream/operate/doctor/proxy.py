@@ -51,6 +51,7 @@ CAUSE_TEXTS: dict[tuple[Stage, str], str] = {
     ("step", ""): "steps that hardly change the policy improve nothing",
     ("step", "engine_gap"): "the gradient is that of tokens which the model would not have said",
     ("gate", ""): "no newer version is served until the gate decides",
+    ("plugin", ""): "what the plug-in does is not done",
 }
 """Why a line of the funnel matters; no cause: for all others of its stage."""
 

@@ -22,7 +22,7 @@ from slipstream.shared.adapter_config import CONFIG_BYTES, CONFIG_FILE_NAME, WEI
 from slipstream.shared.files import open_to_engine, sync
 from slipstream_proxy.control.adapters.fleet import NEXT_NAME_ADVICE
 from slipstream_proxy.control.adapters.journal import effect_of
-from slipstream_proxy.control.api.http import ADMIN, TRAINER, VIEWER_SCOPE, Ctx, Query, Routes, explain, reply
+from slipstream_proxy.control.api.http import ADMIN, TRAINER, Ctx, Query, Routes, explain, reply
 from slipstream_proxy.control.api.routes.episodes import KeyId, made_of_forgotten, unpublished
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.gate.report import joined, last_reading
@@ -145,12 +145,6 @@ async def get_evidence(ctx: Ctx) -> web.StreamResponse:
         readings = [*readings, last]
     threshold = 1.0 / deps.config.gate.alpha
     return reply(c.GateEvidence(adapter=adapter.name, threshold=threshold, readings=readings))
-
-
-@API_ROUTES.add("GET", ADAPTER_PATH + "/replay", (ADMIN, VIEWER_SCOPE), result=c.ReplayShown, errors=(404, 409))
-async def get_replay(ctx: Ctx) -> web.StreamResponse:
-    """How a version did on recorded steps, with its worst cases side by side."""
-    return reply(await ctx.deps.replays.worst(ctx.deps.registry.find(ctx.path("adapter"))))
 
 
 def _shown(ctx: Ctx, adapter: c.Adapter) -> c.Adapter:

@@ -62,7 +62,7 @@ API_ROUTES = Routes()
 async def lease_groups(ctx: Ctx) -> web.StreamResponse:
     """Groups to score; 204: none."""
     ctx.deps.activity.seen("judge")
-    lease = None if ctx.body.groups else ctx.deps.replays.judging.lease(ctx.body, ctx.deps.now())
+    lease = None if ctx.body.groups else ctx.deps.rehearsals.current.judging.lease(ctx.body, ctx.deps.now())
     if lease is None:
         lease = await ctx.deps.ask(ctx.deps.store.judging.lease, ctx.body, ctx.deps.now())
     return web.Response(status=204) if lease is None else reply(lease)
@@ -77,10 +77,10 @@ async def post_scores(ctx: Ctx) -> web.StreamResponse:
     for n, score in enumerate(body.scores):
         check_source(ctx.caller, score.source, f"body.scores.{n}.source")
     _check_scores(body)
-    if deps.replays.judging.holds(group, body.lease):
-        if strange := deps.replays.judging.misfit(group, body):
+    if deps.rehearsals.current.judging.holds(group, body.lease):
+        if strange := deps.rehearsals.current.judging.misfit(group, body):
             raise _not_its(group, strange)
-        deps.replays.judging.scored(group, body)
+        deps.rehearsals.current.judging.scored(group, body)
         return reply(Stored())
     async with deps.scoring:
         await deps.mutations.settled()
@@ -171,7 +171,7 @@ async def cache_put(ctx: Ctx) -> web.StreamResponse:
     if body.key != ctx.path("key"):
         raise Problem(409, "body.key differs from the path's", field="body.key", fix="send the same key in both")
     deps = ctx.deps
-    if body.group is not None and not deps.replays.judging.holds(body.group, str(body.lease)):
+    if body.group is not None and not deps.rehearsals.current.judging.holds(body.group, str(body.lease)):
         held = await deps.ask(deps.store.judging.holds, body.group, str(body.lease))
         if held is None or held.lease != body.lease:
             raise Problem(

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from slipstream.client import Client
 from slipstream.contract import EpisodeDetail
 from slipstream.errors import ConfigError
-from slipstream.replay.steps import JsonObject
+from slipstream_replay.steps import JsonObject
 
 PART, PART_CHARACTERS = 256, 16 * 2**20
 """Episodes of one import request, at most, and their JSON text, about."""

@@ -6,7 +6,7 @@ import pytest
 from tests.support.replayed import recorded
 
 from slipstream.errors import ConfigError
-from slipstream.replay import cases
+from slipstream_replay import cases
 
 
 def test_a_file_comes_back_as_it_was_written() -> None:

@@ -11,7 +11,7 @@ from typing import Self
 from slipstream.client import Client
 from slipstream.contract import AdapterState
 from slipstream.errors import ApiError, SlipstreamError, StartError
-from slipstream.replay.steps import ReplayCase, Side
+from slipstream_replay.steps import ReplayCase, Side
 
 log = logging.getLogger(__name__)
 KEEP_SECONDS, RENEW_SECONDS = 60.0, 15.0

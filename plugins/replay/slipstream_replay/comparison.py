@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol
 
 from slipstream.contract import CallRecord
 from slipstream.errors import ConfigError
-from slipstream.replay.steps import BROKEN_REPLY, ReplayCase, ReplayStep, Reply
 from slipstream.shared.refusals import refuses
+from slipstream_replay.steps import BROKEN_REPLY, ReplayCase, ReplayStep, Reply
 
 Score = Callable[[CallRecord, Reply], float]
 """(the recorded call, a reply's message) → from 0 to 1."""

@@ -28,9 +28,10 @@ import httpx
 from slipstream.client import Client
 from slipstream.contract import REPLAY_OF_TAG, CallRecord, EpisodeDetail, Headers, replay_of
 from slipstream.errors import ConfigError, SlipstreamError
-from slipstream.replay.comparison import CasePair
-from slipstream.replay.steps import SYSTEM_ROLES, JsonObject, ReplayBudget, ReplayCase, Reply, Side, tokens_of
 from slipstream.shared.prefixes import whole_calls
+from slipstream.shared.usage import tokens_of
+from slipstream_replay.comparison import CasePair
+from slipstream_replay.steps import SYSTEM_ROLES, JsonObject, ReplayBudget, ReplayCase, Reply, Side
 
 log = logging.getLogger(__name__)
 RUN_LIMITS = (

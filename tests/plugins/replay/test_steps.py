@@ -12,10 +12,10 @@ from tests.support.replayed import recorded
 from tests.support.server import Reply, Seen, Server
 
 from slipstream.errors import ConfigError
-from slipstream.replay import steps
-from slipstream.replay.comparison import Questions, by_tools, calls_of, guard
-from slipstream.replay.steps import ReplayBudget, Replayer, case_of, knowing, side_of
 from slipstream_proxy.control.gate.detector import BettingDetector
+from slipstream_replay import steps
+from slipstream_replay.comparison import Questions, by_tools, calls_of, guard
+from slipstream_replay.steps import ReplayBudget, Replayer, case_of, knowing, side_of
 
 
 def test_a_side_by_words() -> None:

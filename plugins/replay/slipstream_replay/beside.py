@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from slipstream.contract import Episode, EpisodeState, Group, GroupEpisode, GroupKind, Score, Split
-from slipstream.replay.steps import ReplayCase, ReplayStep, Reply
+from slipstream_replay.steps import ReplayCase, ReplayStep, Reply
 
 MAX_REPLIES_PER_SIDE = 4
 """Replies of a side that a judge sees together."""

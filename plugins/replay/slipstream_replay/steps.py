@@ -16,8 +16,9 @@ import httpx
 
 from slipstream.contract import CallRecord, EpisodeDetail, Headers
 from slipstream.errors import ConfigError
-from slipstream.replay.formats import CHAT, RESPONSES, replies_in, route_of, with_chat_reply
 from slipstream.shared.prefixes import whole_episode
+from slipstream.shared.usage import tokens_of
+from slipstream_replay.formats import CHAT, RESPONSES, replies_in, route_of, with_chat_reply
 
 RECORDED_SIDE = "recorded"
 RECORDED_PROMPT_NOTE = "the recorded prompt, asked anew"
@@ -202,13 +203,6 @@ Turn = Callable[[], AbstractAsyncContextManager[Told | None]]
 """Around each request. It raises ``TimeoutError`` where the request has to give way; it is then sent again. It may want
 to be told how many tokens the answer has.
 """
-
-
-def tokens_of(answer: JsonObject, kind: str) -> int:
-    """As its usage says; 0 where it has none."""
-    usage = answer.get("usage")
-    count = usage.get(kind) if isinstance(usage, dict) else None
-    return count if type(count) is int and 0 < count < 2**31 else 0
 
 
 class Replayer:

@@ -19,10 +19,12 @@ from tests.support.replayed import recorded, tool_message
 from slipstream.contract import GroupLeaseIn, Score, ScoresIn
 from slipstream.engines import DEFAULT_ENGINE
 from slipstream.engines.engine import EngineFacts
-from slipstream.replay.comparison import Questions
-from slipstream.replay.steps import ReplayBudget, case_of
-from slipstream_proxy.control.adapters import replays
-from slipstream_proxy.control.adapters.replays import IdleTurns, spread
+from slipstream_proxy.control.adapters import idle
+from slipstream_proxy.control.adapters.idle import IdleTurns
+from slipstream_replay.comparison import Questions
+from slipstream_replay.server import gate as replays
+from slipstream_replay.server.gate import spread
+from slipstream_replay.steps import ReplayBudget, case_of
 
 CASES = 30
 
@@ -69,8 +71,8 @@ class ToolEngine(LoraEngine):
 
 @pytest.fixture
 async def engine(monkeypatch):
-    monkeypatch.setattr(replays, "IDLE_AFTER_S", 0.02)
-    monkeypatch.setattr(replays, "SLOW_LOOK", 0.02)
+    monkeypatch.setattr(idle, "IDLE_AFTER_S", 0.02)
+    monkeypatch.setattr(idle, "SLOW_LOOK", 0.02)
     fake = await ToolEngine().start()
     yield fake
     await fake.stop()
@@ -239,7 +241,7 @@ async def test_agents_go_first(make_plane, engine):
     plane = await with_cases(make_plane)
     engine.agents = 1
     await register(plane, 1, wait=0)
-    await until(lambda: plane.deps.replays.running)
+    await until(lambda: plane.deps.rehearsals.current.running)
     await asyncio.sleep(0.15)
     assert engine.replayed == []
     plane.deps.publisher.publish()
@@ -248,7 +250,7 @@ async def test_agents_go_first(make_plane, engine):
     engine.agents = 0
     seen = len(engine.seen)
     await until(lambda: len(engine.seen) > seen)
-    turns = plane.deps.replays._turns
+    turns = plane.deps.rehearsals.current._turns
     await plane.client.post("/internal/pins", json=[{"key": "-", "episode": "new", "model": "tiny"}])
     await until(lambda: turns.taken_back)
     engine.hold.set()
@@ -334,18 +336,18 @@ async def test_beside_a_crowd_one_request_goes_and_an_engine_that_says_nothing_g
     told[0] = (0.0, 0.0)
 
     async def judged(pace: float) -> int:
-        for _ in range(max(replays.SURE, turns._most)):
+        for _ in range(max(idle.SURE, turns._most)):
             turns._note(pace)
         await turns._look()
         return turns._room
 
     await turns._look()
     assert turns._room == 1  # nothing is known of what more do to each other
-    assert [await judged(0.01) for _ in range(6)] == [2, 4, 8, 16, 32, replays.AT_ONCE]
+    assert [await judged(0.01) for _ in range(6)] == [2, 4, 8, 16, 32, idle.AT_ONCE]
     assert [await judged(0.013), await judged(0.01)] == [16, 16]
-    tries = [await judged(0.01) for _ in range(2 * replays.AGAIN)]
-    assert (tries[replays.AGAIN], tries[-1]) == (16, 32)  # what failed once is tried half as often
-    turns._at_once = lambda: replays.at_once(engines)
+    tries = [await judged(0.01) for _ in range(2 * idle.AGAIN)]
+    assert (tries[idle.AGAIN], tries[-1]) == (16, 32)  # what failed once is tried half as often
+    turns._at_once = lambda: idle.at_once(engines)
     for engines.engines[0].facts.plugin["device"], room in (("cuda", 32), ("cpu", 1)):
         await turns._look()
         assert turns._room == room
@@ -363,8 +365,8 @@ async def test_agents_who_never_rest_get_one_request_beside_theirs(monkeypatch: 
     async def load() -> tuple[float, float] | None:
         return 8.0, waiting[0]
 
-    turns = IdleTurns(load, awake, replays.BUSY_AGENTS_TIMEOUT_S)
-    for after, queued, room in ((1.0, 0.0, 0), (replays.BUSY_AGENTS_TIMEOUT_S, 0.0, 1), (1.0, 1.0, 0), (1.0, 0.0, 1)):
+    turns = IdleTurns(load, awake, idle.BUSY_AGENTS_TIMEOUT_S)
+    for after, queued, room in ((1.0, 0.0, 0), (idle.BUSY_AGENTS_TIMEOUT_S, 0.0, 1), (1.0, 1.0, 0), (1.0, 0.0, 1)):
         clock[0] += after
         waiting[0] = queued
         turns.agents_came()

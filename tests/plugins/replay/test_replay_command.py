@@ -12,7 +12,7 @@ from tests.support.replayed import recorded, tool_message
 from tests.support.server import Reply, Seen, Server
 
 from slipstream.cli import main
-from slipstream.replay.cases import json_line
+from slipstream_replay.cases import json_line
 
 SPOILED = ("e3", "e7", "e11")
 CHAT = ("POST", "/v1/chat/completions")

@@ -7,7 +7,8 @@ import pytest
 from tests.support.replayed import recorded, tool_message
 
 from slipstream.errors import ConfigError
-from slipstream.replay.comparison import (
+from slipstream_proxy.control.gate.detector import BettingDetector
+from slipstream_replay.comparison import (
     ROUND_ERROR_SHARES,
     CasePair,
     PairedTest,
@@ -19,8 +20,7 @@ from slipstream.replay.comparison import (
     guard,
     least,
 )
-from slipstream.replay.steps import case_of
-from slipstream_proxy.control.gate.detector import BettingDetector
+from slipstream_replay.steps import case_of
 
 detect = functools.partial(BettingDetector, lump=1.0, rate=0.0, shifts=False)
 

@@ -9,10 +9,11 @@ from slipstream import contract as c
 from slipstream.settings.gate import AUTOMATIC_CASE_SETS
 from slipstream_proxy.control.api.http import ADMIN, JSON, VIEWER_SCOPE, Ctx, Query, Routes, json_of, reply
 from slipstream_proxy.control.api.routes.episodes import FilterQuery, KeyId, wanted
+from slipstream_proxy.control.api.routes.plugins import plugin_of
 from slipstream_proxy.control.api.routes.restore import EpisodesIn, as_stored
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
-from slipstream_proxy.control.storage.access import case_change, sample
+from slipstream_replay.server.case_keeper import KeepsCases, case_change, sample
 
 CASE_SET = f"/cases/{{set:{c.CASE_NAME}}}"
 AT_ONCE = 1000
@@ -31,16 +32,16 @@ class CaseKeyQuery(Query):
     key: KeyId | None = Field(None, description="Only episodes of this key.")
 
 
-API_ROUTES = Routes()
+CASE_ROUTES = Routes()
 
 
-@API_ROUTES.add("GET", "/cases", (ADMIN, VIEWER_SCOPE), result=c.CaseSets)
+@CASE_ROUTES.add("GET", "/cases", (ADMIN, VIEWER_SCOPE), result=c.CaseSets)
 async def list_case_sets(ctx: Ctx) -> web.StreamResponse:
     """List sets of cases."""
     return reply(c.CaseSets(sets=await ctx.deps.ask(ctx.deps.store.cases.sets)))
 
 
-@API_ROUTES.add("GET", CASE_SET, (ADMIN, VIEWER_SCOPE), CasesQuery, result=c.CasePage, errors=(404,))
+@CASE_ROUTES.add("GET", CASE_SET, (ADMIN, VIEWER_SCOPE), CasesQuery, result=c.CasePage, errors=(404,))
 async def get_case_set(ctx: Ctx) -> web.StreamResponse:
     """A page of a set's cases, at any version."""
     q: CasesQuery = ctx.query
@@ -53,7 +54,9 @@ async def get_case_set(ctx: Ctx) -> web.StreamResponse:
     return web.Response(body=await in_thread(json_of, page), content_type=JSON)
 
 
-@API_ROUTES.add("POST", CASE_SET, (ADMIN,), FilterQuery, c.CasesIn, tags=True, result=c.CasesChanged, audit="cases add")
+@CASE_ROUTES.add(
+    "POST", CASE_SET, (ADMIN,), FilterQuery, c.CasesIn, tags=True, result=c.CasesChanged, audit="cases add"
+)
 async def add_cases(ctx: Ctx) -> web.StreamResponse:
     """Add episodes to a set: by id, by filters, or a stratified sample. It is made if there is none."""
     name, asked = _by_hand(ctx), ctx.body
@@ -68,20 +71,20 @@ async def add_cases(ctx: Ctx) -> web.StreamResponse:
     found: list[c.Episode] = []
     more = False
     if filtered or asked.sample is not None:
-        found, more = await deps.cases.find(wanted(ctx, q, limit=AT_ONCE))
+        found, more = await plugin_of(ctx, KeepsCases).cases.find(wanted(ctx, q, limit=AT_ONCE))
         if asked.by is not None and found and not any(asked.by in e.tags for e in found):
             fix = "give a tag that some have, or none: then tasks are the strata"
             raise Problem(422, f"none of {len(found)} episodes has the tag {asked.by}", field="body.by", fix=fix)
         taken = found if asked.sample is None else sample(found, asked.sample, asked.by)
         more = more or (asked.sample is None and len(taken) > c.CASES_MOST)
         names += [(e.key, e.id) for e in taken[: c.CASES_MOST]]
-    changed = await deps.cases.copy(name, list(dict.fromkeys(names)))
+    changed = await plugin_of(ctx, KeepsCases).cases.copy(name, list(dict.fromkeys(names)))
     changed.unknown = [e for e in asked.episodes if e not in there]
     changed.found, changed.more = len(found), more
     return reply(changed)
 
 
-@API_ROUTES.add("POST", CASE_SET + "/import", (ADMIN,), body=EpisodesIn, result=c.CasesChanged, audit="cases import")
+@CASE_ROUTES.add("POST", CASE_SET + "/import", (ADMIN,), body=EpisodesIn, result=c.CasesChanged, audit="cases import")
 async def import_cases(ctx: Ctx) -> web.StreamResponse:
     """Add episodes that another Slipstream exported. They are cases only, and are never trained on. Those that were
     forgotten here are left out, and named.
@@ -93,11 +96,11 @@ async def import_cases(ctx: Ctx) -> web.StreamResponse:
     standing = await deps.ask(deps.store.rewards.standing, list(brought), deps.now())
     forgotten = [e.id for e in episodes if standing[e.key, e.id] == "gone"]
     episodes = await as_stored(ctx, [e for e in episodes if standing[e.key, e.id] != "gone"])
-    changed = await deps.cases.write(name, [case_change(e) for e in episodes])
+    changed = await plugin_of(ctx, KeepsCases).cases.write(name, [case_change(e) for e in episodes])
     return reply(changed.model_copy(update={"forgotten": forgotten}))
 
 
-@API_ROUTES.add(
+@CASE_ROUTES.add(
     "POST", CASE_SET + "/remove", (ADMIN,), CaseKeyQuery, c.CasesRemoved, result=c.CasesChanged, audit="cases remove"
 )
 async def remove_cases(ctx: Ctx) -> web.StreamResponse:
@@ -107,21 +110,21 @@ async def remove_cases(ctx: Ctx) -> web.StreamResponse:
     names = await deps.ask(deps.store.cases.named, ctx.query.key, asked.episodes, {})
     there = {episode for _, episode in names}
     changes = [("uncase", {"key": key, "episode": episode}) for key, episode in names]
-    changed = await deps.cases.write(ctx.path("set"), changes)
+    changed = await plugin_of(ctx, KeepsCases).cases.write(ctx.path("set"), changes)
     changed.unknown = [e for e in asked.episodes if e not in there]
     return reply(changed)
 
 
-@API_ROUTES.add("DELETE", CASE_SET, (ADMIN,), result=c.CaseSet, errors=(404,), audit="cases drop")
+@CASE_ROUTES.add("DELETE", CASE_SET, (ADMIN,), result=c.CaseSet, errors=(404,), audit="cases drop")
 async def drop_case_set(ctx: Ctx) -> web.StreamResponse:
     """Delete a set with all its versions. Episodes in the store stay."""
     found = await _stored(ctx)
-    await ctx.deps.cases.drop(found.name)
+    await plugin_of(ctx, KeepsCases).cases.drop(found.name)
     return reply(found)
 
 
 async def _stored(ctx: Ctx) -> c.CaseSet:
-    found = await ctx.deps.cases.known(ctx.path("set"))
+    found = await plugin_of(ctx, KeepsCases).cases.known(ctx.path("set"))
     if found is None:
         raise _unknown(ctx)
     return found

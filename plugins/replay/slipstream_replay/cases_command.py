@@ -13,7 +13,7 @@ from slipstream.cli.common import add_client, age, connect, number, table, task_
 from slipstream.cli.look.episodes import add_filters, filters
 from slipstream.client import Client
 from slipstream.errors import ConfigError
-from slipstream.replay.cases import file_cases, json_line, parts, stored_cases
+from slipstream_replay.cases import file_cases, json_line, parts, stored_cases
 
 
 def add(parser: argparse.ArgumentParser) -> None:

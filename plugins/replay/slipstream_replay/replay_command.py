@@ -14,8 +14,9 @@ from slipstream.cli.common import add_client, connect, finite, proxy_url, read_c
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.errors import ApiError, ConfigError, StartError, Unavailable
-from slipstream.replay.cases import file_cases, stored_cases
-from slipstream.replay.comparison import (
+from slipstream.shared.functions import load_function, need
+from slipstream_replay.cases import file_cases, stored_cases
+from slipstream_replay.comparison import (
     JUDGE_MEASURE,
     Detect,
     PairedTest,
@@ -26,10 +27,10 @@ from slipstream.replay.comparison import (
     groups_of,
     least,
 )
-from slipstream.replay.keeping import KeptVersions, models_asked
-from slipstream.replay.report import ReplayReport, as_json, junit, markdown
-from slipstream.replay.runs import RUN_LIMITS, RunReplayer, by_command, by_function, by_record
-from slipstream.replay.steps import (
+from slipstream_replay.keeping import KeptVersions, models_asked
+from slipstream_replay.report import ReplayReport, as_json, junit, markdown
+from slipstream_replay.runs import RUN_LIMITS, RunReplayer, by_command, by_function, by_record
+from slipstream_replay.steps import (
     RECORDED_PROMPT_NOTE,
     RECORDED_SIDE,
     ReplayBudget,
@@ -40,7 +41,6 @@ from slipstream.replay.steps import (
     knowing,
     side_of,
 )
-from slipstream.shared.functions import load_function, need
 
 SIDE_HELP = (
     "a model or adapter, a base URL (with #MODEL), a file .txt with a system prompt, NAME=VALUE of sampling; "
@@ -212,7 +212,7 @@ async def _replayed(
     """Ask all cases, and again while ``questions`` lean. → What the first round began."""
     judge = None
     if args.by == JUDGE_MEASURE:
-        judge = need("slipstream_judge.standalone", "judge").SideBySide(config.judge).case
+        judge = need("slipstream_replay.by_judge", "judge").SideBySide(config.judge).case
     candidate, control = [await knowing(side, key) for side in sides]
     replayer = Replayer(
         candidate, control, samples=args.samples, concurrency=args.concurrency, budget=budget, key=key, after=judge

@@ -11,8 +11,8 @@ from tests.support.replayed import recorded, tool_message
 from tests.support.server import Reply, Seen, Server
 
 from slipstream.cli import main
-from slipstream.replay.cases import json_line
-from slipstream.replay.runs import RecordedTools, RunStopped, with_prompt
+from slipstream_replay.cases import json_line
+from slipstream_replay.runs import RecordedTools, RunStopped, with_prompt
 
 TOOLS = [{"type": "function", "function": {"name": "find", "parameters": {}}}]
 

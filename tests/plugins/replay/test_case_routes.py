@@ -6,7 +6,7 @@ import pytest
 from tests.support.plane import until
 
 from slipstream.contract import EpisodeDetail
-from slipstream.replay.cases import parts
+from slipstream_replay.cases import parts
 
 
 async def filled(plane, count: int = 6) -> None:
@@ -62,13 +62,13 @@ async def test_a_set_moves_to_another_store_and_is_trained_on_by_nobody(plane):
 
 async def test_an_import_that_the_store_has_not_taken_yet_is_not_told_as_an_empty_set(plane, monkeypatch):
     await filled(plane, 2)
-    mutations = plane.deps.cases.access.mutations
+    mutations = plane.control.plugins.parts["replay"].cases.access.mutations
     put = mutations.put
     monkeypatch.setattr(mutations, "put", lambda op, data, **_: put(op, data, wait=0))
     _, body = await plane.ask("POST", "/cases/s", {"episodes": ["e0", "e1"]})
     assert (body["changed"], body["coming"]) == (2, 2)
     monkeypatch.undo()
-    await until(lambda: plane.deps.cases.known("s"))
+    await until(lambda: plane.control.plugins.parts["replay"].cases.known("s"))
     _, body = await plane.ask("POST", "/cases/s", {"episodes": ["e0"]})
     assert (body["set"]["cases"], body["coming"]) == (2, 0)
 

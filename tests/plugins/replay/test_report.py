@@ -7,10 +7,10 @@ from xml.etree import ElementTree as ET
 import pytest
 from tests.support.replayed import recorded, tool_message
 
-from slipstream.replay.comparison import CasePair, PairedTest, pair_of
-from slipstream.replay.report import ReplayReport, junit, markdown, worst_step
-from slipstream.replay.steps import case_of
 from slipstream_proxy.control.gate.detector import BettingDetector
+from slipstream_replay.comparison import CasePair, PairedTest, pair_of
+from slipstream_replay.report import ReplayReport, junit, markdown, worst_step
+from slipstream_replay.steps import case_of
 
 
 def made(verdict: str, pair: CasePair) -> PairedTest:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree as ET
 
-from slipstream.replay.comparison import GUARDS, CasePair, PairedTest, guard
-from slipstream.replay.steps import JsonObject, ReplayCase, ReplayStep
+from slipstream_replay.comparison import GUARDS, CasePair, PairedTest, guard
+from slipstream_replay.steps import JsonObject, ReplayCase, ReplayStep
 
 WORST_CASES_SHOWN = 3
 LIMIT_TEXTS = (

@@ -1,1 +1,0 @@
-"""Replay: the steps of recorded episodes, asked of two sides and compared."""
