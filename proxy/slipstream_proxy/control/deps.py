@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from slipstream.contract.status import Space
+from slipstream_proxy.control.observe.activity import SidecarActivity
 from slipstream_proxy.control.observe.audit import AuditTrail
-from slipstream_proxy.control.observe.boards import SidecarActivity, TrainingSchedule, TrainingSwitch
 from slipstream_proxy.control.observe.plugins import PluginBoard
+from slipstream_proxy.control.observe.schedule import TrainingSchedule
+from slipstream_proxy.control.observe.training_switch import TrainingSwitch
 from slipstream_proxy.control.shared.shares import KeyShares
 from slipstream_proxy.control.storage.access import StoreAccess
 from slipstream_proxy.control.storage.feed import EndlessReplies, Feed
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.control.engines.engine_lease import EngineLease
     from slipstream_proxy.control.engines.live import LiveState
     from slipstream_proxy.control.engines.pool import EnginePool
-    from slipstream_proxy.control.observe.boards import JudgeBoard
+    from slipstream_proxy.control.observe.judge_board import JudgeBoard
     from slipstream_proxy.control.observe.metrics import ControlMetrics
     from slipstream_proxy.control.shared.token_text import TokenTexter
     from slipstream_proxy.control.storage.forgetter import Forgetter

@@ -17,17 +17,15 @@ from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.learning.adapters import AdapterTable, PinTable
 from slipstream_proxy.store.learning.groups import GroupTable, Pace
 from slipstream_proxy.store.learning.rewards import OutcomeLog, RewardTable
+from slipstream_proxy.store.read.behaviour import BehaviourReport
 from slipstream_proxy.store.read.curves import CostReport, LearningCurves
 from slipstream_proxy.store.read.episodes import EpisodeTable
-from slipstream_proxy.store.read.pages import (
-    BehaviourReport,
-    CallTokenTable,
-    GapTable,
-    GroupPages,
-    LabelQueue,
-    TaskReport,
-)
+from slipstream_proxy.store.read.gaps import GapTable
+from slipstream_proxy.store.read.groups import GroupPages
+from slipstream_proxy.store.read.labels import LabelQueue
 from slipstream_proxy.store.read.status import StoreStatistics
+from slipstream_proxy.store.read.tasks import TaskReport
+from slipstream_proxy.store.read.tokens import CallTokenTable
 from slipstream_proxy.store.tables import extensions, schema
 from slipstream_proxy.store.tables.driver import Driver
 from slipstream_proxy.store.tables.extensions import Extension
@@ -38,13 +36,15 @@ from slipstream_proxy.store.tables.small import AuditLog, CacheTable, EventLog
 from slipstream_proxy.store.tables.tallies import TallyTable, get_meta, set_meta
 from slipstream_proxy.store.values import Erasing, Forgotten, Name, Position, RecordedCall, Rules
 from slipstream_proxy.store.write.batches import BatchQueue
+from slipstream_proxy.store.write.cases import CaseTable
 from slipstream_proxy.store.write.claims import InstanceClaim
 from slipstream_proxy.store.write.deletion import ALIVE, CallArchive, Deletion
 from slipstream_proxy.store.write.failed_runs import FailedRuns
 from slipstream_proxy.store.write.ingest import Ingest, Recall, Snapshots, SpoolPositions
 from slipstream_proxy.store.write.judge_queue import JudgeQueue
 from slipstream_proxy.store.write.lifecycle import Lifecycle, Pruning
-from slipstream_proxy.store.write.mutations import CaseTable, EpisodeRestore, MutationReplay
+from slipstream_proxy.store.write.mutations import MutationReplay
+from slipstream_proxy.store.write.restore import EpisodeRestore
 
 FORGETTINGS_KEY = "forgotten/"
 """How ``t_meta`` names the count of a proxy's forgettings that the store knows."""

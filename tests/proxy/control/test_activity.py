@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from slipstream_proxy.control.observe import boards as activity
-from slipstream_proxy.control.observe.boards import SidecarActivity
+from slipstream_proxy.control.observe import activity
+from slipstream_proxy.control.observe.activity import SidecarActivity
 
 
 def test_a_sidecar_that_never_asked_gets_time_from_the_start_on(monkeypatch):

@@ -18,7 +18,7 @@ from tests.support.rendering import DEPLOY
 from slipstream.shared.processes.sidecars import SidecarFile
 from slipstream.shared.processes.supervisor import Child
 from slipstream_judge.model.metrics import JudgeMetrics
-from slipstream_proxy.control.observe import boards as activity
+from slipstream_proxy.control.observe import activity
 from slipstream_proxy.control.status import status as metrics_scrape
 from slipstream_proxy.data.observe.losses import LossCount
 from slipstream_proxy.data.observe.metrics import CAPTURE_LOST_METRIC, WorkerMetrics, gather

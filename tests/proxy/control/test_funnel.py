@@ -15,7 +15,7 @@ from slipstream.contract import Funnel
 from slipstream.contract.funnel import Severity
 from slipstream.shared.processes.sidecars import SidecarFile
 from slipstream.shared.processes.supervisor import Child
-from slipstream_proxy.control.observe import boards as activity
+from slipstream_proxy.control.observe import activity
 from slipstream_proxy.data.observe.metrics import UNCAPTURED_METRIC, WorkerMetrics
 
 FEW = {"groups": {"size": 2}, "trainer": {"min_groups": 2}}

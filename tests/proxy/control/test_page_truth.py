@@ -18,7 +18,7 @@ from tests.support.plane import until
 
 from slipstream.shared.processes.sidecars import SidecarFile
 from slipstream.shared.processes.supervisor import Child
-from slipstream_proxy.control.observe import boards as activity
+from slipstream_proxy.control.observe import activity
 from slipstream_proxy.control.status import status
 from slipstream_proxy.control.storage import feed
 

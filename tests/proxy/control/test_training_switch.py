@@ -10,11 +10,11 @@ from tests.support.plane import until
 
 from slipstream.settings import TrainerConfig
 from slipstream.settings.trainer import ScheduleConfig
-from slipstream_proxy.control.observe import boards as training_switch
 
 
 async def test_nothing_is_handed_out_while_training_is_paused(make_plane, monkeypatch):
-    monkeypatch.setattr(training_switch, "SWITCH_CACHE_S", 0.0)
+    for module in ("training_switch", "schedule"):
+        monkeypatch.setattr(f"slipstream_proxy.control.observe.{module}.SWITCH_CACHE_S", 0.0)
     plane = await make_plane(groups={"size": 2})
     for n in range(2):
         await plane.call(f"e{n}", task="t", done=True)
@@ -93,7 +93,8 @@ def test_hours_when_the_clock_is_put_forward_or_back(monkeypatch):
 
 
 async def test_by_day_nothing_is_handed_out_and_what_waited_is_not_stale_at_night(make_plane, monkeypatch):
-    monkeypatch.setattr(training_switch, "SWITCH_CACHE_S", 0.0)
+    for module in ("training_switch", "schedule"):
+        monkeypatch.setattr(f"slipstream_proxy.control.observe.{module}.SWITCH_CACHE_S", 0.0)
     plane = await make_plane(groups={"size": 2}, trainer={"schedule": "22:00-06:00"})
     schedule, opens = plane.deps.schedule, time.time() + 7200.0
     monkeypatch.setattr(ScheduleConfig, "opens", lambda self, now: max(now, opens))
@@ -115,7 +116,8 @@ async def test_by_day_nothing_is_handed_out_and_what_waited_is_not_stale_at_nigh
 
 
 async def test_an_idle_engine_and_minutes_a_day(make_plane, monkeypatch):
-    monkeypatch.setattr(training_switch, "SWITCH_CACHE_S", 0.0)
+    for module in ("training_switch", "schedule"):
+        monkeypatch.setattr(f"slipstream_proxy.control.observe.{module}.SWITCH_CACHE_S", 0.0)
     plane = await make_plane(groups={"size": 2}, trainer={"schedule": {"idle": 30.0, "minutes": 2.0}})
     schedule, busy = plane.deps.schedule, [True]
 

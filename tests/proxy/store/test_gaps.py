@@ -7,7 +7,7 @@ from tests.support.records import NOW, group, mutation, want
 from tests.support.store_writes import members_of
 
 from slipstream.contract import BatchGaps, ChoiceGaps
-from slipstream_proxy.store.read import pages as gaps
+from slipstream_proxy.store.read import gaps
 
 
 def first_call(store, episode: str) -> str:

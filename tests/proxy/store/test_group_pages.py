@@ -7,7 +7,7 @@ from tests.support.records import NOW, call, group, mutation, want
 from tests.support.store_writes import take_ack, take_scores
 
 from slipstream.contract import BatchAck, GroupLeaseIn, Score, ScoresIn
-from slipstream_proxy.store.read.pages import BatchFilter, GroupFilter
+from slipstream_proxy.store.read.groups import BatchFilter, GroupFilter
 
 
 @pytest.fixture

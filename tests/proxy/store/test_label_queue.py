@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.support.records import NOW, call, mutation, reward
 
 from slipstream.contract import Reward
-from slipstream_proxy.store.read.pages import UNSCORED_UNCERTAINTY, uncertainty_of
+from slipstream_proxy.store.read.labels import UNSCORED_UNCERTAINTY, uncertainty_of
 
 
 def given_(value: float, source: str = "judge", **more) -> Reward:

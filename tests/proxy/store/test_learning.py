@@ -13,7 +13,7 @@ from tests.support.store_writes import add_event, put_adapter, take_ack
 
 from slipstream.contract import Adapter, BatchAck, Event
 from slipstream_proxy.store.read.curves import MOST_BUCKETS, MOST_SERIES, LearningFilter, version_of
-from slipstream_proxy.store.read.pages import BatchFilter
+from slipstream_proxy.store.read.groups import BatchFilter
 
 
 @pytest.fixture

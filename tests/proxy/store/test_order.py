@@ -16,8 +16,8 @@ from tests.support.records import NOW, call, reward, rules
 
 from slipstream_proxy.log.spool import BOOT_ID
 from slipstream_proxy.store import open_store
-from slipstream_proxy.store.conversation import tree as order
-from slipstream_proxy.store.conversation.tree import Stamp, StoreClock, place
+from slipstream_proxy.store.conversation import order
+from slipstream_proxy.store.conversation.order import Stamp, StoreClock, place
 
 
 def arrive(stamps: list[Stamp], linear: bool) -> list[str]:

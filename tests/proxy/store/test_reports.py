@@ -7,7 +7,7 @@ from tests.support.store_writes import take_ack
 
 from slipstream.contract import BatchAck
 from slipstream_proxy.store.read.curves import LearningFilter
-from slipstream_proxy.store.read.pages import GroupFilter
+from slipstream_proxy.store.read.groups import GroupFilter
 
 
 def test_a_trained_group_is_the_same_in_each_report(store):

@@ -8,7 +8,7 @@ import statistics
 import pytest
 from tests.support.records import NOW, call, reward
 
-from slipstream_proxy.store.read.pages import LATEST_RUNS, WORST_RUNS_SHOWN
+from slipstream_proxy.store.read.tasks import LATEST_RUNS, WORST_RUNS_SHOWN
 
 
 def test_each_task_with_base_and_now(store):

@@ -18,14 +18,18 @@ from slipstream_proxy.control.api.http import Ctx, Route, caller_of, checked, pr
 from slipstream_proxy.control.api.plugins import ControlPlugins
 from slipstream_proxy.control.api.routes import (
     adapters,
+    audit,
     backup,
     episodes,
     groups,
     internal,
+    labels,
+    notes,
     plugins,
     restore,
     rewards,
     status,
+    training,
     work,
 )
 from slipstream_proxy.control.deps import Deps
@@ -36,7 +40,9 @@ __all__ = ["ALL_ROUTES", "DEPS_KEY", "Deps", "make_app"]
 
 log = logging.getLogger(__name__)
 DEPS_KEY: web.AppKey[Deps] = web.AppKey("deps", Deps)
-ROUTE_MODULES = (episodes, rewards, restore, backup, work, groups, status, adapters, plugins)
+ROUTE_MODULES = (
+    episodes, rewards, labels, restore, backup, training, work, groups, status, adapters, notes, audit, plugins,
+)  # fmt: skip
 ALL_ROUTES: list[Route] = [route for module in ROUTE_MODULES for route in module.API_ROUTES]
 BODY_LIMIT = 64 * 2**20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

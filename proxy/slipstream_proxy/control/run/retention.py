@@ -20,7 +20,7 @@ from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import end, in_thread
 from slipstream_proxy.control.status.space import measured_space
-from slipstream_proxy.store.read.pages import GroupFilter
+from slipstream_proxy.store.read.groups import GroupFilter
 
 CLOCK_SLACK_S = 60.0
 """Seconds by which the wall clock may be ahead of the monotonic one: it is set in small steps all the time."""

@@ -38,7 +38,7 @@ from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.engines.engine_lease import EngineLease
 from slipstream_proxy.control.engines.live import LiveState
 from slipstream_proxy.control.engines.pool import EnginePool
-from slipstream_proxy.control.observe.boards import JudgeBoard
+from slipstream_proxy.control.observe.judge_board import JudgeBoard
 from slipstream_proxy.control.observe.metrics import ControlMetrics
 from slipstream_proxy.control.run.retention import Sweeper
 from slipstream_proxy.control.run.store_keeper import StoreKeeper

@@ -26,7 +26,7 @@ from slipstream.shared.hub import quantised_as
 from slipstream.shared.intervals import mean_interval, reward_bounds, told
 from slipstream.shared.processes.remedies import remedy
 from slipstream_proxy.control.engines.pool import AdapterOutage
-from slipstream_proxy.control.observe.boards import ScheduleState
+from slipstream_proxy.control.observe.schedule import ScheduleState
 from slipstream_proxy.control.status.refusals import fix_of
 from slipstream_proxy.data.observe.losses import Losses
 from slipstream_proxy.dialects.untrainable import TRUST_ADVICE, UntrainableReason, find_reason

@@ -20,7 +20,7 @@ from slipstream.shared.intervals import difference, mean_interval, reward_bounds
 from slipstream.shared.processes.sidecars import StackReport, read_stack, sentence, starts_again
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.engines.pool import EngineReplica
-from slipstream_proxy.control.observe.boards import Role
+from slipstream_proxy.control.observe.activity import Role
 from slipstream_proxy.control.observe.metrics import OTHER_LABEL
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread

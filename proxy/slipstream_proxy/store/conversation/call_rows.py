@@ -18,7 +18,8 @@ from slipstream.shared.prefixes import Anchored, anchor
 from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.store.conversation.fingerprint import NO_IDS, Cut, Known, Links, Prompt, TokenPrint, chain, digest
 from slipstream_proxy.store.conversation.kinds import MAIN
-from slipstream_proxy.store.conversation.tree import Answered, Asked, Stamp, issued_ids, returned_ids, words_of
+from slipstream_proxy.store.conversation.order import Stamp
+from slipstream_proxy.store.conversation.tree import Answered, Asked, issued_ids, returned_ids, words_of
 from slipstream_proxy.store.tables.rows import (
     CallRow,
     Floats,

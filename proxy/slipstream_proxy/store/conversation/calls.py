@@ -18,7 +18,8 @@ from typing import IO
 from slipstream_proxy.store.conversation.call_rows import CallList, Packed, call_row, kind_of, pack, repack, stamp_of
 from slipstream_proxy.store.conversation.fingerprint import MAX_BASE_CALLS, Known, cut
 from slipstream_proxy.store.conversation.kinds import EpisodeKinds, Opening
-from slipstream_proxy.store.conversation.tree import ConversationTree, Stamp, StoreClock, place
+from slipstream_proxy.store.conversation.order import Stamp, StoreClock, place
+from slipstream_proxy.store.conversation.tree import ConversationTree
 from slipstream_proxy.store.tables import schema
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.rows import CALL_COLUMNS, CallRow, EpisodeRow, load

@@ -22,7 +22,7 @@ from slipstream.contract import Reward, RewardAck, is_sibling
 from slipstream.shared.refusals import refuses
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.spool import BOOT_ID
-from slipstream_proxy.store.conversation.tree import Stamp, StoreClock, place
+from slipstream_proxy.store.conversation.order import Stamp, StoreClock, place
 from slipstream_proxy.store.learning.groups import likeness_of
 from slipstream_proxy.store.tables.driver import IN, Driver, Row, Tx
 from slipstream_proxy.store.tables.memory import Memory

@@ -12,7 +12,8 @@ from slipstream_proxy.control.api.http import Ctx, Query, Routes, paged, reply
 from slipstream_proxy.control.api.routes.episodes import Cursor, KeyId, Label
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.token_text import TokenTexts
-from slipstream_proxy.store.read.pages import BatchFilter, GroupFilter, StoredTokens
+from slipstream_proxy.store.read.groups import BatchFilter, GroupFilter
+from slipstream_proxy.store.read.tokens import StoredTokens
 from slipstream_proxy.store.tables.rows import Floats
 
 ID = "[A-Za-z0-9._~-]{1,160}"

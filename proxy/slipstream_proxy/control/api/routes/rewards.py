@@ -1,6 +1,4 @@
-"""Rewards and the end of an episode, and what people do by hand: label cases, pause training, write notes on the time
-axis, and see who did what.
-"""
+"""Rewards of episodes and calls, words about them, and the end of an episode."""
 
 from __future__ import annotations
 
@@ -11,43 +9,30 @@ from functools import partial
 from typing import Literal
 
 from aiohttp import web
-from pydantic import Field
 
 from slipstream import contract as c
 from slipstream.shared.backoff import rest
-from slipstream_proxy.control.adapters.gatekeeper import REWARDS_CHANGED
 from slipstream_proxy.control.api.http import (
-    ADMIN,
     GRADE,
     INFERENCE,
     JUDGE,
     OF_OTHERS,
     REWARD,
-    TRAINER,
-    VIEWER_SCOPE,
     Ctx,
-    Query,
     Routes,
     check_reward,
     check_teacher,
-    paged,
     reply,
 )
 from slipstream_proxy.control.api.routes.episodes import (
     EPISODE_PATH,
-    Cursor,
-    KeyId,
     KeyQuery,
-    Label,
-    Number,
     ended_reply,
     episode_of,
-    unknown,
 )
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.status.funnel import unweighted_fix
-from slipstream_proxy.store.tables.small import AuditFilter
 from slipstream_proxy.store.values import RewardAsk, Standing
 
 CALL_PATIENCE = 2.0
@@ -56,6 +41,7 @@ CALL_PATIENCE = 2.0
 EVAL_FIX = "an evaluation run is never trained on: say it about a run without x-slipstream-split: eval"
 
 API_ROUTES = Routes()
+
 scored = partial(
     API_ROUTES.add,
     "POST",
@@ -92,7 +78,7 @@ async def _acknowledged(ctx: Ctx, key: str, episode: str, idempotency: str | Non
     if idempotency:  # the same reward may have been sent a moment ago
         await ctx.deps.mutations.settled()
     if ctx.deps.store_answers:
-        with _away_is_fine():  # the spool keeps what is said until the store answers
+        with away_is_fine():  # the spool keeps what is said until the store answers
             asked = RewardAsk(key, episode, idempotency, ctx.begun)
             (ack,) = await ctx.deps.wait_for(ctx.deps.standings.ask([asked]))
     if ack == "forgotten":
@@ -107,7 +93,7 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
     check_teacher(ctx)
     check_reward(ctx.caller, body.name, body.source, deps.judges.written)
     episode = episode_of(ctx)
-    key = await _owner(ctx, episode)
+    key = await owner_of(ctx, episode)
     ack = await _acknowledged(ctx, key, episode, body.key)
     if ack == "late":
         text = f"no call of episode {episode} has come, and its rewards have waited long enough"
@@ -165,7 +151,7 @@ async def post_done(ctx: Ctx) -> web.StreamResponse:
 
 
 async def _of_eval(ctx: Ctx, key: str, episode: str) -> bool:
-    with _away_is_fine():
+    with away_is_fine():
         if ctx.deps.store_answers:
             return bool(await ctx.deps.ask(ctx.deps.store.rewards.split_of, key, episode) == c.Split.EVAL)
     return False
@@ -175,7 +161,7 @@ async def _known(ctx: Ctx, key: str, episode: str) -> tuple[bool, str | None]:
     """Whether the store knows the episode of what was just written down, and else what to do. A store that goes away
     now changes nothing: an error would have it sent and stored again.
     """
-    with _away_is_fine():
+    with away_is_fine():
         if ctx.deps.store_answers and bool(await ctx.deps.ask(ctx.deps.store.episodes.known, key, [episode])):
             return True, None
         return False, await _why_unknown(ctx, key, episode)
@@ -183,7 +169,7 @@ async def _known(ctx: Ctx, key: str, episode: str) -> tuple[bool, str | None]:
 
 
 @contextmanager
-def _away_is_fine() -> Iterator[None]:
+def away_is_fine() -> Iterator[None]:
     """The block only asks the store, which may go away meanwhile."""
     try:
         yield
@@ -214,7 +200,7 @@ async def _why_unknown(ctx: Ctx, key: str, episode: str) -> str:
     )
 
 
-async def _owner(ctx: Ctx, episode: str) -> str:
+async def owner_of(ctx: Ctx, episode: str) -> str:
     """The key whose episode it is. Raises ``Problem`` 403, 404 or 409 if this caller may not score it, or not so."""
     caller, deps = ctx.caller, ctx.deps
     named: str | None = ctx.query.key
@@ -255,153 +241,6 @@ async def _call_exists(ctx: Ctx, key: str, episode: str, call: str) -> bool:
         await rest(0.1, changed)
 
 
-SHOWN_KINDS = (
-    *("annotation", REWARDS_CHANGED, "pause", "resume", "promote", "rollback", "adapter", "refused", "live", "accept"),
-)
-
-
-class AuditQuery(Query):
-    key: KeyId | None = Field(None, description="Done with this API key.")
-    action: c.Tag | None = None
-    target: Label | None = None
-    since: Number | None = Field(None, description="Seconds since the epoch.")
-    until: Number | None = None
-    cursor: Cursor | None = Field(None, description="`next` of the page before.")
-    limit: int = Field(100, ge=1, le=1000)
-
-
-class QueueQuery(Query):
-    key: KeyId | None = Field(None, description="Another key's episodes (admin, viewer).")
-    task: c.Asked | None = None
-    split: Literal["train", "eval"] | None = None
-    adapter: Label | None = None
-    limit: int = Field(20, ge=1, le=200)
-    assigned: Label | None = Field(None, description="Episodes that this person is to label.")
-    second: bool = Field(False, description="Episodes that others labelled, and this key did not.")
-
-
-class AnnotationsQuery(Query):
-    since: Number | None = Field(None, description="Seconds since the epoch.")
-    until: Number | None = None
-    limit: int = Field(500, ge=1, le=5000)
-
-
-@API_ROUTES.add("GET", "/audit", (VIEWER_SCOPE, ADMIN), AuditQuery, result=c.AuditPage, errors=(404,))
-async def get_audit(ctx: Ctx) -> web.StreamResponse:
-    """Who promoted, rolled back, labelled, deleted, paused or made keys, the newest first."""
-    return await paged(ctx, ctx.deps.store.audit.page, AuditFilter(**ctx.query.model_dump()))
-
-
-@API_ROUTES.add("GET", "/labels/queue", query=QueueQuery, result=c.LabelCases)
-async def get_queue(ctx: Ctx) -> web.StreamResponse:
-    """Finished episodes to label, the most uncertain first; label one with a reward of source `human`."""
-    q: QueueQuery = ctx.query
-    queue = ctx.deps.store.reports.labels
-    second = (ctx.caller.key or "-") if q.second else None
-    return reply(
-        await ctx.deps.ask(queue.read, ctx.visible(q.key), q.task, q.split, q.adapter, q.limit, second, q.assigned)
-    )
-
-
-@API_ROUTES.add("GET", EPISODE_PATH + "/comments", query=KeyQuery, result=c.Comments)
-async def get_comments(ctx: Ctx) -> web.StreamResponse:
-    """What people said of an episode, and who is to label it."""
-    return reply(await ctx.deps.ask(ctx.deps.store.reports.labels.comments, *await _commented(ctx)))
-
-
-@API_ROUTES.add(
-    "POST", EPISODE_PATH + "/comments", (GRADE, ADMIN), KeyQuery, c.CommentIn, result=c.Comments, errors=(404, 409)
-)
-async def post_comment(ctx: Ctx) -> web.StreamResponse:
-    """Say something of an episode, or assign it to a person who is to label it. It is no reward and ends nothing."""
-    deps = ctx.deps
-    body: c.CommentIn = ctx.body
-    if body.text is None and body.to is None:
-        raise Problem(409, "neither text nor to is given", field="body.text", fix="give one of them, or both")
-    key, episode = await _commented(ctx)
-    if not await deps.ask(deps.store.episodes.known, key, [episode]):
-        raise unknown(ctx)
-    detail = {"key": key, **body.model_dump(exclude_none=True)}
-    await deps.audit.put(ctx.caller.key, "comment" if body.to is None else "assign", episode, detail, write=ctx.write)
-    found = c.Comments(comments=[])
-    with _away_is_fine():
-        found = await deps.ask(deps.store.reports.labels.comments, key, episode)
-    return reply(found)
-
-
-async def _commented(ctx: Ctx) -> tuple[str, str]:
-    """The episode that is meant: its key and its id."""
-    named, episode, caller = ctx.query.key, episode_of(ctx), ctx.caller
-    if named is None and caller.sees_all:
-        owners = await ctx.deps.ask(ctx.deps.store.episodes.owners, episode)
-        named = owners[0] if len(owners) == 1 else None
-    if named is None or not (caller.sees_all or caller.may(OF_OTHERS)):
-        named = await _owner(ctx, episode)
-    return named, episode
-
-
-switch = partial(API_ROUTES.add, "POST", scopes=(TRAINER, ADMIN), body=c.PauseIn, body_required=False, result=c.Paused)
-
-
-@switch("/training/pause", audit="pause")
-async def pause(ctx: Ctx) -> web.StreamResponse:
-    """Hand out no batches until training is resumed; what is leased goes on."""
-    return reply(await _switch(ctx, paused=True))
-
-
-@switch("/training/resume", audit="resume")
-async def resume(ctx: Ctx) -> web.StreamResponse:
-    """Hand out batches again."""
-    return reply(await _switch(ctx, paused=False))
-
-
-async def _switch(ctx: Ctx, *, paused: bool) -> c.Paused:
-    return await ctx.deps.switch.set(ctx.deps, paused=paused, by=_who(ctx), reason=ctx.body.reason)
-
-
-def _who(ctx: Ctx) -> str:
+def who_asks(ctx: Ctx) -> str:
     """The name of the caller's key, or its id."""
     return ctx.deps.audit.name_of(ctx.caller.key) or ctx.caller.key
-
-
-@API_ROUTES.add("GET", "/training/paused", result=c.Paused)
-async def get_paused(ctx: Ctx) -> web.StreamResponse:
-    """Whether training is paused."""
-    return reply(await ctx.deps.switch.state(ctx.deps))
-
-
-@API_ROUTES.add(
-    "POST", "/annotations", (TRAINER, GRADE, ADMIN), body=c.AnnotationIn, result=c.Annotations, audit="annotate"
-)
-async def annotate(ctx: Ctx) -> web.StreamResponse:
-    """Write a note on the time axis. With ``rewards_changed`` the gate's evidence begins anew."""
-    deps = ctx.deps
-    body: c.AnnotationIn = ctx.body
-    at = deps.now() if body.at is None else body.at
-    kind = REWARDS_CHANGED if body.rewards_changed else "annotation"
-    event = c.Event(kind=kind, at=at, data={"text": body.text, "by": _who(ctx)})
-    await deps.mutate("event", event.model_dump(mode="json"), id=ctx.write)
-    if body.rewards_changed:
-        deps.gatekeeper.notify()
-    found = c.Annotations(annotations=[])
-    with _away_is_fine():
-        found = await _annotations(ctx, AnnotationsQuery(since=event.at, limit=1))
-    return reply(found)
-
-
-@API_ROUTES.add("GET", "/annotations", query=AnnotationsQuery, result=c.Annotations)
-async def get_annotations(ctx: Ctx) -> web.StreamResponse:
-    """Notes, pauses and changes of adapters, oldest first: marks for a time axis."""
-    return reply(await _annotations(ctx, ctx.query))
-
-
-async def _annotations(ctx: Ctx, q: AnnotationsQuery) -> c.Annotations:
-    events = await ctx.deps.ask(ctx.deps.store.events.within, SHOWN_KINDS, q.since, q.until, q.limit)
-    return c.Annotations(annotations=[_annotation(e) for e in events])
-
-
-def _annotation(event: c.Event) -> c.Annotation:
-    words = [str(event.data[name]) for name in ("text", "adapter", "name", "reason") if event.data.get(name)]
-    by = event.data.get("by")
-    text = {"text": ": ".join(words), "by": None if by is None else str(by)}
-    return c.Annotation.model_validate(event.model_dump(include={"id", "at", "kind"}) | text)
