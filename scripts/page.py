@@ -1,5 +1,7 @@
 """Build the web page from ``page/`` into the package: ``python scripts/page.py`` (needs npm; ``--check``: exit 1 when
 the build is older than its sources, needs no npm; ``--out``: build into another folder).
+
+The types of what the control API answers are written first, from its own models (``page/src/api-types.ts``).
 """
 
 from __future__ import annotations
@@ -7,8 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,6 +21,8 @@ SOURCES = ROOT / "page"
 BUILT = ROOT / "proxy" / "slipstream_proxy" / "control" / "page"
 FILES = ("index.html", "page.css", "page.js")
 STAMP = "build.json"
+TYPES = SOURCES / "src" / "api-types.ts"
+GENERATOR = ("openapi-typescript@7.13.0", "typescript@5.9.3")
 FIRST_VIEW = 150_000
 """Most bytes, packed, that the browser loads before the page shows anything."""
 
@@ -31,13 +37,55 @@ def digest() -> str:
     return found.hexdigest()
 
 
+def schema() -> str:
+    """What all routes answer, as JSON; without descriptions, which the types don't need."""
+    from slipstream_imports.server.part import ImportsPlugin
+    from slipstream_proxy.control.api.app import ALL_ROUTES
+    from slipstream_proxy.control.api.openapi import answers
+    from slipstream_replay.server.part import ReplayPlugin
+
+    def bare(value: object) -> object:
+        if isinstance(value, dict):
+            kept = {k: bare(v) for k, v in value.items() if k != "description" or not isinstance(v, str)}
+            return kept | ({"required": sorted(kept["properties"])} if "properties" in kept else {})
+        return [bare(v) for v in value] if isinstance(value, list) else value
+
+    found = answers([*ALL_ROUTES, *ImportsPlugin.routes, *ReplayPlugin.routes])
+    return json.dumps(bare(found | {"info": {"title": "answers", "version": "1"}}), sort_keys=True)
+
+
+def mark(text: str) -> str:
+    """The first line of the types that a schema gives."""
+    return f"// Written by `make page` from the control API's models: {sha256(text.encode()).hexdigest()[:16]}\n"
+
+
+def write_types() -> None:
+    """Raises ``CalledProcessError`` where npm fails."""
+    text = schema()
+    with tempfile.TemporaryDirectory() as folder:
+        given, made = Path(folder) / "schema.json", Path(folder) / "types.ts"
+        given.write_text(text)
+        packages = [word for package in GENERATOR for word in ("-p", package)]
+        command = ["npx", "--yes", *packages, "openapi-typescript", str(given), "-o", str(made)]
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        types = re.sub(r"\bunknown\b", "Json", made.read_text())
+    TYPES.write_text(mark(text) + 'import type { Json } from "./types";\n' + types)
+
+
 def build(out: Path) -> None:
     """Write ``FILES`` and the stamp. Raises ``CalledProcessError`` where npm fails."""
     if not (SOURCES / "node_modules").is_dir():
         subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=SOURCES, check=True)
+    if not has_types():
+        write_types()
     env = {**os.environ, "PAGE_OUT": str(out)}
     subprocess.run(["npm", "run", "--silent", "build"], cwd=SOURCES, env=env, check=True)
     (out / STAMP).write_text(json.dumps({"sources": digest()}) + "\n")
+
+
+def has_types() -> bool:
+    """Whether the types are those of the models."""
+    return TYPES.is_file() and TYPES.read_text().startswith(mark(schema()))
 
 
 def is_current(out: Path = BUILT) -> bool:
@@ -54,6 +102,9 @@ def main(argv: list[str] | None = None) -> int:
         build(args.out.resolve())
     elif not is_current(args.out):
         print("the built page is older than its sources: run `python scripts/page.py`", file=sys.stderr)
+        return 1
+    elif not has_types():
+        print("the page's types are not those of the API's models: run `python scripts/page.py`", file=sys.stderr)
         return 1
     return 0
 

@@ -37,7 +37,7 @@ function groupsIn(groups: Record<string, number>, states: string[]): number {
 
 export function funnelOf(status: Status): FunnelStage[] {
   const { groups } = status;
-  const batches = status.batch.batches ?? {};
+  const batches = (status.batch.batches ?? {}) as Record<string, number>;
   const complete = groupsIn(groups, COMPLETE);
   const scored = groupsIn(groups, SCORED);
   const leased = groupsIn(groups, LEASED);
@@ -60,7 +60,7 @@ export function funnelOf(status: Status): FunnelStage[] {
   const held = groups.eval ?? 0;
   if (held) {
     const text = `${held} held-out ${held === 1 ? "group measures" : "groups measure"} (split = eval): such runs never train`;
-    stages[2]?.losses.push({ stage: "groups", cause: "eval", count: held, text, fix: null, blocks: false });
+    stages[2]?.losses.push({ stage: "groups", cause: "eval", count: held, text, fix: null, severity: "remark", blocks: false });
   }
   // what the gate says stands with the steps' adapters
   const gate = stages.pop();

@@ -53,7 +53,7 @@ test("the way to being taken back is logarithmic", () => {
 test("a version numbered 90 takes one step of the axis", () => {
   expect([...ordinal([1, 2, 90, 3])]).toEqual([[1, 0], [2, 1], [3, 2], [90, 3]]);
   const row = (adapter: string, series: string) => ({
-    adapter, series, version: 0, start: 0, end: 1, n: 4, mean: 0.5, low: 0.2, high: 0.8, success: 0.5, success_low: 0.2, success_high: 0.8,
+    adapter, series, version: 0, start: 0, end: 1, n: 4, mean: 0.5, se: null, low: 0.2, high: 0.8, success: 0.5, success_se: null, success_low: 0.2, success_high: 0.8,
   });
   const points = [row("m@90", "live"), row("m@2", "held-out"), row("m", "live"), row("m@1", "control")];
   const curve = linesOf({ points, bucket: null, success_from: 0.5, left_out: 0 }, "adapter", "mean");

@@ -16,7 +16,7 @@ function call(id: string, messages: Message[], more: Partial<Call> = {}): Call {
     id, episode: "e", number: clock, at: clock, seconds: 0.5, dialect: "chat", model: "m", adapter: "m", trained: "m", status: 200,
     outcome: "ok", trainable: true, untrainable_reason: null, sampling: {}, messages, tools: [], reply: [says(`re ${id}`)],
     prompt_tokens: 1, completion_tokens: 1, prompt_ids: null, completion_ids: null, logprobs: null, finish_reason: "stop", error: null,
-    extends: null, ...more,
+    extends: null, kind: "main", prefix: null, ...more,
   };
 }
 

@@ -17,6 +17,12 @@ def test_the_built_page_is_of_these_sources():
     assert page.is_current(), "run `make page`"
 
 
+def test_the_types_are_those_of_the_models(monkeypatch):
+    assert page.has_types(), "run `make page`"
+    monkeypatch.setattr(page, "schema", lambda: "another")
+    assert not page.has_types()
+
+
 def test_a_changed_source_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "SOURCES", tmp_path)
     (tmp_path / "src").mkdir()

@@ -72,6 +72,18 @@ def _defs(models: Iterable[type[BaseModel]]) -> tuple[dict[Any, Any], JsonObject
     return {m: refs[(m, "validation")] for m in unique}, _named_only(top.get("$defs", {}))
 
 
+def answers(routes: Iterable[Route]) -> JsonObject:
+    """The models of all answers, as they are sent: each field is there. For clients that are made from it."""
+    models = dict.fromkeys(m for r in routes for m in r.responses.values() if isinstance(m, type))
+    _, top = models_json_schema([(m, "serialization") for m in models], ref_template=SCHEMA_REF)
+    schemas = top.get("$defs", {})
+    for schema in schemas.values():
+        if "properties" in schema:
+            schema["required"] = sorted(schema["properties"])
+    info = {"title": "What the control API answers", "version": __version__}
+    return {"openapi": "3.1.0", "info": info, "paths": {}, "components": {"schemas": schemas}}
+
+
 def _named_only(schema: Any) -> Any:
     """Names of a mapping with a pattern all have that pattern. Pydantic does not say so of other names."""
     if isinstance(schema, dict):
