@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from slipstream import contract as c
-from slipstream.cli.common import add_client, age, connect, number, table, task_text, tell
+from slipstream.cli.common import add_client, age, connect, number, say, table, task_text, tell
 from slipstream.cli.look.episodes import add_filters, filters
 from slipstream.client import Client
 from slipstream.errors import ConfigError
@@ -106,7 +106,9 @@ def _show(client: Client, args: argparse.Namespace) -> int:
         (x.episode, x.key, task_text(x.task, x.tags), x.calls, number(x.reward), x.since, age(x.added, now))
         for x in found
     ]
-    text = table(("episode", "key", "task", "calls", "reward", "since", "age"), rows, {"task": 12, "episode": 20})
+    text = table(
+        ("episode", "key", "task", "calls", "reward", "since", "age"), rows, {"task": 12, "episode": 16, "key": 8}
+    )
     return tell(args, page.model_copy(update={"cases": found}), text)
 
 
@@ -139,19 +141,17 @@ def _tell(done: c.CasesChanged, args: argparse.Namespace) -> int:
             taken = (
                 f"{done.changed - done.coming} of {done.changed} changes" if done.changed > done.coming else "no change"
             )
-            print(f"{done.set.name}: the store has {taken} yet, and takes {done.coming} in a moment")
+            say(f"{done.set.name}: the store has {taken} yet, and takes {done.coming} in a moment")
         elif done.set.version:
-            print(
-                f"{done.set.name}, version {done.set.version}: {done.set.cases} cases ({done.changed} in this change)"
-            )
+            say(f"{done.set.name}, version {done.set.version}: {done.set.cases} cases ({done.changed} in this change)")
         else:
-            print(f"nothing was added, and there is no set {done.set.name}", file=sys.stderr)
+            say(f"nothing was added, and there is no set {done.set.name}", file=sys.stderr)
         if filtered and not (done.found or done.changed):
-            print("no episode that has ended, with a call, matches the filters", file=sys.stderr)
+            say("no episode that has ended, with a call, matches the filters", file=sys.stderr)
         if done.more:
-            print("the filters find more than one change takes: narrow them, or take a sample", file=sys.stderr)
+            say("the filters find more than one change takes: narrow them, or take a sample", file=sys.stderr)
         for text, ids in left_out.items():
             if ids:
-                print(f"{text}: {', '.join(ids)}", file=sys.stderr)
+                say(f"{text}: {', '.join(ids)}", file=sys.stderr)
     missed = done.unknown or done.too_large or done.dropped or (filtered and not (done.found or done.changed))
     return 1 if missed or not done.set.version else 0

@@ -10,8 +10,9 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from unicodedata import combining, east_asian_width
 
 from pydantic import BaseModel
@@ -25,6 +26,7 @@ from slipstream.operate.run.stack import CONFIG_ENV
 from slipstream.operate.setup.profiles import SETTING_PROFILES, profile_settings
 from slipstream.operate.setup.starter import SETTINGS_FILE_NAME
 from slipstream.shared.moments import parse_moment
+from slipstream.shared.printable import own, printable
 from slipstream.shared.processes.proxy_file import running_proxy
 
 OLD_NAMES_GO = "0.2"
@@ -176,12 +178,33 @@ def connect(args: argparse.Namespace) -> Client:
 
 def tell(args: argparse.Namespace, found: BaseModel, text: str, *, indent: int | None = None) -> int:
     """Print what was found: as JSON where that was asked for, else the text. → Exit code 0."""
-    print(found.model_dump_json(indent=indent) if args.json else text)
+    print(found.model_dump_json(indent=indent) if args.json else wrapped(text))
     return 0
 
 
-def when(at: float | None) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else "-"
+class TextColour(StrEnum):
+    """How a line stands out on a terminal: its codes (ECMA-48, SGR)."""
+
+    BAD = "1;31"
+    DOUBTFUL = "33"
+
+
+def coloured(stream: TextIO) -> bool:
+    """Only a terminal gets colours, and none where NO_COLOR is set (no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def say(text: str, *, look: TextColour | None = None, file: TextIO | None = None) -> None:
+    """Print a sentence, broken between words where the terminal is too narrow."""
+    stream = file or sys.stdout
+    if look is None or not coloured(stream):
+        print(wrapped(text), file=stream)
+        return
+    own(stream).write(f"\x1b[{look}m{printable(wrapped(text), lines=True)}\x1b[0m\n")
+
+
+def ago(at: float | None) -> str:
+    return "never" if at is None else f"{age(at, time.time())} ago"
 
 
 def age(at: float | None, now: float) -> str:
@@ -206,6 +229,8 @@ def number(x: float | None, digits: int = 3) -> str:
 
 COLUMN_GAP = "  "
 """Between two columns."""
+LEAST_COLUMN_WIDTH = 8
+"""Characters that a column keeps, however narrow the terminal is."""
 
 
 def terminal_width() -> int | None:
@@ -217,18 +242,65 @@ def terminal_width() -> int | None:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], shrink: Mapping[str, int] | None = None) -> str:
     """Columns aligned by their widest cell. ``shrink``: columns that give way in this order where the terminal is too
-    narrow, and how many characters each keeps.
+    narrow, and how many characters each keeps. If that is not enough, the widest column gives way.
     """
     cells = [list(header), *([one_line(c) for c in row] for row in rows)]
-    widths = [max(map(text_width, column)) for column in zip(*cells, strict=True)]
-    room = terminal_width()
-    over = 0 if room is None else sum(widths) + len(COLUMN_GAP) * (len(widths) - 1) - room
-    for name, least in (shrink or {}).items() if over > 0 else ():
-        at = list(header).index(name)
-        given = min(over, max(0, widths[at] - least))
-        widths[at], over = widths[at] - given, over - given
+    widths = _fitting([max(map(text_width, column)) for column in zip(*cells, strict=True)], list(header), shrink or {})
     lines = (COLUMN_GAP.join(fitted(c, w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
     return "\n".join(lines)
+
+
+def _fitting(widths: list[int], header: list[str], shrink: Mapping[str, int]) -> list[int]:
+    room = terminal_width()
+    over = 0 if room is None else sum(widths) + len(COLUMN_GAP) * (len(widths) - 1) - room
+    for name, least in shrink.items():
+        at = header.index(name)
+        given = min(max(0, over), max(0, widths[at] - least))
+        widths[at], over = widths[at] - given, over - given
+    while over > 0 and max(widths) > LEAST_COLUMN_WIDTH:
+        widths[widths.index(max(widths))] -= 1
+        over -= 1
+    return widths
+
+
+def fits(columns: int) -> bool:
+    """Whether a table of so many columns can stand side by side."""
+    room = terminal_width()
+    return room is None or columns * (LEAST_COLUMN_WIDTH + len(COLUMN_GAP)) - len(COLUMN_GAP) <= room
+
+
+def records(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table of too many columns: a row is a block, a column a line of it."""
+    room, left = terminal_width(), max(map(text_width, header), default=0)
+    blocks = []
+    for row in rows:
+        cells = [one_line(value) for value in row]
+        wide = max(map(text_width, cells), default=0)
+        width = wide if room is None else max(LEAST_COLUMN_WIDTH, min(wide, room - left - len(COLUMN_GAP)))
+        lines = (fitted(n, left) + COLUMN_GAP + fitted(c, width) for n, c in zip(header, cells, strict=True))
+        blocks.append("\n".join(line.rstrip() for line in lines))
+    return "\n\n".join(blocks)
+
+
+def wrapped(text: str) -> str:
+    """Each line that is longer than the terminal is wide, broken between words. Further lines are indented."""
+    room = terminal_width()
+    if room is None:
+        return text
+    return "\n".join(line if text_width(line) <= room else _broken(line, room) for line in text.split("\n"))
+
+
+def _broken(line: str, room: int) -> str:
+    lead = line[: len(line) - len(line.lstrip(" "))]
+    lines = [lead]
+    for word in line.strip().split(" "):
+        if not lines[-1].strip():
+            lines[-1] += word
+        elif text_width(lines[-1]) + 1 + text_width(word) <= room:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"{lead}{COLUMN_GAP}{word}")
+    return "\n".join(one.rstrip() for one in lines)
 
 
 def one_line(value: object) -> str:

@@ -1,12 +1,28 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import time
 from pathlib import Path
 
 import pytest
 
-from slipstream.cli.common import add_client, child_env, connect, hoist, number, read_config, table, when
+from slipstream.cli.common import (
+    TextColour,
+    add_client,
+    ago,
+    child_env,
+    connect,
+    fits,
+    hoist,
+    number,
+    read_config,
+    records,
+    say,
+    table,
+    text_width,
+)
 from slipstream.config import Config, load_config
 from slipstream.errors import ConfigError, StartError
 from slipstream.shared.functions import need
@@ -67,7 +83,44 @@ def test_tables_align() -> None:
 
 def test_figures() -> None:
     assert (number(None), number(0.5), number(0.5, 1)) == ("-", "0.500", "0.5")
-    assert (when(None), len(when(1e9))) == ("-", 19)
+    assert ago(None) == "never" and ago(time.time() - 60) == "1 min ago"
+
+
+def test_a_terminal_is_wide_enough_for_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = [("a" * 30, "b" * 30, 123), ("c", "日本語" * 9, 4)]
+    text = table(("first", "second", "third"), rows, {"first": 10})
+    assert max(map(text_width, text.splitlines())) == 40
+    assert text.splitlines()[1].startswith("aaaaaaaaa…  ") and text.splitlines()[1].endswith("  123")
+    assert fits(4) and not fits(5)
+    assert records(("x", "long"), [(1, "b" * 60), (2, "c")]) == f"x     1\nlong  {'b' * 33}…\n\nx     2\nlong  c"
+
+
+def test_a_sentence_breaks_between_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    say("  steps come later → make some room\nshort", look=TextColour.BAD)
+    assert capsys.readouterr().out == "  steps come later →\n    make some room\nshort\n"
+    monkeypatch.delenv("COLUMNS")
+    say("a file gets each line whole, however long it is", look=TextColour.BAD)
+    assert capsys.readouterr().out == "a file gets each line whole, however long it is\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_only_a_terminal_gets_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "TERM", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    said = Terminal()
+    say("! it \x1b[2J stands", look=TextColour.BAD, file=said)
+    assert said.getvalue() == "\x1b[1;31m! it \\x1b[2J stands\x1b[0m\n"
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        with monkeypatch.context() as without:
+            without.setenv(name, value)
+            say("! it stands", look=TextColour.BAD, file=(plain := Terminal()))
+        assert plain.getvalue() == "! it stands\n"
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_where_things_stand_and_what_the_next_step_waits_for(
     full = lines.pop(7)
     assert full.startswith("  disk 1.5 GB of data.max_gb = 1: checkpoints 1.5 GB, store 20 MB; ")
     assert full.endswith("→ raise data.max_gb, or set trainer.keep_checkpoints = 1")
-    assert lines[0].startswith("slipstream 0.1.0, up since 2001-09-")
+    assert lines[0].startswith("slipstream 0.1.0, up for ")
     assert lines[1:5] == [
         "  inbox: new episodes get inbox@3",
         "  engine http://e:1: ok",
@@ -68,7 +68,7 @@ def test_an_engine_that_takes_no_adapters(server: Server, capsys: pytest.Capture
     server.on("GET", "/status", STATUS | {"models": models, "engines": [without]})
     assert main(["status", "--url", server.url]) == 0
     said = capsys.readouterr().out
-    assert "  engine http://e:1: ok, but takes no adapters since 2001-09-" in said
+    assert "  engine http://e:1: ok, but takes no adapters for " in said
     assert "  tiny: new episodes get the base model, and tiny@3 once an engine takes adapters\n" in said
     assert "  other: new episodes get other\n" in said
     server.on("GET", "/status", STATUS | {"models": models, "engines": [without | {"loaded": ["tiny@3"]}]})
@@ -94,7 +94,7 @@ def test_a_fresh_proxy(server: Server, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["status", "--url", server.url]) == 0
     out = capsys.readouterr().out
     assert "episodes none" in out
-    assert "last -" in out
+    assert "last never" in out
 
 
 def test_while_the_engine_starts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ import sys
 import time
 
 from slipstream import contract as c
-from slipstream.cli.common import add_client, away_line, connect, step_line
+from slipstream.cli.common import add_client, away_line, connect, say, step_line
 from slipstream.cli.look.episodes import tags_of
 from slipstream.client import Client
 from slipstream.contract.episodes import ForgottenTraces
@@ -86,7 +86,7 @@ def wait(client: Client) -> None:
             said = text
         time.sleep(POLL_INTERVAL_S)
     for line in map(away_line, (p for p in now.elsewhere if p.away)):
-        print(line, file=sys.stderr)
+        say(line, file=sys.stderr)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -101,20 +101,20 @@ def run(args: argparse.Namespace) -> int:
         print(gone.model_dump_json())
         return 0
     none = "no version yet" if gone.steps else "nothing"
-    print(f"{gone.forgotten} forgotten; trained on: {', '.join(gone.adapters) or none}")
+    say(f"{gone.forgotten} forgotten; trained on: {', '.join(gone.adapters) or none}")
     for line in map(step_line, gone.steps):
-        print(line)
+        say(line)
     if gone.made_from:
-        print(f"made from these: {', '.join(gone.made_from)}")
+        say(f"made from these: {', '.join(gone.made_from)}")
     if gone.anew:
-        print(f"taken back, and trained anew without them: {', '.join(gone.anew)}")
+        say(f"taken back, and trained anew without them: {', '.join(gone.anew)}")
     elif gone.adapters:
         first = min(gone.adapters, key=lambda name: (name.rpartition("@")[0], len(name), name))
-        print(f"train anew without them: slipstream adapters retrain {first}")
+        say(f"train anew without them: slipstream adapters retrain {first}")
     if gone.cases:
-        print(f"copies are out of the sets {', '.join(gone.cases)}")
+        say(f"copies are out of the sets {', '.join(gone.cases)}")
     if gone.exports:
-        print(f"still in: {', '.join(gone.exports)}")
+        say(f"still in: {', '.join(gone.exports)}")
     if gone.unknown:
-        print(f"no such episode: {', '.join(gone.unknown)}", file=sys.stderr)
+        say(f"no such episode: {', '.join(gone.unknown)}", file=sys.stderr)
     return 0 if gone.forgotten or not gone.unknown else 1

@@ -3,7 +3,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from slipstream.cli.common import add_client, connect, table
+from slipstream.cli.common import add_client, connect, fits, records, table
 from slipstream.contract import Sql
 
 
@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(result.model_dump_json())
         return 0
-    print(table(result.columns, result.rows))
+    print((table if fits(len(result.columns)) else records)(result.columns, result.rows))
     if result.truncated:
         print(f"(cut at {args.limit} rows: --limit)", file=sys.stderr)
     return 0

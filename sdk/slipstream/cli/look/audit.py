@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import argparse
+import time
 
-from slipstream.cli.common import add_client, add_since, connect, since, table, tell, when
+from slipstream.cli.common import add_client, add_since, age, connect, since, table, tell
 from slipstream.contract import AuditEntry
 
 
@@ -17,13 +18,17 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, default=50, help="how many entries, newest first (default 50)")
 
 
-def line(entry: AuditEntry) -> tuple[object, ...]:
+MIN_COLUMN_WIDTHS = {"with": 16, "who": 8, "on": 12}
+
+
+def line(entry: AuditEntry, now: float) -> tuple[object, ...]:
     who = entry.name or entry.key or "-"
     said = ", ".join(f"{name}: {value}" for name, value in entry.detail.items() if value not in (None, "", []))
-    return when(entry.at), who, entry.action, entry.target, said
+    return age(entry.at, now), who, entry.action, entry.target, said
 
 
 def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         page = client.audit(action=args.action, target=args.target, since=since(args), limit=args.limit)
-    return tell(args, page, table(("when", "who", "what", "on", "with"), map(line, page.entries)), indent=2)
+    rows = [line(entry, time.time()) for entry in page.entries]
+    return tell(args, page, table(("age", "who", "what", "on", "with"), rows, MIN_COLUMN_WIDTHS), indent=2)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import argparse
 
-from slipstream.cli.common import add_client, add_since, connect, since, table
+from slipstream.cli.common import add_client, add_since, connect, say, since, table
 from slipstream.contract import CostLine
 
 
@@ -18,9 +18,24 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def line(found: CostLine, name: str) -> tuple[object, ...]:
     figures = (found.episodes, found.calls, found.prompt_tokens, found.completion_tokens)
-    seconds = (f"{found.serving_seconds:.1f} s", f"{found.training_seconds:.1f} s")
+    seconds = (duration(found.serving_seconds), duration(found.training_seconds))
     dollars = "-" if found.dollars is None else f"${found.dollars:.4f}"
-    return name, *(f"{n:,}" for n in figures), *seconds, dollars
+    return name, *map(rounded, figures), *seconds, dollars
+
+
+def rounded(n: int) -> str:
+    """At most seven characters; ``--json`` has the whole number."""
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if n >= size:
+            return f"{n / size:.1f} {unit}"
+    return f"{n:,}"
+
+
+def duration(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -31,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     head = (args.by, "episodes", "calls", "prompt", "sampled", "engine", "training", "judge")
     rows = [line(one, one.name or "(none)") for one in costs.lines]
-    print(table(head, [*rows, line(costs.total, "all")]))
+    print(table(head, [*rows, line(costs.total, "all")], {args.by: 10}))
     if costs.left_out:
-        print(f"{costs.left_out} more, with fewer tokens, count in the last line alone")
+        say(f"{costs.left_out} more, with fewer tokens, count in the last line alone")
     return 0

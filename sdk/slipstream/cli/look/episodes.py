@@ -14,6 +14,7 @@ from slipstream.cli.common import (
     MOMENT_HELP,
     add_client,
     age,
+    ago,
     connect,
     finite,
     number,
@@ -21,7 +22,6 @@ from slipstream.cli.common import (
     table,
     task_text,
     tell,
-    when,
 )
 from slipstream.client import Client
 from slipstream.contract import WORDS, CallRecord, Episode, EpisodeDetail, EpisodePage, Reward, Split, words_in
@@ -173,7 +173,7 @@ def _feedback(said: Reward, numbers: dict[str, int], changed: str) -> list[str]:
     taught = said.meta.get("taught")
     if isinstance(taught, dict):
         changed = ", ".join(f"call {numbers.get(call, call)} {nats:+.2f} nats a token" for call, nats in taught.items())
-    lines = [f"  words by {said.source} about {about} at {when(said.at)}{thumb}  ({changed})"]
+    lines = [f"  words by {said.source} about {about} {ago(said.at)}{thumb}  ({changed})"]
     return lines + _block("", str(said.meta["words"]))
 
 
@@ -192,7 +192,7 @@ def describe(episode: EpisodeDetail) -> str:
             waits = "never trained on: an evaluation run" if episode.split == Split.EVAL else waits
             lines += _feedback(r, numbers, waits)
         else:
-            lines.append(f"  reward {r.name} = {r.value:g} by {r.source} at {when(r.at)}  {printable(r.reason or '')}")
+            lines.append(f"  reward {r.name} = {r.value:g} by {r.source} {ago(r.at)}  {printable(r.reason or '')}")
     for call in episode.call_list:
         before = numbers.get(call.extends or "")
         goes_on = "begins a conversation" if call.extends is None else f"goes on with call {before or 0}"
@@ -225,8 +225,7 @@ def run(args: argparse.Namespace) -> int:
             return tell(args, gone, "\n".join([said, *map(step_line, gone.steps)]))
         if args.id:
             episode = client.episode(args.id)
-            print(episode.model_dump_json(indent=2) if args.json else describe(episode))
-            return 0
+            return tell(args, episode, describe(episode), indent=2)
         page = _listed(client, args)
     return tell(args, page, listing(page, time.time()), indent=2)
 

@@ -11,15 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 import httpx
 from pydantic import JsonValue
 
-from slipstream.cli.common import add_client, away_line, connect, proxy_url, read_config, when
+from slipstream.cli.common import TextColour, add_client, age, ago, away_line, connect, proxy_url, read_config, say
 from slipstream.client import AsyncClient
 from slipstream.contract.funnel import FunnelLine, Severity
 from slipstream.contract.status import Space
 from slipstream.engines.engine import NoAdapters
 from slipstream.errors import ConfigError, Unavailable
-from slipstream.operate.run.watch import to_stdout, watch
+from slipstream.operate.run.watch import watch
 from slipstream.shared.clock import NTP_ADVICE, SKEW_SECONDS, clock_skew
 from slipstream.shared.processes.sidecars import read_stack
+
+SEVERITY_LOOKS = {Severity.BLOCKS: TextColour.BAD, Severity.SLOWS: TextColour.DOUBTFUL, Severity.REMARK: None}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +41,7 @@ def standing(engine: Mapping[str, JsonValue]) -> str:
     if isinstance(outage, dict) and outage.get("cause") == NoAdapters.NO_IDS:
         return f"ok; {NoAdapters.NO_IDS.what}"
     since = outage.get("since") if isinstance(outage, dict) else None
-    return f"ok, but takes no adapters since {when(since)}" if isinstance(since, int | float) else "ok"
+    return f"ok, but takes no adapters for {age(since, time.time())}" if isinstance(since, int | float) else "ok"
 
 
 def has(engine: Mapping[str, JsonValue], adapter: str) -> bool:
@@ -88,9 +90,14 @@ def starting(args: argparse.Namespace) -> str | None:
     return engine.sentence(time.time()) if engine else None
 
 
+def _now(line: str) -> None:
+    say(line, look=TextColour.BAD if line.startswith(Severity.BLOCKS.mark) else None)
+    sys.stdout.flush()
+
+
 async def _follow(args: argparse.Namespace) -> None:
     async with AsyncClient(proxy_url(args), args.key) as client:
-        await watch(client, to_stdout)
+        await watch(client, _now)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -122,43 +129,41 @@ def _shown(args: argparse.Namespace) -> int:
         return 0
     troubles = [*clock_lines(date), *status.funnel.troubles()]
     for line in troubles:
-        print(f"{line.severity.mark} {line.sentence}")
+        say(f"{line.severity.mark} {line.sentence}", look=SEVERITY_LOOKS[line.severity])
     if any(line.blocks for line in troubles):
-        print("(! = nothing is learnt, or the agent's calls fail, until somebody changes it)")
+        say("(! = nothing is learnt, or the agent's calls fail, until somebody changes it)")
     for model, text in status.headlines.items():
-        print(f"{model}: {text}" if len(status.headlines) > 1 else text)
-    print(f"slipstream {status.version}, up since {when(status.started)}")
+        say(f"{model}: {text}" if len(status.headlines) > 1 else text)
+    say(f"slipstream {status.version}, up for {age(status.started, time.time())}")
     for model, live in status.models.items():
         canary = f", but {status.canaries[model]}" if model in status.canaries else ""
-        print(f"  {model}: new episodes get {served(live, status.engines)}{canary}")
+        say(f"  {model}: new episodes get {served(live, status.engines)}{canary}")
     for engine in status.engines:
         title = f" ({engine['title']})" if engine.get("title") else ""
-        print(f"  engine {engine.get('url')}{title}: {standing(engine)}")
+        say(f"  engine {engine.get('url')}{title}: {standing(engine)}")
     for sidecar in status.sidecars:
-        print(f"  {sidecar.name}: {sidecar.state} since {when(sidecar.since)}")
-    print(f"  calls {status.calls} ({status.capture_lost} lost), episodes {counts(status.episodes)}")
-    print(f"  groups {counts(status.groups)}")
-    print(f"  steps {status.steps}, last {when(status.last_step)}; ingest is {status.ingest_lag_seconds:.1f} s behind")
+        say(f"  {sidecar.name}: {sidecar.state} for {age(sidecar.since, time.time())}")
+    say(f"  calls {status.calls} ({status.capture_lost} lost), episodes {counts(status.episodes)}")
+    say(f"  groups {counts(status.groups)}")
+    say(f"  steps {status.steps}, last {ago(status.last_step)}; ingest is {status.ingest_lag_seconds:.1f} s behind")
     if (people := status.judging.people) is not None:
-        print(
+        say(
             f"  {people.people} people labelled {people.runs} runs twice or more: {people.same:.0%} of {people.pairs} "
             f"pairs of labels are equal (truly {people.low:.0%} to {people.high:.0%})"
         )
     if (left := status.forgetting).episodes:
         why = f": {left.error}" if left.error else ""
-        print(f"  forgetting: {left.episodes} episodes still in files ({left.step}){why}")
+        say(f"  forgetting: {left.episodes} episodes still in files ({left.step}){why}")
     if left.dropped:
-        print(f"  dropped since the start: {left.dropped} calls and rewards of forgotten episodes (use a new id)")
+        say(f"  dropped since the start: {left.dropped} calls and rewards of forgotten episodes (use a new id)")
     for proxy in left.elsewhere:
         if proxy.away:
-            print(f"  forgetting: {away_line(proxy)}")
+            say(f"  forgetting: {away_line(proxy)}")
     if status.space.parts:
-        print(f"  {disk(status.space)}")
+        say(f"  {disk(status.space)}")
     remarks = status.funnel.remarks()
     for line in remarks if args.all else ():
-        print(f"  - {line.sentence}")
+        say(f"  - {line.sentence}")
     if remarks and not args.all:
-        print(
-            f"  {len(remarks)} remark{'' if len(remarks) == 1 else 's'} on what comes next: `slipstream status --all`"
-        )
+        say(f"  {len(remarks)} remark{'' if len(remarks) == 1 else 's'} on what comes next: `slipstream status --all`")
     return 0

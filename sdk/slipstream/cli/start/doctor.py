@@ -3,12 +3,13 @@ from __future__ import annotations
 import argparse
 import json
 
-from slipstream.cli.common import add_client, proxy_url, read_config
+from slipstream.cli.common import TextColour, add_client, proxy_url, read_config, say
 from slipstream.cli.start.proxy import own_flags
 from slipstream.engines.findings import Finding
 
 OUTCOME_MARKS = {"fail": "FAIL", "warn": "WARN", "ok": "ok  "}
 """The worst first."""
+FINDING_LOOKS = {"fail": TextColour.BAD, "warn": TextColour.DOUBTFUL}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +32,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(as_json(findings), indent=2))
     else:
         for f in findings:
-            more = "".join(f"\n      {name}: {text}" for name, text in (("why", f.why), ("fix", f.fix)) if text)
-            print(f"{OUTCOME_MARKS[f.level]}  {f.what}{more}")
+            say(f"{OUTCOME_MARKS[f.level]}  {f.what}", look=FINDING_LOOKS.get(f.level))
+            for name, text in (("why", f.why), ("fix", f.fix)):
+                if text:
+                    say(f"      {name}: {text}")
     return 1 if any(f.level == "fail" for f in findings) else 0

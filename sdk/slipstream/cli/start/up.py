@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import sys
 
+from slipstream.cli import common
 from slipstream.cli.common import add_config, add_profile, read_config
 from slipstream.cli.start.proxy import own_flags
 from slipstream.client import AsyncClient
@@ -40,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def say(line: str) -> None:
-    print(f"slipstream: {line}", file=sys.stderr, flush=True)
+    common.say(f"slipstream: {line}", look=common.TextColour.BAD if line.startswith("! ") else None, file=sys.stderr)
+    sys.stderr.flush()
 
 
 async def events(stack: Stack) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from slipstream.cli.common import add_client, add_since, age, connect, read_config, since, table, tell
+from slipstream.cli.common import add_client, add_since, age, connect, read_config, say, since, table, tell, wrapped
 from slipstream.client import Client
 from slipstream.contract import Action, Adapter, AdapterState, LearningPoint, ReplayShown, TrainAnewIn
 from slipstream.engines import was_the_engines
@@ -135,7 +135,7 @@ def _retrain(client: Client, args: argparse.Namespace) -> int:
             f"{plan.first} to {plan.last} anew from {begins}: {plan.episodes} episodes of {len(plan.batches)} batches"
         )
         told = asdict(plan) | {"start": begins}
-        print(json.dumps(told) if args.json else f"{said} ({left})", flush=True)
+        print(json.dumps(told) if args.json else wrapped(f"{said} ({left})"), flush=True)
         if args.dry_run:
             return 0
         if not plan.episodes:
@@ -159,7 +159,7 @@ def _anew(client: Client, args: argparse.Namespace) -> int:
     ]
     if plan.between:
         lines.append(f"with them those of {', '.join(plan.between)}, which training loses with them")
-    print(plan.model_dump_json() if args.json else "\n".join(lines))
+    print(plan.model_dump_json() if args.json else wrapped("\n".join(lines)))
     return 0 if plan.groups else 1
 
 
@@ -188,7 +188,7 @@ def run(args: argparse.Namespace) -> int:
             if args.dry_run:
                 return tell(args, effect, "\n".join(effect.says), indent=2)
             if not args.json:
-                print("\n".join(effect.says))
+                say("\n".join(effect.says))
             if not (args.yes or args.json) and sys.stdin.isatty() and not _agrees():
                 return 1
             more = () if group is None else (group,)
@@ -206,17 +206,17 @@ def run(args: argparse.Namespace) -> int:
         tried = (
             a.gate.gets for a in found.adapters if a.model == model and a.state == AdapterState.CANDIDATE and a.gate
         )
-        print(f"{model}: new episodes get {live}" + "".join(f", but {text}" for text in tried if text))
+        say(f"{model}: new episodes get {live}" + "".join(f", but {text}" for text in tried if text))
     header, now = ("adapter", "state", "step", "reward", "open", "age", "why"), time.time()
     print(table(header, [line(a, rewards, now) for a in found.adapters], MIN_COLUMN_WIDTHS))
     if what:
-        print(f"{what}; open: runs that go on with it")
+        say(f"{what}; open: runs that go on with it")
     for a in found.adapters:
         if a.kept_from and a.state in (AdapterState.CANDIDATE, AdapterState.LIVE):
             kept = ", ".join(f"{group} gets {to}" for group, to in a.kept_from.items())
-            print(f"{a.name} is not for all runs: {kept}")
+            say(f"{a.name} is not for all runs: {kept}")
         if a.given and a.state in (AdapterState.CANDIDATE, AdapterState.LIVE):
-            print(f"{a.name} was given by hand to {', '.join(a.given)}: their losses alone do not speak against it")
+            say(f"{a.name} was given by hand to {', '.join(a.given)}: their losses alone do not speak against it")
         if a.state == AdapterState.REFUSED and a.files and was_the_engines(a.reason, a.name):
-            print(f"{a.name} was refused because the engine took no adapters: `slipstream adapters promote {a.name}`")
+            say(f"{a.name} was refused because the engine took no adapters: `slipstream adapters promote {a.name}`")
     return 0

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from slipstream.cli.common import add_config, add_json, age, finite, read_config, table, when
+from slipstream.cli.common import add_config, add_json, age, finite, read_config, say, table
 from slipstream.config import Config
 from slipstream.errors import ConfigError
 from slipstream.shared.functions import need
@@ -82,12 +82,12 @@ def run(args: argparse.Namespace) -> int:
             return 0
         print(f"{secret}\n(id {key_id}; only its hash is kept, in {keys.path}, so write it down now)")
         if serving is None:
-            print(
+            say(
                 f"no proxy runs on {config.root}: the key counts for the one that is started with this data_dir",
                 file=sys.stderr,
             )
         elif len([k for k in keys.list() if not k.name.startswith("up-")]) == 1:
-            print(
+            say(
                 f"this is the first key, so the proxy at {serving} asks everybody for one from now on: give it to your "
                 "agents (OPENAI_API_KEY, or in place of the api_key that their code names) and to the commands "
                 "(SLIPSTREAM_API_KEY, or --key)",
@@ -106,8 +106,8 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps({"id": key.id, "key": secret, "name": key.name, "grace": args.grace}))
             return 0
         print(f"{secret}\n(id {key.id}, as before; only its hash is kept, so write it down now)")
-        until = f"until {when(time.time() + args.grace)}" if args.grace else "no more"
-        print(f"the secret of before is taken {until}", file=sys.stderr)
+        more = f"for {args.grace:g} s more" if args.grace else "no more"
+        say(f"the secret of before is taken {more}", file=sys.stderr)
         return 0
     return _list(keys.list(), as_json=args.json)
 
@@ -129,7 +129,7 @@ def _list(known: Sequence[Any], *, as_json: bool) -> int:
         print(json.dumps(found))
         return 0
     rows = [
-        (k.id, k.name, ",".join(k.scopes), limits(k.rate, k.concurrency), age(k.created, time.time())) for k in known
+        (k.id, k.name, ", ".join(k.scopes), limits(k.rate, k.concurrency), age(k.created, time.time())) for k in known
     ]
-    print(table(("id", "name", "scopes", "limits", "age"), rows, {"scopes": 16, "name": 12}))
+    print(table(("id", "name", "scopes", "limits", "age"), rows, {"scopes": 18, "name": 12, "limits": 12}))
     return 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +15,6 @@ from pathlib import Path
 from slipstream import contract as c
 from slipstream.client import AsyncClient
 from slipstream.errors import ApiError, Unavailable
-from slipstream.shared.printable import printable
 
 WATCH_INTERVAL_S = 2.0
 """Seconds between two looks."""
@@ -211,8 +209,3 @@ async def watch(client: AsyncClient, say: Callable[[str], None], *, period: floa
                 say(f"! what happens is not shown: {e}")
             refused = str(e)
         await asyncio.sleep(period)
-
-
-def to_stdout(line: str) -> None:
-    sys.stdout.write(printable(line) + "\n")
-    sys.stdout.flush()
