@@ -108,6 +108,15 @@ served() { # ENV MODEL ARGUMENTS…
   done
 }
 
+# The row's own program looks at the proxy that answers, which may take some seconds more than a call.
+told_status() { # ENV
+  local end=$((SECONDS + 120))
+  until (cd "$WORK" && "$1/bin/slipstream" status --url "$URL") >"$WORK/status" 2>&1; do
+    [ $SECONDS -lt $end ] || { cat "$WORK/status" >>"$WORK/log"; return 1; }
+    sleep 2
+  done
+}
+
 # No finding of level `fail`. Where a package is built for another torch, the doctor's own line is pasted, once.
 examined() { # ENV
   local fix
@@ -145,11 +154,12 @@ try_row() { # TOOL NAME README'S-ROW
     >"$WORK/log" 2>&1 || { failed "$tool" "$name" "$line"; return; }
   examined "$env" || { failed "$tool" "$name" "slipstream doctor, after $line"; return; }
   if [ "$name" = client ]; then
-    elsewhere && answered "$URL" "$MODEL" && "$env/bin/slipstream" status --url "$URL" >"$WORK/log" 2>&1
+    elsewhere && answered "$URL" "$MODEL"
   else
     MODEL=inbox
     served "$env" inbox up --model "$ROOT/examples/inbox/model" --name inbox
   fi || { failed "$tool" "$name" "one call, after $line"; return; }
+  told_status "$env" || { failed "$tool" "$name" "slipstream status --url $URL, after $line"; return; }
   told "$tool" "$name" answered "$((SECONDS - began)) s$MENDED ($line)"
 }
 

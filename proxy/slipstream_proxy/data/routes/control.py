@@ -115,7 +115,8 @@ class ControlRoutes:
         except (aiohttp.ClientError, OSError, TimeoutError) as e:
             if isinstance(e.__cause__, RequestRefused):
                 return _refused(e.__cause__)  # the client's body, and not the control plane
-            message = "the control plane does not answer; calls are served and recorded meanwhile"
+            why = "does not answer" if self._link.live.known else "does not answer yet: it takes some seconds to start"
+            message = f"the control plane {why}; calls are served and recorded meanwhile"
             return _refused(RequestRefused(503, message, retry_after=1.0))
         async with reply:
             return await hand_on(request, reply, end_to_end(reply.headers))
