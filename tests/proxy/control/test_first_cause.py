@@ -99,6 +99,7 @@ async def test_a_template_that_does_not_take_the_messages(make_plane):
     [
         (400, "`tools` must not be an empty array. Either provide at least one tool or omit the field.", "leave `tools` out"),
         (404, "Response with id 'resp_27d0' not found.", "`store: false`"),
+        (400, "Unsupported input item type: item_reference", "chat completions"),
         (400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set', "--tool-call-parser"),
         (400, "This model's maximum context length is 512 tokens. However, your prompt contains 9000", "--max-model-len"),
         (404, "The model `gpt-4o` does not exist.", "a model that"),

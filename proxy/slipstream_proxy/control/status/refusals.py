@@ -14,8 +14,8 @@ REFUSAL_FIXES = (
         "let the agent leave `tools` out where it has none, or give it a tool: docs/frameworks.md says how",
     ),
     (
-        r"response with id|previous_response",
-        "the engine keeps no responses: let the agent send the whole conversation (`store: false`)",
+        r"response with id|previous_response|input item",
+        "the engine keeps no responses: let the agent send all items (`store: false`), or ask for chat completions",
     ),
     (
         r"enable-auto-tool-choice|tool-call-parser",
