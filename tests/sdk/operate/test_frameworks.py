@@ -83,8 +83,12 @@ SAID_TWICE = {
     ),
     "openai-node": ("openai for Node", "new OpenAI({ baseURL: ", "{ headers"),
     "strands": ("Strands", "OpenAIModel(", "client_args=", 'params={"extra_headers": '),
+    "crewai": ("CrewAI", "LLM(model=", "default_headers="),
+    "agno": ("Agno", "OpenAILike(id=", "default_headers="),
+    "smolagents": ("smolagents", "OpenAIServerModel(", '"default_headers": '),
+    "pydantic-ai": ("pydantic-ai", "OpenAIChatModel(", 'model_settings={"extra_headers": '),
     "llama-index": ("LlamaIndex", "OpenAILike(", "is_chat_model=True", "temperature=1.0", "default_headers="),
-    "google-adk": ("Google ADK", 'LiteLlm(model="openai/my-model"', "extra_headers="),
+    "google-adk": ("Google ADK", 'LiteLlm(model="openai/my-model"', "RunConfig(http_options=HttpOptions(headers="),
     "agent-framework": (
         "Microsoft Agent Framework",
         'OpenAIChatCompletionClient(model="my-model"',
@@ -96,7 +100,7 @@ SAID_TWICE = {
 
 @pytest.mark.parametrize("name", SAID_TWICE)
 def test_init_and_the_page_say_one_thing(name: str) -> None:
-    """The page's lines were run as they stand."""
+    """The page's lines were run."""
     section, *words = SAID_TWICE[name]
     snippet = PAGE.split(f"\n## {section}\n")[1].split("```")[1]
     there, here = (

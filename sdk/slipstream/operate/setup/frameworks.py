@@ -60,8 +60,8 @@ FRAMEWORK_GUIDES = (
     Framework(
         "google-adk",
         "google.adk",
-        'model = LiteLlm(model="openai/{model}", api_base="{url}", api_key="none", extra_headers={headers})\n'
-        "LlmAgent(model=model, ...)",
+        'model = LiteLlm(model="openai/{model}", api_base="{url}", api_key="none", num_retries=2)\n'
+        "RunConfig(http_options=HttpOptions(headers={headers}))",
     ),
     Framework(
         "agent-framework",
@@ -73,7 +73,7 @@ FRAMEWORK_GUIDES = (
     Framework(
         "crewai",
         "crewai",
-        'llm = LLM(model="openai/{model}", base_url="{url}", api_key="none", extra_headers={headers})',
+        'llm = LLM(model="openai/{model}", base_url="{url}", api_key="none", default_headers={headers})',
     ),
     Framework(
         "autogen",
@@ -82,7 +82,7 @@ FRAMEWORK_GUIDES = (
         "default_headers={headers}, model_info=...)",
     ),
     Framework(
-        "agno", "agno", 'model = OpenAILike(id="{model}", base_url="{url}", api_key="none", extra_headers={headers})'
+        "agno", "agno", 'model = OpenAILike(id="{model}", base_url="{url}", api_key="none", default_headers={headers})'
     ),
     Framework(
         "smolagents",
