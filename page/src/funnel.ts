@@ -35,6 +35,12 @@ function groupsIn(groups: Record<string, number>, states: string[]): number {
   return states.reduce((n, state) => n + (groups[state] ?? 0), 0);
 }
 
+/** What somebody should change, the worst first as the proxy has it, and what changes by itself. */
+export function causesOf(status: Status): { troubles: FunnelLine[]; remarks: FunnelLine[] } {
+  const { lines } = status.funnel;
+  return { troubles: lines.filter((l) => l.severity !== "remark"), remarks: lines.filter((l) => l.severity === "remark") };
+}
+
 export function funnelOf(status: Status): FunnelStage[] {
   const { groups } = status;
   const batches = (status.batch.batches ?? {}) as Record<string, number>;

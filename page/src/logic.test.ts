@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { diff, facing } from "./diff";
 import { fieldOf, mistakes, parseTime, toQuery } from "./filters";
 import { ago, duration, exact, fixed, iso, number, signed } from "./format";
-import { funnelOf } from "./funnel";
+import { causesOf, funnelOf } from "./funnel";
 import { step } from "./keyboard";
 import { linesOf } from "./learning";
 import { actions } from "./lineage";
@@ -13,12 +13,37 @@ import { errorText, read } from "./messages";
 import { isImported, isMeasured, tagsOf, taskOf } from "./names";
 import { printable } from "./printable";
 import { link, parsePlace } from "./route";
+import { readSaved, withoutSaved, withSaved, writeSaved } from "./saved";
 import { ordinal, rangeOf, shade, shadeLogprob } from "./scales";
 import { wayTo } from "./parts/gate";
 import { visible } from "./parts/table";
 import { linesWith } from "./parts/ui";
 import type { Adapter, Json, Status } from "./types";
 import { spanOf } from "./views/judge";
+
+test("causes keep the proxy's order, and remarks stand apart", () => {
+  const line = (cause: string, severity: "blocks" | "slows" | "remark") => ({ stage: "step", cause, count: 1, text: cause, fix: null, severity, blocks: severity === "blocks" });
+  const lines = [line("a", "blocks"), line("b", "slows"), line("c", "remark"), line("d", "slows")];
+  const { troubles, remarks } = causesOf({ funnel: { lines } } as unknown as Status);
+  expect([troubles.map((l) => l.cause), remarks.map((l) => l.cause)]).toEqual([["a", "b", "d"], ["c"]]);
+});
+
+test("saved filters survive whatever stands in the browser, and are bounded", () => {
+  const kept = new Map<string, string>();
+  const store = { getItem: (k: string) => kept.get(k) ?? null, setItem: (k: string, v: string) => void kept.set(k, v) };
+  for (const wrong of ["{", "[]", "null", '{"a": 1, "b": {"task": 2}, "c": null}']) {
+    kept.set("saved-filters", wrong);
+    expect(readSaved(store)).toEqual({});
+  }
+  expect(writeSaved(store, withSaved({}, "failed ones", { outcome: "failed" }))).toBe(true);
+  const again = withSaved(readSaved(store), "failed ones", { task: "t" });
+  expect(again).toEqual({ "failed ones": { task: "t" } });
+  expect(withoutSaved(again, "failed ones")).toEqual({});
+  const many = Array.from({ length: 40 }, (_, n) => `f${n}`).reduce((all, name) => withSaved(all, name, { q: name }), {});
+  expect(Object.keys(many)).toHaveLength(30);
+  expect(Object.keys(many).at(-1)).toBe("f39");
+  expect(writeSaved({ setItem: () => { throw new Error("full"); } }, {})).toBe(false);
+});
 
 test("one outlier does not set the scale, and is counted", () => {
   const range = rangeOf([1, 2, 3, 2, 1, 2, 3, 2, 1e9]);
@@ -160,7 +185,7 @@ test("rows in sight, and the next row of j and k", () => {
 });
 
 test("the funnel counts training groups alone, and keeps every line", () => {
-  const line = (stage: string) => ({ stage, cause: stage, count: 1, text: stage, fix: null, blocks: false });
+  const line = (stage: string) => ({ stage, cause: stage, count: 1, text: stage, fix: null, severity: "remark" as const, blocks: false });
   const stages = ["engine", "store", "calls", "episodes", "groups", "judge", "reward", "untrainable", "lost", "ready", "trainer", "step", "gate", "plugin"];
   const status = {
     calls: 50, episodes: { open: 2, done: 20, deleted: 3 }, groups: { forming: 2, eval: 7, waiting_reward: 1, ready: 1, trained: 3, skipped: 1 },

@@ -11,6 +11,7 @@ import { step, useKeys } from "../keyboard";
 import { useMay } from "../may";
 import { errorText, headline } from "../messages";
 import { isMeasured, NO_ADAPTER, tagsOf, taskOf } from "../names";
+import { SavedFilters } from "../parts/savedfilters";
 import { type Column, VirtualTable } from "../parts/table";
 import { Ends, Facts, Field, Mark, Num, Outcome, Refused, Stopped, Time } from "../parts/ui";
 import { change, link, parsePlace, type Place } from "../route";
@@ -100,6 +101,7 @@ export function Episodes({ place, status }: { place: Place; status: Status | nul
     <>
       <h1>Episodes</h1>
       <Filter place={place} filters={filters} problems={problems} />
+      {ok ? <SavedFilters filters={filters} /> : null}
       {pages.error && !refused ? <Refused error={pages.error} /> : null}
       <Warning rows={rows} />
       <div class="row small soft">

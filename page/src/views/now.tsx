@@ -3,9 +3,10 @@
 import type { JSX } from "preact";
 import { useAsk } from "../data";
 import { duration, number, plural } from "../format";
-import { funnelOf } from "../funnel";
+import { causesOf, funnelOf } from "../funnel";
 import { taskOf } from "../names";
-import { Card, Copy, Mark, Outcome, Said, Time } from "../parts/ui";
+import { Card, Copy, Outcome, Said, Time } from "../parts/ui";
+import { Causes } from "../parts/causes";
 import { LearningCurve } from "../parts/curve";
 import { link } from "../route";
 import type { AdapterList, EpisodePage, Status } from "../types";
@@ -16,6 +17,7 @@ export function Now({ status }: { status: Status | null }): JSX.Element {
   return (
     <>
       <h1>Now</h1>
+      <Causes status={status} />
       {Object.entries(status.headlines).map(([model, text]) => (
         <p class="headline" key={model}>
           {Object.keys(status.headlines).length > 1 ? `${model}: ` : ""}
@@ -153,20 +155,13 @@ function Funnel({ status }: { status: Status }): JSX.Element {
 
 function Next({ status }: { status: Status }): JSX.Element {
   const { data } = useAsk<AdapterList>("/adapters", ["adapter", "reward"]);
-  const blocking = status.funnel.lines.filter((l) => l.blocks);
-  const other = status.funnel.lines.filter((l) => !l.blocks && ["ready", "trainer", "step", "gate"].includes(l.stage));
+  const other = causesOf(status).remarks.filter((l) => ["ready", "trainer", "step", "gate"].includes(l.stage));
   // where the funnel speaks of the gate, it has said so already
   const trial = other.some((l) => l.stage === "gate") ? undefined : data?.adapters.find((a) => a.state === "candidate");
   const behind = status.judging.seconds_behind;
   return (
     <>
-      {blocking.map((l) => (
-        <p key={l.stage + l.cause}>
-          <Mark kind="bad"><Said text={l.text} /></Mark>
-          {l.fix ? <span class="soft"> → <Said text={l.fix} /></span> : null}
-        </p>
-      ))}
-      {other.length || blocking.length ? null : <p>Nothing is in the way: steps come as groups fill.</p>}
+      {other.length || trial || behind ? null : <p>The next step comes as groups fill.</p>}
       <ul class="small">
         {other.map((l) => (
           <li key={l.stage + l.cause}>

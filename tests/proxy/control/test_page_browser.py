@@ -140,6 +140,52 @@ async def test_a_bad_filter_is_told_where_it_stands(make_plane, tmp_path):
         assert not [e for e in page.errors if "Uncaught" in e or "Content Security" in e]
 
 
+async def test_what_is_wrong_stands_at_the_top_the_worst_first_and_remarks_are_folded(make_plane, tmp_path):
+    plane = await make_plane(**PLANE)
+    await make_demo(plane, 1)
+    assert (await plane.ask("POST", "/training/pause", {"reason": "for the night"}))[0] == 200
+    lines = (await plane.ask("GET", "/status"))[1]["funnel"]["lines"]
+    order = ["blocks", "slows", "remark"]
+    severities = [line["severity"] for line in lines]
+    assert severities == sorted(severities, key=order.index) and len(set(severities)) > 1
+    async with opened(plane, tmp_path, "#/now") as (page, _):
+        await page.until("!!document.querySelector('.causes li')")
+        top = await page.js("[...document.querySelectorAll('.causes > ol > li')].map(l => l.dataset.severity)")
+        assert top == [s for s in severities if s != "remark"] and top
+        assert lines[0]["text"] in await page.js("document.querySelector('.causes').innerText")
+        assert await page.js("document.querySelector('main h1').nextElementSibling.className") == "causes"
+        folded = "document.querySelector('.causes details')"
+        assert not await page.js(f"{folded}.open")
+        assert f"{severities.count('remark')} remark" in await page.js(f"{folded}.querySelector('summary').innerText")
+        assert await page.js(f"{folded}.querySelectorAll('li').length") == severities.count("remark")
+        assert await page.accessibility() == [] and page.errors == []
+
+
+async def test_filters_are_saved_under_a_name_and_come_back_by_a_link(make_plane, tmp_path):
+    plane = await make_plane()
+    for n in range(3):
+        await plane.call(f"e{n}", task=f"t{n}")
+        await plane.seen(f"e{n}")
+    saved = "document.querySelector('[aria-label=\"Saved filters\"]')"
+    async with opened(plane, tmp_path, "#/episodes?task=t1") as (page, home):
+        await page.until(f"{ROWS} === 1")
+        assert not await page.js(f"!!{saved}")
+        await fill(page, "saved_name", EVIL[:60])
+        await click(page, "Save")
+        await page.until(f"!!{saved}")
+        assert await page.js(f"{saved}.querySelector('a').innerText") == EVIL[:60]
+        await page.go(home + "#/now")
+        await page.go(home + "#/episodes")
+        await page.until(f"{ROWS} === 3 && !!{saved}")
+        await page.js(f"{saved}.querySelector('a').click()")
+        await page.until(f"{ROWS} === 1 && location.hash.includes('task=t1')")
+        assert await page.accessibility() == []
+        await page.js(f"{saved}.querySelector('button').click()")
+        await page.until(f"!{saved}")
+        assert await page.js("localStorage.getItem('saved-filters')") == "{}"
+        assert page.errors == []
+
+
 async def test_keys_go_through_the_rows_and_to_the_search(make_plane, tmp_path):
     plane = await make_plane()
     for n in range(3):
