@@ -4,13 +4,10 @@
 # make structure   the figures of the source tree, and which are over their limit
 # make page    build the web page from page/ into the package (needs npm)
 # make pictures   take the pictures of docs/page.md (needs Chromium)
-# make figures   every figure of the page beside SQL, on three stores (needs Chromium and PostgreSQL)
-# make lighthouse   Lighthouse's scores of each view of the page (needs Chromium and npm)
 # make docs    build the documentation site into site/; any warning fails it, such as a broken link
 # make fuzz    coverage-guided, ARGS="chunked -max_total_time=600" (needs atheris)
 # make fuzz-bulk   many inputs over the whole way in, fast: ARGS="--corpus CORPUS --inputs 10000000", where
 #              make fuzz ARGS="requests CORPUS -max_total_time=300" has filled the folder CORPUS
-# make agents  real coding agents do a small job through the proxy; ARGS="--bin FOLDER" says where the programs are
 # make bench   the benchmarks that need no GPU
 # make curves  every task of examples/ learns, by its reward and by a judge alone (ARGS="--only NAME --seed N"; hours)
 # make models       tiny models of many families: load, step, publish, vLLM loads; writes docs/reference/families.md (minutes)
@@ -30,7 +27,7 @@ export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 # where it is set, each process compiles torch and vLLM again, which is half of a start of vLLM
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs page pictures bench-page structure test test-fast test-engine test-slow test-deploy chaos fuzz fuzz-bulk lint setup warm services bench bench-proxy bench-control bench-soak bench-judge bench-ruler bench-trainer bench-real bench-peers bench-store bench-growth bench-gate bench-replay bench-traffic bench-spoiled bench-operate figures lighthouse curves curves-ci imports models first-hour first-hour-ci findings clean
+.PHONY: demo docs page pictures structure test test-fast test-engine test-slow test-deploy chaos fuzz fuzz-bulk lint setup warm services bench bench-proxy bench-ruler bench-trainer bench-peers bench-store bench-growth bench-gate bench-replay curves curves-ci imports models first-hour first-hour-ci findings clean
 
 PIP = $(BIN)/python -m pip install -q --disable-pip-version-check
 # --no-compile: most of 31,000 files are never imported, and compiling all takes longer than the rest of the setup.
@@ -85,71 +82,35 @@ test-deploy: setup services .venv-sky/.ready
 	.venv-sky/bin/python -m pip install -q --disable-pip-version-check skypilot==0.14.1
 	touch $@
 
-bench: bench-store bench-judge bench-proxy bench-trainer
+bench: bench-store bench-proxy bench-trainer
 
 bench-proxy: setup
 	-sh scripts/services.sh nginx
-	$(BIN)/python benchmarks/proxy/bench.py $(ARGS)
-
-bench-control: setup
-	$(BIN)/python benchmarks/proxy/control.py $(ARGS)
-
-bench-soak: setup
-	$(BIN)/python benchmarks/proxy/soak.py $(ARGS)
+	$(BIN)/python -m benchmarks.proxy.bench $(ARGS)
 
 bench-store: setup
-	$(BIN)/python benchmarks/store/bench_store.py $(ARGS)
-	$(BIN)/python benchmarks/store/bench_batches.py $(ARGS)
-	$(BIN)/python benchmarks/store/bench_files.py
+	$(BIN)/python -m benchmarks.store.bench_store $(ARGS)
+	$(BIN)/python -m benchmarks.store.bench_batches $(ARGS)
+	$(BIN)/python -m benchmarks.store.bench_files
 
 bench-growth: setup
 	-$(BIN)/python -m slipstream_proxy.process.compiled
-	$(BIN)/python benchmarks/store/bench_growth.py $(ARGS)
-
-agents: setup
-	$(BIN)/python benchmarks/agents/agents.py $(ARGS)
-
-bench-judge: setup
-	$(BIN)/python benchmarks/judge/bench_judge.py $(ARGS)
+	$(BIN)/python -m benchmarks.store.bench_growth $(ARGS)
 
 bench-ruler: setup
-	$(BIN)/python benchmarks/judge/bench_ruler.py $(ARGS)
+	$(BIN)/python -m benchmarks.judge.bench_ruler $(ARGS)
 
 bench-trainer: setup
-	$(BIN)/python benchmarks/trainer/bench_trainer.py $(ARGS)
-
-bench-real: setup
-	$(BIN)/python benchmarks/curves/real_size.py $(ARGS)
+	$(BIN)/python -m benchmarks.trainer.bench_trainer $(ARGS)
 
 bench-peers: setup
-	$(BIN)/python benchmarks/peers/peers.py $(ARGS)
-
-bench-page: setup
-	$(BIN)/python benchmarks/page/bench_page.py $(ARGS)
-
-figures: setup
-	$(BIN)/python benchmarks/page/figures.py $(ARGS)
-
-lighthouse: setup
-	$(BIN)/python benchmarks/page/lighthouse.py $(ARGS)
+	$(BIN)/python -m benchmarks.peers.peers $(ARGS)
 
 bench-gate: setup
-	$(BIN)/python benchmarks/gate/bench_gate.py $(ARGS)
+	$(BIN)/python -m benchmarks.gate.bench_gate $(ARGS)
 
-# replays: the statistics at 200 cases, and real vLLM with adapters of measured success
 bench-replay: setup
-	$(BIN)/python benchmarks/replay/bench_replay.py --real $(ARGS)
-
-# what traffic without rewards teaches, as a share of what rewarded runs do: the inbox demo on real vLLM
-bench-traffic: setup
-	$(BIN)/python benchmarks/traffic/bench_traffic.py $(ARGS)
-
-# the demo on real vLLM, twice: in the second run a step destroys the trainer's weights
-bench-spoiled: setup
-	$(BIN)/python benchmarks/gate/spoiled.py $(ARGS)
-
-bench-operate: setup
-	$(BIN)/python benchmarks/operate/bench_sizing.py $(ARGS)
+	$(BIN)/python -m benchmarks.replay.bench_replay $(ARGS)
 
 imports: setup
 	$(BIN)/python -m benchmarks.imports.bench_imports $(ARGS)
@@ -161,18 +122,18 @@ findings:
 	PYTHON=$(PYTHON) sh scripts/findings.sh $(ARGS)
 
 first-hour: setup
-	$(BIN)/python benchmarks/first_hour/first_hour.py --seed $(SEED) $(ARGS)
+	$(BIN)/python -m benchmarks.first_hour.first_hour --seed $(SEED) $(ARGS)
 
 # less of it, before a release: limits that a slow machine still meets
 first-hour-ci: setup
-	$(BIN)/python benchmarks/first_hour/first_hour.py --only tagged --minutes 2.5 --games 100 --least-gain 0.1 $(ARGS)
+	$(BIN)/python -m benchmarks.first_hour.first_hour --only tagged --minutes 2.5 --games 100 --least-gain 0.1 $(ARGS)
 
 curves: setup | $(NODE_AGENT)
-	$(BIN)/python benchmarks/curves/curves.py $(ARGS)
+	$(BIN)/python -m benchmarks.curves.curves $(ARGS)
 
 # what CI runs of it: one task, and a gain that a slow machine still reaches
 curves-ci: setup
-	$(BIN)/python benchmarks/curves/curves.py --only inbox --by reward --seed 0 --minutes 0.8 --least-gain 0.1 --into $${TMPDIR:-/tmp}/slipstream-curves-ci $(ARGS)
+	$(BIN)/python -m benchmarks.curves.curves --only inbox --by reward --seed 0 --minutes 0.8 --least-gain 0.1 --into $${TMPDIR:-/tmp}/slipstream-curves-ci $(ARGS)
 
 chaos: setup
 	$(BIN)/python tests/chaos/chaos.py --rounds 200 $(ARGS)

@@ -1,6 +1,6 @@
 """How far does each task's agent get on real vLLM at the default settings: by its reward, and by a judge alone?
 
-    python benchmarks/curves/curves.py [--seeds 3] [--minutes 6] [--only NAME ...] [--seed N] [--by reward|ruler] [--axis time]
+    python -m benchmarks.curves.curves [--seeds 3] [--minutes 6] [--only NAME ...] [--seed N] [--by reward|ruler] [--axis time]
 
 Each run is `slipstream demo --task NAME`, which ends by the clock, or where the agent is as good as the expert; with
 `--steps 256` it goes on, and shows whether what was learned stays (`slide`): such a run is kept beside the others. A judge that takes a second sees
@@ -25,11 +25,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = ROOT / "examples"
-sys.path[:0] = [str(ROOT), str(EXAMPLES)]
-
 from benchmarks.curves.summary import LONG, LONG_RUN, Run, Summary, fill_table, summarise
+from benchmarks.harness import RESULTS, ROOT, report, say, slipstream
 from common.task import Missing, load_task, task_names
 from tests.support.ruled_judge import RuledJudge, each
 from tests.support.served import Served
@@ -45,7 +42,7 @@ BY = ("reward", "ruler")
 class Places:
     """Where what was found is kept."""
 
-    results: Path = ROOT / "benchmarks" / "results"
+    results: Path = RESULTS
     images: Path = ROOT / "docs" / "images" / "curves"
     page: Path | None = PAGE
 
@@ -59,13 +56,9 @@ class Places:
         return self.runs / f"{name}-{kind}-{seed}.json"
 
 
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def demo(name: str, seed: int, folder: Path, minutes: float, *more: str) -> Run:
     """One run. Raises ``SystemExit`` where it failed."""
-    command = [sys.executable, "-m", "slipstream.cli", "demo", "--task", name, "--seed", str(seed)]
+    command = slipstream("demo", "--task", name, "--seed", str(seed))
     command += ["--data-dir", str(folder), "--time-limit", str(60 * minutes), *more]
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=folder)
     found = sorted(folder.rglob("curve.json"))
@@ -192,7 +185,7 @@ def main() -> int:
             good = good and run is not None and run.gain >= args.least_gain and not run.failed_calls
         if run:
             write(places, args.axis)
-    print(json.dumps(write(places, args.axis)))
+    report(write(places, args.axis))
     return 0 if good else 1
 
 

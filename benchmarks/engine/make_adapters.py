@@ -1,4 +1,4 @@
-"""Adapters that each have one answer of their own: python benchmarks/engine/make_adapters.py CONFIG_DIR OUT NAME COUNT
+"""Adapters that each have one answer of their own: python -m benchmarks.engine.make_adapters CONFIG_DIR OUT NAME COUNT
 
 Each adds a huge direction of its own to the last layer's output, always with the same sign, so that an adapter has one token which it
 says whatever it is asked. Where the vocabulary has two tokens that lie nearly alike in that direction, rounding may choose between them:

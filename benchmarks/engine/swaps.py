@@ -21,7 +21,6 @@ import statistics
 import tempfile
 import time
 import urllib.error
-import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,8 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from streams import PROCESSES
+from benchmarks.engine.streams import PROCESSES
+from benchmarks.harness import API, ask
 
 PROMPT = [{"role": "user", "content": "say it"}]
 TOKENS = 96
@@ -135,16 +135,9 @@ def streaming(url: str, model: str, streams: int) -> Iterator[Load]:
 
 
 def control(url: str, method: str, path: str, body: object = None) -> dict[str, object]:
-    asked = urllib.request.Request(
-        f"{url}/slipstream/v1{path}",
-        method=method,
-        data=None if body is None else json.dumps(body).encode(),
-        headers={"content-type": "application/json"},
-    )
     for _ in range(50):
         try:
-            with urllib.request.urlopen(asked, timeout=60) as reply:
-                return dict(json.load(reply))
+            return dict(json.loads(ask(method, f"{url}{API}{path}", body)))
         except urllib.error.HTTPError as e:
             if e.code != 503:  # busy: it says so at once, and is asked again
                 raise SystemExit(f"{method} {path}: {e.code} {e.read(500)!r}") from None
@@ -314,15 +307,9 @@ def crowded(engine: str, folder: Path, name: str) -> set[int]:
 @contextlib.contextmanager
 def loaded(engine: str, folder: Path, name: str, fresh: str) -> Iterator[None]:
     """An adapter in the engine, under a name that was not used before."""
-    request(f"{engine}/v1/load_lora_adapter", {"lora_name": fresh, "lora_path": str(folder / name)})
+    ask("POST", f"{engine}/v1/load_lora_adapter", {"lora_name": fresh, "lora_path": str(folder / name)})
     yield
-    request(f"{engine}/v1/unload_lora_adapter", {"lora_name": fresh})
-
-
-def request(url: str, body: object) -> None:
-    asked = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
-    with urllib.request.urlopen(asked, timeout=60) as reply:
-        reply.read()
+    ask("POST", f"{engine}/v1/unload_lora_adapter", {"lora_name": fresh})
 
 
 def quantile(values: list[float], share: float) -> float:

@@ -1,6 +1,6 @@
 """A new user's first hour: their own agent, on another framework than the demo's, at the default settings.
 
-    python benchmarks/first_hour/first_hour.py [--minutes 10] [--only tagged] [--seed 0]
+    python -m benchmarks.first_hour.first_hour [--minutes 10] [--only tagged] [--seed 0]
 
 From an empty folder: the built wheel in a fresh environment, `slipstream up --model tictactoe`, and the agent of examples/tictactoe
 (LangGraph), which tags and posts rewards as the README says. Then once more untagged and without rewards, where a judge that takes a second
@@ -24,20 +24,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = ROOT / "examples"
-TICTACTOE = EXAMPLES / "tictactoe"
-sys.path[:0] = [str(ROOT), str(EXAMPLES), str(Path(__file__).parent)]
-
+from benchmarks.first_hour.fresh import fresh_environment, plain_environment
+from benchmarks.first_hour.watching import Watch, groups_lost
+from benchmarks.harness import EXAMPLES, Up, report, say
 from common.command import play_all, repeated
 from common.task import Agent, Item
-from fresh import Up, fresh_environment
 from tests.support.ruled_judge import RuledJudge, each
 from tests.support.served import Served
 from tictactoe.task import TASKS
 from tictactoe.tictactoe import best_value, make_tasks, tasks_of
-from watching import Watch, groups_lost
 
+TICTACTOE = EXAMPLES / "tictactoe"
+START_SECONDS = 240.0
 CONCURRENCY = 8
 RUNS = 8
 """Games of one opening in a row."""
@@ -64,10 +62,6 @@ class Tally:
     """The same of the held-out games that are played beside them."""
     calls: int = 0
     failed: list[str] = field(default_factory=list)
-
-
-def say(line: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 def mean(values: list[float]) -> float:
@@ -106,11 +100,13 @@ async def work(agent: Agent, watch: Watch, tally: Tally, seed: int, until: float
                 tally.calls += outcome.calls
 
     await asyncio.gather(
-        play("train", tally.rewards, CONCURRENCY, RUNS), play("eval", tally.held_out, 1, 1), report(watch, tally, until)
+        play("train", tally.rewards, CONCURRENCY, RUNS),
+        play("eval", tally.held_out, 1, 1),
+        narrate(watch, tally, until),
     )
 
 
-async def report(watch: Watch, tally: Tally, until: float) -> None:
+async def narrate(watch: Watch, tally: Tally, until: float) -> None:
     """A line every 20 seconds."""
     while watch.now() < until:
         await asyncio.sleep(20)
@@ -181,10 +177,11 @@ def one(slipstream: Path, folder: Path, args: argparse.Namespace, *, tagged: boo
             (folder / "slipstream.toml").write_text(TOML.format(url=judge_url))
             os.environ["OPENAI_API_KEY"] = "none"
             command += ["--config", "slipstream.toml"]
-        up = Up(command, folder)
-        with up as url:
-            say(f"{' '.join(command[1:])}: ready after {up.ready_seconds:.0f} s, logs in {up.log}")
-            figures = asyncio.run(measure(url, args, tagged=tagged, folder=folder))
+        with Up(command, folder / "up.log", cwd=folder, env=plain_environment()) as up:
+            if not up.ready(START_SECONDS):
+                raise SystemExit(f"`slipstream up` was not ready: {up.log}\n{up.text[-3000:]}")
+            say(f"{' '.join(command[1:])}: ready after {up.ready_s:.0f} s, logs in {up.log}")
+            figures = asyncio.run(measure(up.url, args, tagged=tagged, folder=folder))
     return {**figures, "judge_calls": len(judge.requests)}
 
 
@@ -212,7 +209,7 @@ def main() -> int:
     if args.only != "tagged":
         untagged = one(slipstream, folder / "untagged", args, tagged=False)
         result |= {f"{name}_untagged": value for name, value in untagged.items()}
-    print(json.dumps(result))
+    report(result)
     return 0 if args.least_gain is None or good(result, args) else 1
 
 

@@ -1,19 +1,14 @@
-"""A fresh environment that has the project's wheel, and `slipstream up` in an empty folder."""
+"""A fresh environment that has the project's wheel."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import sysconfig
-import time
 from pathlib import Path
 
-import httpx
-
-ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 240.0
+from benchmarks.harness import ROOT
 
 
 def run(*command: str | Path) -> None:
@@ -52,40 +47,3 @@ def fresh_environment(folder: Path) -> Path:
 def plain_environment() -> dict[str, str]:
     """This process's environment without what would lead Python or Slipstream elsewhere."""
     return {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "SLIPSTREAM_", "OMP_"))}
-
-
-class Up:
-    """`slipstream up` with its output in a file: ``with Up(...) as url``."""
-
-    def __init__(self, command: list[str], folder: Path) -> None:
-        self.command, self.folder = command, folder
-        self.log = folder / "up.log"
-        self.ready_seconds = 0.0
-
-    def __enter__(self) -> str:
-        began = time.monotonic()
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                self.command, cwd=self.folder, stdout=log, stderr=log, env=plain_environment(), start_new_session=True
-            )
-        while time.monotonic() - began < START_SECONDS:
-            for line in self.log.read_text().splitlines():
-                if "ready: OPENAI_BASE_URL=" in line:
-                    url = line.split("OPENAI_BASE_URL=", 1)[1].split()[0].removesuffix("/v1")
-                    httpx.get(f"{url}/readyz").raise_for_status()
-                    self.ready_seconds = time.monotonic() - began
-                    return url
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.2)
-        self.__exit__()
-        raise SystemExit(f"`slipstream up` was not ready: {self.log}\n{self.log.read_text()[-3000:]}")
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait()

@@ -1,4 +1,4 @@
-"""Does the gate hold its promises? Simulations with the shipped code: ``python benchmarks/gate/bench_gate.py``.
+"""Does the gate hold its promises? Simulations with the shipped code: ``python -m benchmarks.gate.bench_gate``.
 
 Every cell is ``--runs`` independent runs, spread over ``--jobs`` processes. The default of 1,000 takes about 3,300 CPU
 seconds, and a third of that where mypyc is there to compile the gate. ``--runs 100`` has wide error bars. With
@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from benchmarks.harness import quantile, report, say
+
 from slipstream_proxy.process import compiled
 
 SAY = 15.0
@@ -41,9 +43,14 @@ def use_compiled() -> bool:
 
 
 COMPILED = use_compiled()
-sys.path.insert(0, str(Path(__file__).parent))
-from simulation import TAG, Reward, Run, Simulation, World  # noqa: E402  (after the compiled modules are in place)
-from timed import DURATIONS, TimedRun, TimedWorld, play  # noqa: E402
+from benchmarks.gate.simulation import (  # noqa: E402  (after the compiled modules are in place)
+    TAG,
+    Reward,
+    Run,
+    Simulation,
+    World,
+)
+from benchmarks.gate.timed import DURATIONS, TimedRun, TimedWorld, play  # noqa: E402
 
 
 def success(coin: random.Random, task: int, quality: float) -> float:
@@ -136,10 +143,6 @@ def walk_one(world: World, seed: int) -> Run:
     return Walking(world, seed).play()
 
 
-def quantile(values: list[float], part: float) -> float:
-    return sorted(values)[min(int(part * len(values)), len(values) - 1)]
-
-
 def graded(coin: random.Random, task: int, quality: float) -> float:
     """A success has more than half of the points."""
     return coin.uniform(0.6, 1.0) if success(coin, task, quality) else coin.uniform(0.0, 0.4)
@@ -225,7 +228,7 @@ class Bench:
             found.append(run)
             if time.monotonic() - said > SAY:
                 said = time.monotonic()
-                print(f"  {said - self.began:5.0f} s: {name}, {len(found):,} of {self.runs:,} runs", file=sys.stderr)
+                say(f"  {said - self.began:5.0f} s: {name}, {len(found):,} of {self.runs:,} runs")
         return found
 
     def power(self) -> None:
@@ -479,7 +482,7 @@ def main() -> None:
         found = {"runs": runs, **kept, **bench.figures}
         if args.out:
             args.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found))
+    report(found)
 
 
 if __name__ == "__main__":

@@ -6,27 +6,27 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import RESULTS, report
 from benchmarks.imports.again import Standing, proxy, standing
 from benchmarks.imports.corpus import Held, written
 
 from slipstream.chat.report import Report
 from slipstream_imports.upload import read_log
 
-RESULTS = Path(__file__).parents[1] / "results" / "imports.json"
+IMPORTS_RESULT = RESULTS / "imports.json"
 
 
 def counted(path: Path) -> tuple[Held, Report]:
-    report = Report()
-    for entry in read_log([path], None, report):
-        report.take(entry.counts)
-    return Held(report.episodes, report.calls, report.tool_calls, report.rewards, len(report.refused)), report
+    found = Report()
+    for entry in read_log([path], None, found):
+        found.take(entry.counts)
+    return Held(found.episodes, found.calls, found.tool_calls, found.rewards, len(found.refused)), found
 
 
 async def measure(folder: Path, url: str) -> dict[str, Any]:
@@ -38,7 +38,7 @@ async def measure(folder: Path, url: str) -> dict[str, Any]:
     files_there = written(folder)
     await standing(url, files_there[0][0], "warm-up")  # without an engine, a proxy's first records wait for 15 s
     for path, file in files_there:
-        found, report = counted(path)
+        found, told_of = counted(path)
         forms.add(file.form)
         stood = await standing(url, path, f"k{len(seen)}")
         seen.append(stood)
@@ -46,12 +46,12 @@ async def measure(folder: Path, url: str) -> dict[str, Any]:
         same = found == file.held and stood[:2] == (file.held.episodes,) * 2 and stood.changed <= rewarded
         same = same and (stood.changed > 0) == (rewarded > 0)
         equal += same
-        notes = len(report.refused) + report.dropped.total()
+        notes = len(told_of.refused) + told_of.dropped.total()
         missing = sum(max(0, a - b) for a, b in zip(file.held[:4], found[:4], strict=True))
         lost += missing if not notes else 0
         if not same:
             told = {"held": file.held._asdict(), "found": found._asdict(), "standing": stood._asdict()}
-            rows[file.name] = {**told, "lines": report.lines()[:5]}
+            rows[file.name] = {**told, "lines": told_of.lines()[:5]}
         print(
             f"{'ok ' if same else 'BAD'} {file.form:14} {file.name:40} {found.episodes} {found.calls} {found.tool_calls} {found.rewards}"
             f" | new {stood.new} there {stood.there} changed {stood.changed} on side branches {stood.side_branches}"
@@ -64,7 +64,7 @@ async def measure(folder: Path, url: str) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=IMPORTS_RESULT)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as data:
 
@@ -73,8 +73,7 @@ def main() -> int:
                 return await measure(Path(folder), url)
 
         result = asyncio.run(run())
-    args.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result))
+    report(result, args.out)
     return 0 if result["equal"] == result["files"] and not result["lost_silently"] else 1
 
 

@@ -1,6 +1,6 @@
 """Does RULER teach as well as the true reward? The inbox demo twice with one seed: the agent posts its reward; it posts none, and a judge scores.
 
-    python benchmarks/judge/bench_ruler.py [--seed 0] [--time-limit 170] [--only ruler]
+    python -m benchmarks.judge.bench_ruler [--seed 0] [--time-limit 170] [--only ruler]
 
 The judge's model is tests/support/ruled_judge.py with the rule ``inbox``: it sees transcripts and nothing else, through LiteLLM and HTTP like any model.
 The last line is JSON: held-out success of the base model and of the last adapter of each run.
@@ -11,18 +11,16 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT)]
+from benchmarks.harness import report, slipstream
 
 
 def demo(folder: Path, args: argparse.Namespace, *more: str) -> dict[str, Any]:
     """One learning run. Returns its summary; raises when it failed."""
-    command = [sys.executable, "-m", "slipstream.cli", "demo", "--seed", str(args.seed), "--data-dir", str(folder)]
+    command = slipstream("demo", "--seed", str(args.seed), "--data-dir", str(folder))
     command += ["--time-limit", str(args.time_limit), *(x for s in args.set for x in ("--set", s)), *more]
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     lines = ran.stdout.strip().splitlines()
@@ -67,7 +65,7 @@ def main() -> None:
             summary, asked = by_ruler(folder / "ruler", args)
             result |= {"success_ruler": summary["success_last"], "steps_ruler": summary["steps"], "judge_calls": asked}
             result.setdefault("success_base", summary["success_base"])
-    print(json.dumps(result))
+    report(result)
 
 
 if __name__ == "__main__":

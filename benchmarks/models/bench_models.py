@@ -4,7 +4,7 @@
 ``benchmarks/results/models.json`` and the tables of ``docs/reference/families.md``.
 
 ``--whole`` takes a family through the whole product instead (``whole.py``), some minutes each, and writes its row to
-``--out FILE``. ``--model FOLDER`` takes a real model there, or one of ``large.py``. ``--merge FILES`` puts such rows into the results and the page.
+``--out FILE``. ``--model FOLDER`` takes a real model there. ``--merge FILES`` puts such rows into the results and the page.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import RESULTS, ROOT, report
 from benchmarks.models.speakers import SECONDS, SPEAKERS
 from benchmarks.models.whole import CELLS, Whole, run
 from tests.support.families import FAMILIES, make_family
@@ -34,8 +35,7 @@ from slipstream_trainer.batch.layout import make_plan
 from slipstream_trainer.model.policy import choose_targets, skeleton
 from slipstream_trainer.versions.adapter_folder import write_adapter
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "models.json"
+MODELS_RESULT = RESULTS / "models.json"
 PAGE = ROOT / "docs" / "reference" / "families.md"
 BEGIN, END = "<!-- table: benchmarks/models/bench_models.py -->\n", "<!-- end of the table -->\n"
 BEGIN_WHOLE, END_WHOLE = "<!-- table: benchmarks/models/whole.py -->\n", "<!-- end of the whole table -->\n"
@@ -192,7 +192,7 @@ def sweep_whole(args: argparse.Namespace) -> int:
         rows.append(run(family, args.seconds, args.engine_arg, args.keep, args.learn, args.model, args.set))
         args.out.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
     print(whole_table(rows))
-    print(json.dumps({"families": len(rows), "whole": sum(row.whole for row in rows)}))
+    report({"families": len(rows), "whole": sum(row.whole for row in rows)})
     return 0 if all(row.whole for row in rows) else 1
 
 
@@ -214,11 +214,11 @@ def main() -> int:
         return sweep_whole(args)
     if args.merge:
         lines = [line for path in args.merge for line in path.read_text().splitlines()]
-        merged = write([], args.out or RESULTS, [Whole(**json.loads(line)) for line in lines])
+        merged = write([], args.out or MODELS_RESULT, [Whole(**json.loads(line)) for line in lines])
         if args.out is None:
             write_page(merged)
         return 0
-    args.families, args.out = args.families or ",".join(FAMILIES), args.out or RESULTS
+    args.families, args.out = args.families or ",".join(FAMILIES), args.out or MODELS_RESULT
     rows = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -228,9 +228,9 @@ def main() -> int:
         load_into_vllm(rows, folder)
     print(table(rows))
     result = write(rows, args.out)
-    if args.out == RESULTS:
+    if args.out == MODELS_RESULT:
         write_page(result)
-    print(json.dumps({name: value for name, value in result.items() if name not in ("rows", "product")}))
+    report({name: value for name, value in result.items() if name not in ("rows", "product")})
     return 0 if result["whole"] == result["families"] else 1
 
 

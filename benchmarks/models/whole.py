@@ -12,26 +12,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
+from benchmarks.harness import ROOT, Up, child_env, free_port, slipstream
 from benchmarks.models.speakers import AGAIN, ASKED, CALLED, SECONDS, SPEAKERS, TOOL
 
 from slipstream.client import Client
 from slipstream.config import load_config
 from slipstream.engines.vllm.command import dtype_for
 from slipstream.shared.hub import model_config
-from slipstream.shared.machine import free_port
 
-ROOT = Path(__file__).parents[2]
 NAME = "tiny"
 EPISODES = 8
 """Of a task: what completes a group at the defaults."""
-READY = "ready: OPENAI_BASE_URL="
 EXACT = 1e-4
 """Nats a token by which trainer and engine may differ in fp32."""
 CELLS = (
@@ -135,43 +133,27 @@ def last_error(log: Path) -> str:
     return (told or lines or ["it said nothing"])[-1][-400:]
 
 
-@contextlib.contextmanager
-def running(sweep: Sweep) -> Iterator[subprocess.Popen[bytes]]:
+def running(sweep: Sweep) -> Up:
     """`slipstream up` on the model, at its defaults but for the room that a test has."""
-    argv = [sys.executable, "-m", "slipstream.cli", "up", "--model", str(sweep.model), "--name", NAME, "--verbose"]
     port = free_port()
     sweep.engine = f"http://127.0.0.1:{port}"
+    argv = slipstream("up", "--model", str(sweep.model), "--name", NAME, "--verbose")
     for value in (
         f"data_dir={sweep.place / 'data'}", "proxy.port=0", f"engine.port={port}", "engine.max_model_len=4096",
         f"engine.args={json.dumps(['--max-num-seqs', '32', *sweep.args])}", *sweep.settings,
     ):  # fmt: skip
         argv += ["--set", value]
-    with sweep.log.open("wb") as out:
-        process = subprocess.Popen(argv, stdout=out, stderr=subprocess.STDOUT, env=sweep.env, cwd=ROOT)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(40)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    return Up(argv, sweep.log, grace=40, env=sweep.env, cwd=ROOT)
 
 
-def start(sweep: Sweep, process: subprocess.Popen[bytes]) -> str | None:
-    end = time.monotonic() + sweep.left(900)
-    while time.monotonic() < end:
-        text = sweep.log.read_text(errors="replace")
-        if READY in text:
-            sweep.url = text.split(READY)[1].split("/v1")[0].strip()
-            found = {m[1]: m[2] for m in re.finditer(r"(tool|reasoning) parser: ([\w.]+)", text)}
-            sweep.row.parsers = ", ".join(f"{kind}: {name}" for kind, name in found.items())
-            return None
-        if process.poll() is not None:
-            raise AssertionError(last_error(sweep.log))
-        time.sleep(0.5)
-    raise AssertionError(f"not ready in time: {last_error(sweep.log)}")
+def start(sweep: Sweep, up: Up) -> str | None:
+    if not up.ready(sweep.left(900)):
+        late = up.process.poll() is None
+        raise AssertionError(f"{'not ready in time: ' if late else ''}{last_error(sweep.log)}")
+    sweep.url = up.url
+    found = {m[1]: m[2] for m in re.finditer(r"(tool|reasoning) parser: ([\w.]+)", up.text)}
+    sweep.row.parsers = ", ".join(f"{kind}: {name}" for kind, name in found.items())
+    return None
 
 
 def equal(sweep: Sweep, name: str) -> str | None:
@@ -446,8 +428,7 @@ def run(
     what is set beside the defaults."""
     began = time.monotonic()
     row = Whole(family, template="its own", vllm=_version())
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
+    env = child_env()
     row.device = "cpu" if _no_gpu(env) else "gpu"
     if ready is None:  # this process's own trainer is the CPU's; a large model's, in fp32 as well, takes the GPU after
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -459,8 +440,8 @@ def run(
         row.dtype = computes_in(sweep)
         after: list[Any] = []
         try:
-            with running(sweep) as process:
-                if cell(sweep, "starts", lambda: start(sweep, process)):
+            with running(sweep) as up:
+                if cell(sweep, "starts", lambda: start(sweep, up)):
                     after = calls_and_swap(sweep)
         except (httpx.HTTPError, OSError, ValueError) as e:
             row.live = row.live or reason(e)

@@ -1,6 +1,6 @@
 """Slipstream beside stock TRL on a real model, each from the start of its process.
 
-    python benchmarks/peers/peers.py --model FOLDER --tasks TASKS.json --task products --seed 0 --out DIR
+    python -m benchmarks.peers.peers --model FOLDER --tasks TASKS.json --task products --seed 0 --out DIR
 
 The same pretrained model, tasks, rewards and GPU, one after the other; 64 runs at once on both sides. Each side begins
 with compilers' caches of its own, which are empty, and with its libraries' files read, and compiled to bytecode, before. Slipstream has its
@@ -35,22 +35,17 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.error
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import tasks
+from benchmarks.first_hour.watching import groups_lost
+from benchmarks.harness import Up, card, child_env, quiet_port, report, slipstream, versions
+from benchmarks.peers import tasks
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("curves", "first_hour")]
-
-from real_size import versions
-from real_stack import NAME, SHUTDOWN, Stack, engine_args, get, start
-from watching import groups_lost
-
-from slipstream.shared.machine import bytecode_env, free_port
+from slipstream.shared.machine import bytecode_env, free_port, has_gpu
 
 GROUP, WINDOW, SHOWN = 8, 64, 192
 """Runs of a task; runs whose mean reward is a point of the curve, on both sides; and of a picture's line."""
@@ -58,6 +53,13 @@ LAST = 0.2
 """The share of TRL's runs, the last ones, whose mean is its final reward."""
 SHARE = 0.9
 
+NAME = "real"
+SHUTDOWN_S = 12.0
+"""Kept for the end of `slipstream up`."""
+GPU_ARGS = ["--max-num-seqs", "256", "--attention-backend", "FLASH_ATTN"]
+"""vLLM's own graphs and compiler. Without graphs (`--enforce-eager`) one core, which launches the kernels of ten layers
+and their adapters, allows 50 steps of the engine a second. Graphs of whole steps without the compiler gave wrong
+log-probabilities (0.1 to 0.6 nats a token off; vLLM 0.25.1)."""
 SIDES = ("trl", "slipstream")
 COLORS = {"slipstream": "C0", "trl": "C1"}
 GRACE = 10.0
@@ -157,53 +159,65 @@ def empty_caches() -> Iterator[None]:
                     os.environ[name] = value
 
 
-def status(stack: Stack) -> dict[str, Any]:
-    """What ``slipstream status`` reads."""
-    try:
-        found: dict[str, Any] = json.loads(get(f"{stack.url}/slipstream/v1/status"))
-    except (urllib.error.URLError, TimeoutError, OSError):
-        return {}
-    return found
+def engine_args() -> list[str]:
+    """What vLLM is given beside the defaults: nothing without an NVIDIA GPU."""
+    return GPU_ARGS if has_gpu() else []
+
+
+def stack_of(model: Path, folder: Path, log: Path, settings: list[str]) -> Up:
+    """`slipstream up` on the model, of this checkout."""
+    chosen = [
+        f"data_dir={folder}", f"engine.name={NAME}", f"engine.port={quiet_port()}", "proxy.port=0",
+        f"engine.args={json.dumps(engine_args())}", *settings,
+    ]  # fmt: skip
+    argv = [*slipstream("up", "--model", str(model)), *(part for value in chosen for part in ("--set", value))]
+    return Up(argv, log, grace=SHUTDOWN_S, env=child_env())
+
+
+def beside(
+    stack: Up, args: argparse.Namespace, items: list[dict[str, str]], began: float, end: float
+) -> dict[str, Any]:
+    """Agents work on the stack until ``end``, and then on what it never trained on."""
+    stop = threading.Event()
+    box: dict[str, tuple[Curve, list[str]]] = {}
+    todo = endless(items[tasks.HELD_OUT :], args.seed)
+    thread = threading.Thread(target=lambda: box.update(all=work(stack.url, todo, began, stop, args.think)))
+    thread.start()
+    while time.time() < end and stack.process.poll() is None and not ENOUGH.wait(0.5):
+        pass
+    stop.set()
+    thread.join()
+    curve, failed = box["all"]
+    status: dict[str, Any] = json.loads(stack.get("/status") or "{}")
+    moved = status.get("moved_episodes")
+    late = threading.Event()
+    timer = threading.Timer(SHUTDOWN_S, late.set)
+    timer.start()
+    after, _ = work(stack.url, held_out(items[: tasks.HELD_OUT]), began, late)
+    timer.cancel()
+    return {
+        "curve": curve, "failed_calls": len(failed), "errors": failed[:3], "status": status,
+        "groups_lost": groups_lost(status) if status else None,
+        "moved_episodes": None if moved is None else sum(moved.values()),
+        "held_out": statistics.fmean(r for _, r, _ in after) if after else None, "held_out_runs": len(after),
+    }  # fmt: skip
 
 
 def ours(args: argparse.Namespace, name: str, items: list[dict[str, str]]) -> dict[str, Any]:
     """Slipstream at its defaults."""
-    began, log = time.time(), args.out / f"{name}-slipstream.shared.log"
+    began, log = time.time(), args.out / f"{name}-slipstream.log"
     found: dict[str, Any] = {"settings": [*engine_args(), *args.set]}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        stack = start(args.model, "resident", Path(folder), log, args.set)
         try:
-            end = began + args.seconds - SHUTDOWN
-            while not stack.ready(time.monotonic() + 0.5):
-                if time.time() > end or ENOUGH.is_set() or stack.process.poll() is not None:
-                    return found | {"problem": "`slipstream up` was not ready in time", "curve": [], "steps": []}
-            found["ready_s"] = time.time() - began
-            stop = threading.Event()
-            box: dict[str, tuple[Curve, list[str]]] = {}
-            todo = endless(items[tasks.HELD_OUT :], args.seed)
-            thread = threading.Thread(target=lambda: box.update(all=work(stack.url, todo, began, stop, args.think)))
-            thread.start()
-            while time.time() < end and stack.process.poll() is None and not ENOUGH.wait(0.5):
-                pass
-            stop.set()
-            thread.join()
-            found["curve"], failed = box["all"]
-            found |= {"failed_calls": len(failed), "errors": failed[:3], "status": status(stack)}
-            moved = found["status"].get("moved_episodes")
-            found["groups_lost"] = groups_lost(found["status"]) if found["status"] else None
-            found["moved_episodes"] = None if moved is None else sum(moved.values())
-            late = threading.Event()
-            timer = threading.Timer(SHUTDOWN, late.set)
-            timer.start()
-            after, _ = work(stack.url, held_out(items[: tasks.HELD_OUT]), began, late)
-            timer.cancel()
-            found |= {
-                "held_out": statistics.fmean(r for _, r, _ in after) if after else None,
-                "held_out_runs": len(after),
-            }
-            events = stack.events()
+            with stack_of(args.model, Path(folder), log, args.set) as stack:
+                end = began + args.seconds - SHUTDOWN_S
+                while not stack.ready(0.5):
+                    if time.time() > end or ENOUGH.is_set() or stack.process.poll() is not None:
+                        return found | {"problem": "`slipstream up` was not ready in time", "curve": [], "steps": []}
+                found["ready_s"] = time.time() - began
+                found |= beside(stack, args, items, began, end)
+                events = stack.events()
         finally:
-            stack.stop()
             compiling = Path(folder) / "trainer" / "compile.log"
             if compiling.is_file():
                 (args.out / f"{name}-compile.log").write_bytes(compiling.read_bytes()[-200_000:])
@@ -220,13 +234,13 @@ def ours(args: argparse.Namespace, name: str, items: list[dict[str, str]]) -> di
 def trl(args: argparse.Namespace, name: str, task: str) -> dict[str, Any]:
     """TRL in a process of its own, which is ended where it does not end by itself."""
     out = args.out / f"{name}-trl-runs.jsonl"
-    argv = [sys.executable, str(Path(__file__).with_name("trl_run.py")), str(args.model), str(args.tasks), task]
+    argv = [sys.executable, "-m", "benchmarks.peers.trl_run", str(args.model), str(args.tasks), task]
     argv += [str(args.trl_seconds), str(args.seed), str(out)]
     out.unlink(missing_ok=True)
     began = time.time()
     with (args.out / f"{name}-trl.log").open("wb") as log:
         # who has no Slipstream has no engine plugin of its; and beside another one, TRL's process takes the same port
-        env = os.environ | {"VLLM_PLUGINS": "", "MASTER_PORT": str(free_port())}
+        env = child_env(VLLM_PLUGINS="", MASTER_PORT=str(free_port()))
         process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=env)
         end = began + args.trl_seconds + GRACE
         while time.time() < end and process.poll() is None and not ENOUGH.wait(0.25):
@@ -348,8 +362,8 @@ def one_gpu(
         except queue.Empty:
             return
         job = ["--only", side, "--task", task, "--seed", seed, "--warm"]
-        argv = [sys.executable, __file__, *job, *map(str, passed)]
-        process = subprocess.Popen(argv, env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu}, stdout=subprocess.DEVNULL)
+        argv = [sys.executable, "-m", "benchmarks.peers.peers", *job, *map(str, passed)]
+        process = subprocess.Popen(argv, env=child_env(CUDA_VISIBLE_DEVICES=gpu), stdout=subprocess.DEVNULL)
         while process.poll() is None:
             if ENOUGH.wait(0.5):
                 process.terminate()
@@ -377,7 +391,7 @@ def side_by_side(args: argparse.Namespace) -> int:
     files = [args.out / f"peers-{task}-{seed}.json" for task, seed in pairs]
     there = [file for file in files if file.is_file()]
     found = merged(there, args.out / "peers.json")
-    print(json.dumps(found["worst"] | {"pairs": len(there), "of": len(files)}))
+    report(found["worst"] | {"pairs": len(there), "of": len(files)})
     return int(len(there) < len(files))
 
 
@@ -407,7 +421,7 @@ def main() -> int:
     """Returns the exit code: 1 where a side has no runs."""
     args = arguments()
     if args.merge:
-        print(json.dumps(merged(args.merge, args.out)["worst"]))
+        report(merged(args.merge, args.out)["worst"])
         return 0
     args.out.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -425,7 +439,9 @@ def main() -> int:
             with empty_caches():
                 found = trl(args, name, task) if side == "trl" else ours(args, name, items)
             empty |= not found["curve"]
-            (args.out / f"{name}-{side}.json").write_text(json.dumps(found | {"versions": versions()}) + "\n")
+            (args.out / f"{name}-{side}.json").write_text(
+                json.dumps(found | {"versions": versions() | {"device": card()}}) + "\n"
+            )
             print(json.dumps({k: v for k, v in found.items() if k not in ("curve", "steps", "status")}), flush=True)
         files = [args.out / f"{name}-{side}.json" for side in SIDES]
         if all(file.is_file() for file in files):
@@ -435,7 +451,7 @@ def main() -> int:
             part |= {"slipstream": mine, "trl": theirs}
             (args.out / f"{name}.json").write_text(json.dumps(part) + "\n")
             plot([part], args.out / f"{name}.png")
-    print(json.dumps(said))
+    report(said)
     return int(empty or any("problem" in x for x in said.values()))
 
 

@@ -1,4 +1,4 @@
-"""Verifiable tasks of reasoning-gym: python benchmarks/peers/tasks.py OUT.json   (pip install reasoning-gym)
+"""Verifiable tasks of reasoning-gym: python -m benchmarks.peers.tasks OUT.json   (pip install reasoning-gym)
 
 ``{name: [{"q": question, "a": answer}]}``. The first 64 of each are never trained on. Where an item has a ``"check"``
 (``gcd_checked``), that is what a run is told after a reply which is not the answer, and the reply to it is what counts.

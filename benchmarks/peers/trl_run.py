@@ -1,4 +1,4 @@
-"""Stock TRL on a task, vLLM colocated: python trl_run.py MODEL TASKS.json TASK SECONDS SEED OUT.jsonl
+"""Stock TRL on a task, vLLM colocated: python -m benchmarks.peers.trl_run MODEL TASKS.json TASK SECONDS SEED OUT.jsonl
 
 64 runs a step in 8 groups, the learning rate of TRL's own guide to LoRA, no KL term. A step's runs are fresh samples of
 tasks that are not held out. Each step adds a line to OUT: [the time, the runs' rewards, their sampled tokens]. A task
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import tasks
+from benchmarks.peers import tasks
 
 BEGAN = time.time()
 LEARNING_RATE = 1e-4

@@ -1,6 +1,6 @@
 """Requests a second, latency and CPU of the proxy beside nginx, LiteLLM's proxy and no proxy at all, in alternating rounds of one run.
 
-    python benchmarks/proxy/bench.py [--rounds N] [--seconds S] [--no-litellm]
+    python -m benchmarks.proxy.bench [--rounds N] [--seconds S] [--no-litellm]
 
 The proxy under test has one core, mock and load generator share another. The proxy has keys, tags, a model map and metrics on and records
 every call; between two measurements its finished segments are counted and deleted. The last line is one JSON object with the medians of the rounds' ratios; ``recorded`` must equal ``answered``.
@@ -19,19 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from interpreter import Interpreter, chosen
-from targets import (
-    OTHER_CORE,
-    Target,
-    compiled,
-    cpu_seconds,
-    free_port,
-    start,
-    start_litellm,
-    start_nginx,
-    start_slipstream,
-    wait_port,
-)
+from benchmarks.harness import compiled_c, cpu_seconds, free_port, ratio, report, started, wait_port
+from benchmarks.proxy.interpreter import Interpreter, chosen
+from benchmarks.proxy.targets import HERE, OTHER_CORE, Target, start_litellm, start_nginx, start_slipstream
 
 CASES = [("1k", 1), ("1k", 32), ("1k", 256), ("30k", 1), ("30k", 32), ("30k", 256), ("stream", 32)]
 LITELLM_CASES = [("1k", 32), ("stream", 32)]
@@ -89,9 +79,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        load, mock_binary = compiled(folder, "load"), compiled(folder, "mock")
+        load, mock_binary = compiled_c(HERE / "load.c", folder), compiled_c(HERE / "mock.c", folder)
         mock_port = free_port()
-        mock = start(stack, [mock_binary, mock_port, 32, 5], OTHER_CORE)
+        mock = started(stack, [mock_binary, mock_port, 32, 5], folder / "mock.log", core=OTHER_CORE)
         wait_port(mock_port)
         nginx = start_nginx(stack, folder, mock_port)
         litellm = start_litellm(stack, folder, mock_port) if options.litellm else None
@@ -112,7 +102,8 @@ def main() -> None:
                         found = run(load, target, case[1], options.seconds, body[case[0]])
                         results.setdefault((target.name, *case), []).append(found)
             print(f"round {number + 1} of {options.rounds} done", file=sys.stderr)
-        report(targets, results, fdatasyncs(folder), python)
+        shown(results, targets)
+        report(summary(targets, results, fdatasyncs(folder), python))
 
 
 def compile_proxy(python: Interpreter) -> None:
@@ -121,7 +112,8 @@ def compile_proxy(python: Interpreter) -> None:
     subprocess.run(command, env={**os.environ, **python.env}, check=False, stdout=sys.stderr)
 
 
-def report(targets: list[Target], results: Results, syncs: float, python: Interpreter) -> None:
+def shown(results: Results, targets: list[Target]) -> None:
+    """Medians of each case and target."""
     columns = {"rps": 10, "p50_us": 10, "p99_us": 11, "cpu_us": 9, "cpu_us_per_event": 14}
     print(f"{'':22}{'body':8}{'conns':>6}{'req/s':>10}{'p50 us':>10}{'p99 us':>11}{'CPU us':>9}{'CPU us/event':>14}")
     for body, connections in CASES:
@@ -134,27 +126,28 @@ def report(targets: list[Target], results: Results, syncs: float, python: Interp
             if found:
                 print(f"{target.name:22}{body:8}{connections:6}{row}")
 
-    def ratio(name: str, peer: str, body: str, connections: int, what: str) -> float | None:
-        """Median over the rounds, each round's figure beside its peer's in the same round."""
-        mine, theirs = (results.get((n, body, connections), []) for n in (name, peer))
-        pairs = [a[what] / b[what] for a, b in zip(mine, theirs, strict=False) if b[what]]
-        return round(statistics.median(pairs), 3) if pairs else None
+
+def summary(targets: list[Target], results: Results, syncs: float, python: Interpreter) -> dict[str, object]:
+    """The medians of the rounds' ratios."""
+
+    def beside(name: str, peer: str, body: str, connections: int, what: str) -> float | None:
+        mine, theirs = ([r[what] for r in results.get((n, body, connections), [])] for n in (name, peer))
+        return ratio(mine, theirs)
 
     recording = [t for t in targets if t.config is not None]
-    line = {
-        "rps_vs_nginx_c32": ratio(OURS, "nginx", "1k", 32, "rps"),
-        "rps_vs_nginx_c256": ratio(OURS, "nginx", "1k", 256, "rps"),
-        "p50_vs_nginx_c1": ratio(OURS, "nginx", "1k", 1, "p50_us"),
-        "chunk_cpu_vs_nginx": ratio(OURS, "nginx", "stream", 32, "cpu_us_per_event"),
-        "rps_vs_litellm_c32": ratio(OURS, "litellm", "1k", 32, "rps"),
-        "power_rps_vs_nginx_c32": ratio(POWER, "nginx", "1k", 32, "rps"),
-        "rps_vs_nginx_c32_30k": ratio(OURS, "nginx", "30k", 32, "rps"),
+    return {
+        "rps_vs_nginx_c32": beside(OURS, "nginx", "1k", 32, "rps"),
+        "rps_vs_nginx_c256": beside(OURS, "nginx", "1k", 256, "rps"),
+        "p50_vs_nginx_c1": beside(OURS, "nginx", "1k", 1, "p50_us"),
+        "chunk_cpu_vs_nginx": beside(OURS, "nginx", "stream", 32, "cpu_us_per_event"),
+        "rps_vs_litellm_c32": beside(OURS, "litellm", "1k", 32, "rps"),
+        "power_rps_vs_nginx_c32": beside(POWER, "nginx", "1k", 32, "rps"),
+        "rps_vs_nginx_c32_30k": beside(OURS, "nginx", "30k", 32, "rps"),
         "fdatasync_per_s": round(syncs, 1),
         "recorded": sum(t.recorded() for t in recording),
         "answered": sum(t.answered for t in recording),
         "interpreter": f"{python.version} at {python.path}",
     }
-    print(json.dumps(line))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a record of every call costs: an engine's tokens a second bare, and through Slipstream with ids and log-probabilities captured.
 
-    python benchmarks/proxy/injection.py ENGINE MODEL [--stock URL] [--streams 256,64,8] [--tokens 256] [--rounds 3]
+    python -m benchmarks.proxy.injection ENGINE MODEL [--stock URL] [--streams 256,64,8] [--tokens 256] [--rounds 3]
                                          [--swaps N --adapters FOLDER] [--workers 4] [--out FILE]
 
 ENGINE: a vLLM with the plugin. ``--stock``: a vLLM without it, with one API server, which is asked for nothing but text. The ways take
@@ -11,65 +11,19 @@ under as many streams as the first number of ``--streams`` says (``benchmarks/en
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
-import urllib.request
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from targets import free_port
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))
-from streams import Way, measure
-from swaps import swap
-
-from slipstream.config import Config
+from benchmarks.engine.streams import Way, measure
+from benchmarks.engine.swaps import swap
+from benchmarks.harness import report
+from tests.support.running import run_settings
 
 FORMS = {"whole": False, "stream": True}
-
-
-@contextlib.contextmanager
-def slipstream(folder: Path, options: argparse.Namespace) -> Iterator[str]:
-    """A proxy in front of the engine, at its default settings but for the number of workers. Yields its URL."""
-    port = free_port()
-    config = Config.model_validate(
-        {
-            "data_dir": str(folder / "data"),
-            "proxy": {"port": port, "workers": options.workers},
-            "engine": {"urls": [options.url], "name": options.model},
-            "adapters": {"dir": str(options.adapters)} if options.swaps else {},
-            "gate": {"pace": "go"},
-        }
-    )
-    path = folder / "slipstream.json"
-    path.write_text(config.model_dump_json(exclude_unset=True))
-    code = f"import json, sys; from slipstream.config import Config; from slipstream_proxy.main import run; sys.exit(run(Config.model_validate(json.load(open({str(path)!r})))))"
-    with open(folder / "proxy.log", "w") as log:
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=log, stderr=log, env=os.environ)
-        try:
-            wait_ready(f"http://127.0.0.1:{port}", process, folder / "proxy.log")
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-def wait_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(600):
-        if process.poll() is not None:
-            raise SystemExit(f"the proxy ended:\n{log.read_text()[-4000:]}")
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/readyz", timeout=2) as reply:
-            if reply.status == 200:
-                return
-        time.sleep(0.1)
-    raise SystemExit(f"the proxy is not ready:\n{log.read_text()[-4000:]}")
 
 
 def rates(options: argparse.Namespace, ways: dict[str, Way]) -> dict[str, float]:
@@ -110,17 +64,21 @@ def main() -> None:
     parser.add_argument("--adapters", type=Path, help="folder with MODEL@1, MODEL@2, …")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, slipstream(Path(name), options) as proxy:
-        ways = {"bare": Way(options.url), "captured": Way(proxy)}
+    tree: dict[str, Any] = {
+        "proxy": {"port": 0, "workers": options.workers},
+        "engine": {"urls": [options.url], "name": options.model},
+        "adapters": {"dir": str(options.adapters)} if options.swaps else {},
+        "gate": {"pace": "go"},
+    }
+    with tempfile.TemporaryDirectory() as name, run_settings(Path(name), tree) as proxy:
+        ways = {"bare": Way(options.url), "captured": Way(proxy.url)}
         if options.stock:
             ways["stock"] = Way(options.stock)
         found: dict[str, object] = dict(rates(options, ways))
         print(json.dumps(found), flush=True)
         if options.swaps:
-            found |= swap(options.url, proxy, options.model, options.streams[0], options.swaps, options.adapters)
-    if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found))
+            found |= swap(options.url, proxy.url, options.model, options.streams[0], options.swaps, options.adapters)
+    report(found, options.out)
 
 
 if __name__ == "__main__":

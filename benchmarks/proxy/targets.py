@@ -6,18 +6,14 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from interpreter import Interpreter
+from benchmarks.harness import ROOT, ask, free_port, started, wait_for, wait_port
+from benchmarks.proxy.interpreter import Interpreter
 
 from slipstream.config import Config
 from slipstream_proxy.keys import Keys
@@ -61,62 +57,6 @@ class Target:
         return self.collected + sum(1 for path in segments for _ in read_segment(path))
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
-def compiled(folder: Path, name: str) -> Path:
-    out = folder / name
-    subprocess.run(["cc", "-O2", "-o", str(out), str(HERE / f"{name}.c")], check=True)
-    return out
-
-
-def start(stack: contextlib.ExitStack, command: list[Any], core: int, **more: Any) -> subprocess.Popen[bytes]:
-    """A process on one core, which ends with ``stack``."""
-
-    def pin() -> None:
-        os.sched_setaffinity(0, {core})
-
-    process = subprocess.Popen([str(c) for c in command], preexec_fn=pin, **more)  # noqa: PLW1509 - no threads here
-
-    def end() -> None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    stack.callback(end)
-    return process
-
-
-def wait_port(port: int) -> None:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise SystemExit(f"nothing listens on {port}")
-
-
-def cpu_seconds(pid: int) -> float:
-    """Of a process and its children (nginx's worker), all threads, in user and system mode. From ``schedstat``: ``stat`` counts in 10 ms."""
-    total = 0
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(folder.name) == pid or int(fields[1]) == pid:
-            total += sum(int(path.read_text().split()[0]) for path in folder.glob("task/*/schedstat"))
-    return total / 1e9
-
-
 def start_slipstream(
     stack: contextlib.ExitStack,
     folder: Path,
@@ -140,14 +80,10 @@ def start_slipstream(
     )
     sock = socket.create_server(("127.0.0.1", 0), backlog=4096)
     stack.enter_context(contextlib.closing(sock))
-    env = {
-        **os.environ,
-        **python.env,
-        "SLIPSTREAM_CONFIG_JSON": config.model_dump_json(),
-        "SLIPSTREAM_LOG_LEVEL": "warning",
-    }
+    env = {**python.env, "SLIPSTREAM_CONFIG_JSON": config.model_dump_json(), "SLIPSTREAM_LOG_LEVEL": "warning"}
     command = [python.path, "-m", "slipstream_proxy.data.worker", "0", sock.fileno()]
-    process = start(stack, command, PROXY_CORE, env=env, pass_fds=(sock.fileno(),))
+    log = folder / f"{durability}.log"
+    process = started(stack, command, log, core=PROXY_CORE, env=env, pass_fds=(sock.fileno(),))
     port = sock.getsockname()[1]
     wait_port(port)
     return Target(f"slipstream ({durability})", port, process.pid, secret, config)
@@ -161,14 +97,14 @@ def start_nginx(stack: contextlib.ExitStack, folder: Path, mock: int) -> Target 
     home.mkdir()
     text = (HERE / "nginx.conf").read_text().replace("MOCK", str(mock)).replace("LISTEN", str(port))
     (home / "nginx.conf").write_text(text)
-    process = start(stack, [nginx, "-p", home, "-c", home / "nginx.conf"], PROXY_CORE)
+    process = started(stack, [nginx, "-p", home, "-c", home / "nginx.conf"], home / "log", core=PROXY_CORE)
     wait_port(port)
     return Target("nginx", port, process.pid)
 
 
 def litellm_python() -> Path | None:
     """The interpreter of an environment with ``litellm[proxy]``, made at the first use: its pins would not fit beside ours."""
-    home = HERE.parents[1] / ".venv-litellm"
+    home = ROOT / ".venv-litellm"
     python = home / "bin" / "python"
     if not (home / "ready").exists():
         print(f"installing {LITELLM} into {home}", file=sys.stderr)
@@ -192,27 +128,15 @@ def start_litellm(stack: contextlib.ExitStack, folder: Path, mock: int) -> Targe
     entry = {"model": "openai/m", "api_base": f"http://127.0.0.1:{mock}/v1", "api_key": "sk-none"}
     config = {"model_list": [{"model_name": "gpt-4o", "litellm_params": entry}], "general_settings": {}}
     (home / "config.yaml").write_text(json.dumps(config))  # JSON is YAML
-    env = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "ERROR"}
+    env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "ERROR"}
     env["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"] = "true"  # open to this machine, as nginx is
-    command = [python, "-c", "from litellm import run_server; run_server()"]
-    command += [
-        "--config",
-        str(home / "config.yaml"),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--telemetry",
-        "False",
-    ]
-    with (home / "log").open("wb") as log:
-        process = start(stack, command, PROXY_CORE, env=env, cwd=home, stdout=log, stderr=log)
-    until = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < until:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/liveliness", timeout=2):
-                return Target("litellm", port, process.pid)
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.2)
-    print((home / "log").read_text(errors="replace")[-2000:], file=sys.stderr)
-    return None
+    command: list[object] = [python, "-c", "from litellm import run_server; run_server()"]
+    command += ["--config", home / "config.yaml", "--host", "127.0.0.1", "--port", port, "--telemetry", "False"]
+    process = started(stack, command, home / "log", core=PROXY_CORE, env=env, cwd=home)
+    alive = f"http://127.0.0.1:{port}/health/liveliness"
+    try:
+        wait_for(lambda: process.poll() is not None or ask("GET", alive, timeout=2), 120, 0.2, "LiteLLM does not start")
+    except AssertionError:
+        print((home / "log").read_text(errors="replace")[-2000:], file=sys.stderr)
+        return None
+    return Target("litellm", port, process.pid) if process.poll() is None else None

@@ -1,21 +1,12 @@
-"""Does a replay find worse versions, and leave the others alone? ``python benchmarks/replay/bench_replay.py``.
+"""Does a replay find worse versions, and leave the others alone? ``python -m benchmarks.replay.bench_replay``.
 
-Statistics at 200 cases come from the shipped test on made-up replies (seconds of CPU). ``--real`` adds real vLLM: the
-inbox and the retail desk, with adapters whose held-out success is measured. The same in parts, on one machine or many:
-
-    bench_replay.py --make --task inbox
-    bench_replay.py --part 1/32 --task inbox --out part-1.json        # and so on, side by side
-    bench_replay.py --agents --out agents.json
-    bench_replay.py --merge agents.json part-*.json --out benchmarks/results/replay.json
-
-The last line is one JSON object.
+The shipped test at 200 cases, on made-up replies: minutes of a CPU. The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import json
 import random
 import statistics
 import sys
@@ -24,18 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from benchmarks.harness import report
 
 from slipstream.contract import CallRecord, EpisodeDetail
 from slipstream_proxy.control.gate.detector import BettingDetector
 from slipstream_replay.beside import MAX_REPLIES_PER_SIDE
 from slipstream_replay.comparison import JUDGE_MEASURE, Questions
 from slipstream_replay.steps import ReplayCase, ReplayStep
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gate"))
-import agents
-import parts
-
-# --- the statistics, with the shipped test
 
 detect = functools.partial(BettingDetector, lump=1.0, rate=0.0, shifts=False)
 CASES, SAMPLES, STEPS, TAGS = 200, 8, 2, 5
@@ -179,8 +165,8 @@ def simulated(runs: int, seed: int) -> dict[str, dict[str, Verdicts]]:
 
 def canary(runs: int, base: float = BASE, worse: float = BASE - 0.1) -> float:
     """Episodes that a worse version answers until the gate takes it back, on the average."""
-    from bench_gate import success  # it compiles the gate first
-    from simulation import Simulation, World
+    from benchmarks.gate.bench_gate import success  # it compiles the gate first
+    from benchmarks.gate.simulation import Simulation, World
 
     world = World(base, (worse,), success, every=10**9, episodes=20_000)
     live = [Simulation(world, seed).play().bad_live for seed in range(runs)]
@@ -209,84 +195,21 @@ def summary(found: dict[str, dict[str, Verdicts]], live: float) -> dict[str, obj
     }
 
 
-# --- all of it
-
-
-def in_parts(args: argparse.Namespace) -> dict[str, object]:
-    """One after another, each task in one part: what a machine with little time can say."""
-    args.each = args.each or 1
-    found = []
-    for task in ("inbox", "retail"):
-        shared = {"task": task, "part": "1/1", "out": None}
-        parts.run(argparse.Namespace(**vars(args) | shared | {"make": True}))
-        found.append(parts.run(argparse.Namespace(**vars(args) | shared | {"make": False})))
-    beside = agents.run(args) if args.rounds else {}
-    return parts.merged(found, live) | beside
-
-
-def live(base: float, worse: float) -> float:
-    return canary(20, base, worse)
-
-
-def keep(found: dict[str, object], out: Path | None) -> None:
-    text = json.dumps(found)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text + "\n")
-    print(text)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200, help="replays of each simulated version")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="keep the result here, too")
-    parser.add_argument("--real", action="store_true", help="also real vLLM, all in this process")
-    parser.add_argument("--task", choices=("inbox", "retail"))
-    parser.add_argument("--make", action="store_true", help="only make the task's adapters, in --data-dir")
-    parser.add_argument("--part", metavar="I/N", help="only this part of the task's replays; its adapters are there")
-    parser.add_argument("--agents", action="store_true", help="only time the agents' calls beside replays of the inbox")
-    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="only say what these parts say together")
-    parser.add_argument("--seconds", type=float, default=300.0, help="no replay of a part begins later")
-    parser.add_argument("--grace", type=float, default=60.0, help="seconds more in which a part's replays may end")
-    parser.add_argument("--each", type=int, help="so many real replays of each version; default with --real: 1")
-    parser.add_argument("--cases", type=int, default=200, help="of a real replay")
-    parser.add_argument("--held-out", type=int, default=100, help="runs by which a part measures each version")
-    parser.add_argument("--tries", type=int, default=512, help="runs by which --make measures each adapter")
-    parser.add_argument("--grid", type=int, default=8, help="parts of the way that --make measures")
-    parser.add_argument("--rounds-of-parts", type=int, default=2, help="then it measures each version's part so often")
-    parser.add_argument("--train-steps", type=int, help="of each of the three adapters")
-    parser.add_argument("--rounds", type=int, default=8, help="of the agents: alone, and beside a replay")
-    parser.add_argument("--quiet", type=float, default=20.0, help="seconds of agents alone in a round")
-    parser.add_argument("--rest", type=float, default=3.0, help="seconds between two bursts of the agents")
-    parser.add_argument("--data-dir", type=Path, default=Path("slipstream-data/replay"))
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.FIELD=VALUE", help="of the engine")
     args = parser.parse_args()
     random.seed(args.seed)
-    if args.make or args.part:
-        keep(parts.run(args), args.out)
-        return 0
-    if args.agents:
-        keep(agents.run(args), args.out)
-        return 0
-    if args.merge:
-        given = [json.loads(file.read_text()) for file in args.merge]
-        found = parts.merged([one for one in given if "part" in one], live)
-        for one in given:
-            found |= {name: what for name, what in one.items() if name == "agents_p99"}
-        keep(found, args.out)
-        return 0 if found["holds"] else 1
     found = summary(simulated(args.runs, args.seed), canary(max(20, args.runs // 5)))
-    print(json.dumps(found), file=sys.stderr)
-    if args.real:
-        found["real"] = in_parts(args)
     holds = (
         found["replay_right_function"] >= 0.95  # type: ignore[operator]
         and found["replay_right_ruler"] >= 0.9  # type: ignore[operator]
         and not found["spoiled_passed"]
         and found["equal_refused"] <= 0.01  # type: ignore[operator]
     )
-    keep(found | {"holds": bool(holds)}, args.out)
+    report(found | {"holds": bool(holds)}, args.out)
     return 0 if holds else 1
 
 

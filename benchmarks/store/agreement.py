@@ -1,20 +1,17 @@
 """Does a worker that decides alone say what the control plane says? Each case is asked of both.
 
-``python benchmarks/store/agreement.py [--cases 100000]``. The last line is one JSON object: ``pins_agree`` of ``pins_asked``.
+``python -m benchmarks.store.agreement [--cases 100000]``. The last line is one JSON object: ``pins_agree`` of ``pins_asked``.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
-import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
+from benchmarks.harness import report
 from tests.support.fake_engine import LoraEngine
 from tests.support.plane import Plane, make_config, register, until
 
@@ -102,7 +99,7 @@ def agreement(count: int) -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=100_000)
-    print(json.dumps(agreement(parser.parse_args().cases)))
+    report(agreement(parser.parse_args().cases))
 
 
 if __name__ == "__main__":

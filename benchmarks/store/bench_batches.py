@@ -1,6 +1,6 @@
 """How long a trainer waits for a batch of 1,000 episodes while calls are written: one JSON line.
 
-``python benchmarks/store/bench_batches.py [--rate 200] [--url postgresql://…]``. A control plane of its own process reads a spool that this process
+``python -m benchmarks.store.bench_batches [--rate 200] [--url postgresql://…]``. A control plane of its own process reads a spool that this process
 writes to at ``rate`` calls a second; batches are leased over its socket as Arrow and given back. Takes about a minute.
 """
 
@@ -9,10 +9,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,13 +19,13 @@ from typing import Any
 
 import aiohttp
 import pyarrow as pa
+from benchmarks.harness import API, process, report, wait_for
 
 from slipstream.config import Config
 from slipstream_proxy.log.ids import new_id
 from slipstream_proxy.log.records import CallHead, Kind, Mutation
 from slipstream_proxy.log.spool import SpoolWriter
 
-API = "/slipstream/v1"
 AUTH = {"x-slipstream-auth": json.dumps({"key": "-", "scopes": ["admin"]})}
 TURNS, PROMPT, SAMPLED = 4, 400, 60
 
@@ -134,16 +132,11 @@ def main() -> None:
         }  # fmt: skip
         config = Config.model_validate(tree)
         Path(config.spool_dir).mkdir(parents=True, exist_ok=True)
-        env = {**os.environ, "SLIPSTREAM_CONFIG_JSON": config.model_dump_json(), "SLIPSTREAM_LOG_LEVEL": "error"}
-        plane = subprocess.Popen([sys.executable, "-m", "slipstream_proxy.control.run.worker"], env=env)
-        try:
-            while not config.socket.exists():
-                assert plane.poll() is None, "the control plane has ended"
-                time.sleep(0.1)
-            print(json.dumps(asyncio.run(measure(config, args))))
-        finally:
-            plane.terminate()
-            plane.wait()
+        env = {"SLIPSTREAM_CONFIG_JSON": config.model_dump_json(), "SLIPSTREAM_LOG_LEVEL": "error"}
+        command = [sys.executable, "-m", "slipstream_proxy.control.run.worker"]
+        with process(command, Path(folder) / "control.log", env):
+            wait_for(config.socket.exists, 60, 0.1, "the control plane does not listen")
+            report(asyncio.run(measure(config, args)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How long a user waits for ``slipstream export`` and ``slipstream import`` of many episodes: one JSON line, in seconds.
 
-``python benchmarks/store/bench_files.py [--episodes 10000]``. The commands and the two proxies run as processes of their
+``python -m benchmarks.store.bench_files [--episodes 10000]``. The commands and the two proxies run as processes of their
 own, over HTTP, as a user runs them. ``export_*`` writes all episodes of a store in that format; ``import_jsonl`` puts
 that export into an empty store; ``import_log`` reads as many plain conversations, and ``import_art`` as many of ART's
 trajectories. Each ends when every episode is there: the last import is counted.
@@ -12,16 +12,12 @@ import argparse
 import json
 import random
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from bench_store import Numbers, episodes, interleave, say
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from tests.support import slipstream
+from benchmarks.harness import report, slipstream
+from benchmarks.store.bench_store import Numbers, episodes, interleave, say
 from tests.support.running import Running, run_proxy
 from tests.support.server import serve
 
@@ -103,7 +99,7 @@ def main() -> None:
             file = folder / f"{kind}.jsonl"
             conversations(file, count, art=kind == "art")
             found[f"import_{kind}"] = imported(folder, kind, server.url, file, count)
-    print(json.dumps(found))
+    report(found)
 
 
 if __name__ == "__main__":

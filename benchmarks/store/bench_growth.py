@@ -1,6 +1,6 @@
 """How Slipstream behaves when it has grown: the same questions at few and at many episodes, of long runs and of many at once.
 
-    python benchmarks/store/bench_growth.py [--small 10000] [--large 1000000] [--only PART …]
+    python -m benchmarks.store.bench_growth [--small 10000] [--large 1000000] [--only PART …]
 
 Parts: ``routes``, ``pins``, ``rate``, ``idle`` and ``forget`` (control planes over two stores that were filled with SQL, asked by turns), ``export``,
 ``runs`` and ``ingest`` (``long_runs.py``), ``streams`` (``../proxy/burst.py``) and ``agree`` (``agreement.py``). The last line is one JSON object;
@@ -13,19 +13,15 @@ import argparse
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
-import agreement
-import grown
-import long_runs
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "proxy"))
-
-import burst
+from benchmarks.harness import in_turns, quantile, report, say
+from benchmarks.proxy import burst
+from benchmarks.store import agreement, grown, long_runs
 
 PARTS = (*grown.PARTS, "export", "runs", "ingest", "streams", "agree")
 CALLS, TURNS = 2_000, 150
@@ -49,7 +45,7 @@ class Steps:
         began, before = time.perf_counter(), os.getloadavg()[0]
         found = made()
         self.load[part] = [round(before, 1), round(os.getloadavg()[0], 1)]
-        print(f"{part}: {time.perf_counter() - began:.1f} s {json.dumps(found)}", file=sys.stderr, flush=True)
+        say(f"{part}: {time.perf_counter() - began:.1f} s {json.dumps(found)}")
         return found
 
 
@@ -66,11 +62,17 @@ def export(folders: dict[int, Path]) -> Found:
     return {**found}
 
 
+def both(small: grown.GrownProcess, large: grown.GrownProcess, what: str, rounds: int) -> list[list[Any]]:
+    """What both say, by turns, without the first round."""
+    asked = in_turns(rounds + 1, {"small": lambda: small.ask(what), "large": lambda: large.ask(what)})
+    return [each[1:] for each in asked.values()]
+
+
 def routes(small: grown.GrownProcess, large: grown.GrownProcess) -> Found:
     """Medians of each route, at rest, and how they have grown."""
-    asked = [(small.ask("routes"), large.ask("routes")) for _ in range(ROUTE_ROUNDS + 1)][1:]
-    few = {route: statistics.median(one[route] for one, _ in asked) for route in asked[0][0]}
-    many = {route: statistics.median(one[route] for _, one in asked) for route in few}
+    of_few, of_many = both(small, large, "routes", ROUTE_ROUNDS)
+    few = {route: statistics.median(one[route] for one in of_few) for route in of_few[0]}
+    many = {route: statistics.median(one[route] for one in of_many) for route in few}
     growth = {route: round(many[route] / max(ms, LEAST_MS), 2) for route, ms in few.items()}
     worst = max(growth, key=lambda route: growth[route])
     ms = {route: [round(few[route], 2), round(many[route], 2)] for route in few}
@@ -78,10 +80,10 @@ def routes(small: grown.GrownProcess, large: grown.GrownProcess) -> Found:
 
 
 def pins(small: grown.GrownProcess, large: grown.GrownProcess) -> Found:
-    asked = [(small.ask("pins"), large.ask("pins")) for _ in range(PIN_ROUNDS + 1)][1:]
-    few, many = (statistics.median(column) for column in zip(*asked, strict=True))
+    of_few, of_many = both(small, large, "pins", PIN_ROUNDS)
+    few, many = statistics.median(of_few), statistics.median(of_many)
     found = {"pin_p99_ms": round(many, 1), "pin_p99_ms_small": round(few, 1), "pin_growth": round(many / few, 2)}
-    return {**found, "pin_worst_ms": round(max(many for _, many in asked), 1), "pins_unanswered": large.ask("refused")}
+    return {**found, "pin_worst_ms": round(max(of_many), 1), "pins_unanswered": large.ask("refused")}
 
 
 def forget(small: grown.GrownProcess, large: grown.GrownProcess, most: float) -> Found:
@@ -106,7 +108,7 @@ def forget(small: grown.GrownProcess, large: grown.GrownProcess, most: float) ->
     return {
         "forget_stall": round(ratios[1] / ratios[0], 2),
         "forget_p50_ms": [round(statistics.median(one), 1) for one in ms],
-        "forget_p99_ms": [round(grown.quantile(one, 0.99), 1) for one in ms],
+        "forget_p99_ms": [round(quantile(one, 0.99), 1) for one in ms],
         "forget_worst_ms": round(max(ms[1]), 1),
         "forget_seconds": round(seconds, 1),
         "forget_finished": not left,
@@ -182,7 +184,7 @@ def main() -> None:
         found |= steps.run(part, made[part])
     if args.postgres:
         found |= steps.run("postgres", lambda: of_postgres(args.postgres, args.postgres_episodes, args.only))
-    print(json.dumps({**found, "load": steps.load}))
+    report({**found, "load": steps.load})
 
 
 if __name__ == "__main__":

@@ -1,18 +1,19 @@
 """How fast and how small the store is: one JSON line.
 
-``python benchmarks/store/bench_store.py [--url postgresql://…]``. Needs nothing but the proxy's packages; takes about a minute.
+``python -m benchmarks.store.bench_store [--url postgresql://…]``. Needs nothing but the proxy's packages; takes about a minute.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from benchmarks.harness import report
+from tests.support.store_writes import pin
 
 from slipstream.contract import BatchLeaseIn, RewardIn
 from slipstream_proxy.log.records import CallHead, Choice, Mutation, Parsed
@@ -21,9 +22,6 @@ from slipstream_proxy.store.conversation import calls
 from slipstream_proxy.store.conversation import fingerprint as delta
 from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.values import Position, RecordedCall, Rules
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.store_writes import pin
 
 NOW = 1_800_000_000.0
 WORDS = [
@@ -159,7 +157,7 @@ def main() -> None:
                 round(large["wal_mb"] / small["wal_mb"], 2),
                 round(large["file_mb"] / small["file_mb"], 2),
             )
-    print(json.dumps(found))
+    report(found)
 
 
 if __name__ == "__main__":

@@ -8,18 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
-import sys
 import time
-from collections.abc import Sequence
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
-from filling import CALLS, MODEL, OPEN, fill, name_of
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
+from benchmarks.harness import quantile
+from benchmarks.store.filling import CALLS, MODEL, OPEN, fill, name_of
 from tests.support.fake_engine import LoraEngine
 from tests.support.plane import API, Plane, make_config, register, until
 
@@ -39,10 +35,6 @@ RATED = 5.0
 """Seconds for which new runs come as fast as they are answered."""
 IDLE = 20.0
 """Seconds that it is left alone."""
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 class Grown:

@@ -1,7 +1,7 @@
 """Writes what ``bench_growth.py`` found into benchmarks/RESULTS.md, between its two marks.
 
     make bench-growth | tail -1 > growth.txt
-    python benchmarks/store/growth_table.py growth.txt
+    python -m benchmarks.store.growth_table growth.txt
 
 Keeps the figures in benchmarks/results/growth.json. Those of a run of some parts (``--only``) take the place of those of before; the others stay.
 """

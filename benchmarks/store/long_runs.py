@@ -1,6 +1,6 @@
 """What long runs and many conversations cost: the part of ``bench_growth`` that fills stores by itself.
 
-``python benchmarks/store/long_runs.py [--calls 2000] [--turns 150] [--postgres URL]``. The last line is one
+``python -m benchmarks.store.long_runs [--calls 2000] [--turns 150] [--postgres URL]``. The last line is one
 JSON object:
 
 - ``long_run_mb``: the most megabytes that a run of so many calls is as its page, its batch, its group or its export;
@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import gc
 import io
-import json
 import multiprocessing
 import statistics
 import tempfile
@@ -25,7 +24,8 @@ from pathlib import Path
 
 import psycopg
 import pyarrow as pa
-from filling import started_of
+from benchmarks.harness import report
+from benchmarks.store.filling import started_of
 
 from slipstream.contract import BatchLeaseIn, GroupLeaseIn, RewardIn
 from slipstream_proxy.control.api.export import pieces
@@ -226,7 +226,7 @@ def main() -> None:
         found |= long_run(args.calls, args.postgres)
     if args.only in (None, "ingest"):
         found |= ingest(args.turns, args.postgres)
-    print(json.dumps(found))
+    report(found)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """From an external model to your own: how much of the teacher's success its stored calls teach.
 
-    python benchmarks/traffic/distill.py [--seed 0] [--runs 512] [--out FILE] [--time-limit 900]
+    python -m benchmarks.traffic.distill [--seed 0] [--runs 512] [--out FILE] [--time-limit 900]
 
 The inbox demo on real vLLM. The teacher is a server of its own behind the proxy, recorded as text: it plays the task by a script, and slips in some of its runs.
 First the agent asks the teacher for so many training runs and posts rewards. Then `slipstream distill --from teacher` makes an adapter of the small model, and the proxy's gate
@@ -19,16 +19,13 @@ import os
 import random
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT)]
-
 from aiohttp import web
+from benchmarks.harness import report, slipstream
 from tests.support.served import Served
 
 from slipstream.cli.common import child_env
@@ -152,7 +149,7 @@ async def runs(driver: TaskDriver, items: Any) -> None:
 
 async def run_command(stack: Stack, args: argparse.Namespace) -> dict[str, Any]:
     """`slipstream distill`, as a user starts it beside the running stack."""
-    command = [sys.executable, "-m", "slipstream.cli", "distill", "--json", "--from", TEACHER, "--url", stack.url]
+    command = slipstream("distill", "--json", "--from", TEACHER, "--url", stack.url)
     command += ["--method", args.method]
     ran = await asyncio.create_subprocess_exec(
         *command, stdout=subprocess.PIPE, env=os.environ | child_env(stack.config)
@@ -187,10 +184,7 @@ def main() -> None:
     os.environ.setdefault("OPENAI_API_KEY", "none")
     with tempfile.TemporaryDirectory() as temporary:
         result = asyncio.run(distill(args.data_dir or Path(temporary), args))
-    text = json.dumps(result)
-    if args.out:
-        args.out.write_text(text + "\n")
-    print(text, flush=True)
+    report(result, args.out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A 7B-shaped model on one GPU: python benchmarks/trainer/bench_h200.py [--groups 8] [--out h200.json]
+"""A 7B-shaped model on one GPU: python -m benchmarks.trainer.bench_h200 [--groups 8] [--out h200.json]
 
 Groups of 8 episodes × 6 turns behind a 1.5k prompt, 300 sampled tokens a turn, without and with 300 tokens of tool results, by: stock TRL with a sample
 for every call, stock TRL with merged rows (both as TRL is by default: gradient checkpointing), ours as chosen by itself. And rows of 8,192 tokens by:
@@ -14,17 +14,16 @@ import os
 import subprocess
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import bench_trainer as small
 import numpy as np
 import torch
+from benchmarks.harness import report
+from benchmarks.trainer import bench_trainer as small
 
 from slipstream.config import Config, load_config
 
@@ -38,7 +37,6 @@ VOCAB = 152_064
 CONTEXT, LONG = 8192, 131_072
 STEPS = 4
 """Of ours that are measured: which rows β looks at is drawn for each."""
-PACKAGES = ("torch", "transformers", "peft", "trl", "unsloth", "triton")
 
 
 def make_model(folder: Path, shape: str) -> None:
@@ -223,16 +221,6 @@ PARTS: dict[str, Any] = {
 }
 
 
-def versions() -> dict[str, str]:
-    found = {"python": sys.version.split()[0], "gpu": torch.cuda.get_device_name()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def summary(found: dict[str, dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
     ours, tools, context = found["ours"], found["ours_tools"], found["context"]
     return {
@@ -244,8 +232,7 @@ def summary(found: dict[str, dict[str, Any]], args: argparse.Namespace) -> dict[
         "tokens_vs_peft": context["tokens_per_second"] / found["peft"]["tokens_per_second"],
         "peak_gib_frugal": found["frugal"]["peak_gib"],
         "tokens_per_second": ours["sampled"] / ours["seconds"],
-        "groups": args.groups, "versions": versions(), "parts": found,
-        "command": "python benchmarks/trainer/bench_h200.py " + " ".join(sys.argv[1:]),
+        "groups": args.groups, "parts": found,
     }  # fmt: skip
 
 
@@ -255,7 +242,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4, help="rows of a micro-batch of stock TRL")
     parser.add_argument("--shape", choices=SHAPES, default="7b")
     parser.add_argument("--work", default="/tmp/slipstream-h200", help="where the model is made")
-    parser.add_argument("--out", help="file for the JSON object")
+    parser.add_argument("--out", type=Path, help="file for the JSON object")
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--set", action="append", default=[], help="section.field=value of the configuration")
     parser.add_argument("--part", help=argparse.SUPPRESS)
@@ -267,7 +254,7 @@ def main() -> None:
         print(json.dumps(PARTS[args.part](args)))
         return None
     found: dict[str, dict[str, Any]] = {}
-    own = [sys.executable, __file__, *sys.argv[1:], "--part"]
+    own = [sys.executable, "-m", "benchmarks.trainer.bench_h200", *sys.argv[1:], "--part"]
     if not (Path(args.work) / "model").exists():
         subprocess.run([*own, "model"], check=True)
     for part in args.parts.split(","):
@@ -278,10 +265,7 @@ def main() -> None:
         found[part] = json.loads(done.stdout.splitlines()[-1])
         print(part, json.dumps({k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in found[part].items()}), file=sys.stderr, flush=True)  # fmt: skip
     whole = summary(found, args) if found.keys() >= PARTS.keys() - {"long"} else {"parts": found}
-    if args.out:
-        Path(args.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(args.out).write_text(json.dumps(whole, indent=1) + "\n")
-    print(json.dumps({k: v for k, v in whole.items() if k != "parts"} if len(whole) > 1 else whole))
+    report(whole, args.out)
     return None
 
 

@@ -1,4 +1,4 @@
-"""What merging and prefix trees spare, on a small model on the CPU: python benchmarks/trainer/bench_trainer.py [--turns 6] [--prompt 1500] …
+"""What merging and prefix trees spare, on a small model on the CPU: python -m benchmarks.trainer.bench_trainer [--turns 6] [--prompt 1500] …
 
 Groups of episodes of several turns behind one shared prompt, laid out as: stock TRL with a sample for every call, stock TRL with merged rows, ours
 merged, ours as trees, ours as chosen by itself. Tokens computed, seconds of a forward and backward pass (best of --repeat), peak memory, each
@@ -24,6 +24,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import torch
+from benchmarks.harness import report
 from datasets import Dataset
 
 from slipstream.config import Config, load_config
@@ -261,7 +262,7 @@ def main() -> None:
             "trainer": {"lora_rank": 16, "max_ratio": 1e30, "is_max": 1e-30 + 1.0, "beta": 0.0},
         }
         if args.sweep:
-            print(json.dumps(sweep(args, settings)))
+            report(sweep(args, settings))
             return
         results = [measure(args, settings, form) for form in args.forms.split(",")]
     first = results[0]
@@ -273,12 +274,10 @@ def main() -> None:
         "speedup_vs_per_call",
         "speedup_vs_merged",
     )
-    print(
-        json.dumps(
-            {n: first[n] for n in names}
-            | {"peak_mib": {way: round(first[way]["peak_mib"]) for way in WAYS}}
-            | {"groups": args.groups, "prompt": args.prompt, "sampled": args.sampled, "results": args.results}
-        )
+    report(
+        {n: first[n] for n in names}
+        | {"peak_mib": {way: round(first[way]["peak_mib"]) for way in WAYS}}
+        | {"groups": args.groups, "prompt": args.prompt, "sampled": args.sampled, "results": args.results}
     )
 
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from benchmarks.models import large
 from benchmarks.models.bench_models import Row, table, train, whole_table, write
 from benchmarks.models.speakers import SPEAKERS, TEKKEN, end_of, lessons, tekken_of, template_of, tokenizer_of
 from benchmarks.models.whole import CELLS, Whole
-from tests.support.tiny import make_config
 
 from slipstream.engines.vllm.template import run
-from slipstream_trainer.model.policy import load_policy
 
 
 @pytest.mark.parametrize(("family", "cpu"), [("qwen3", "yes"), ("qwen3_moe", "it is a mixture of experts")])
@@ -69,16 +64,3 @@ def test_a_speaker_learns_replies_that_its_own_template_ends(tmp_path: Path, nam
         assert reply[-1:] == tokenizer.convert_tokens_to_ids([end])
         assert tokenizer.unk_token_id not in reply
         assert tokenizer(tokenizer.decode(prompt + reply), add_special_tokens=False).input_ids == prompt + reply
-
-
-@pytest.mark.parametrize("store", [None, "fp8"])
-def test_a_large_model_is_what_the_trainer_reads(tmp_path: Path, store: str | None) -> None:
-    """The same shape in small: blocks of 128, and Qwen's template."""
-    small = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    large.make(tmp_path / "m", store, small | {"intermediate_size": 512})
-    model, tokenizer = load_policy(make_config(tmp_path / "m", tmp_path))
-    said: Any = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "Where?"}], add_generation_prompt=True, tokenize=False
-    )
-    assert said.endswith("<|im_start|>user\nWhere?<|im_end|>\n<|im_start|>assistant\n")
-    assert torch.isfinite(model(input_ids=torch.tensor([tokenizer(said).input_ids])).logits).all()

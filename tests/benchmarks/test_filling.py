@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 
 import pytest
+from benchmarks.store import filling
 
 from slipstream.contract import GroupLeaseIn
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.values import EpisodeFilter, Rules
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "store"))
-
-import filling
 
 EPISODES = 4_000
 

@@ -1,17 +1,13 @@
 """An adapter of the bench of swaps has one token, whatever it is asked and however its numbers are rounded."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from benchmarks.engine.make_adapters import make
 from peft import PeftModel
 from transformers import Qwen3Config, Qwen3ForCausalLM
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "engine"))
-
-from make_adapters import make
 
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
 

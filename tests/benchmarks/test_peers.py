@@ -9,24 +9,20 @@ import os
 import sys
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.support import modules_of
+from benchmarks.peers import peers, tasks, trl_run
 from tests.support.served import Served
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "peers"
 ITEM = {"q": "3 + 4 =", "a": "7", "check": "Wrong. The number only."}
 
 
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch):
-    """``bench("tasks")``: a module of the bench."""
-    with modules_of(FOLDER, monkeypatch) as imported:
-        yield imported
+@pytest.fixture(autouse=True)
+def nothing_ends_the_sides() -> None:
+    peers.ENOUGH.clear()
 
 
 class Agents:
@@ -54,8 +50,8 @@ class Agents:
 @pytest.mark.parametrize(
     ("replies", "value"), [(("7",), 1.0), (("It is 7", "7."), 1.0), (("8", "7 or 8"), 0.3), (("7 or 8", "8"), 0.0)]
 )
-def test_a_run_ends_with_the_right_reply_or_with_the_one_to_the_check(bench, replies, value):
-    peers, agents = bench("peers"), Agents(*replies)
+def test_a_run_ends_with_the_right_reply_or_with_the_one_to_the_check(replies, value):
+    agents = Agents(*replies)
     with Served(agents.app()) as url:
         curve, failed = peers.work(url, iter([("train-0", ITEM, "train")]), 0.0, threading.Event())
     assert (failed, [c[1:] for c in curve]) == ([], [(value, 5 * len(replies))])
@@ -67,8 +63,7 @@ def test_a_run_ends_with_the_right_reply_or_with_the_one_to_the_check(bench, rep
 
 
 @pytest.mark.parametrize("answer", [1, 9, 15])
-def test_a_check_names_its_number_and_another(bench, answer):
-    tasks = bench("tasks")
+def test_a_check_names_its_number_and_another(answer):
     says = [tasks.either(f"question {i}", answer) for i in range(40)]
     pairs = [[int(word) for word in said.replace(".", "").split() if word.isdigit()] for said in says]
     assert all(answer in pair and len(set(pair)) == 2 for pair in pairs)
@@ -104,8 +99,7 @@ class Engine:
         return prompts, new, [[[-0.1 * token] for token in ids] for ids in new], None
 
 
-def test_trls_turns_train_on_what_was_sampled_alone(bench):
-    trl_run = bench("trl_run")
+def test_trls_turns_train_on_what_was_sampled_alone():
     right, cut, ended = [ord("7"), 0], [ord("8"), ord("8")], [ord("9"), 0]
     engine = Engine([right, cut, ended], [right, cut])
     trainer = SimpleNamespace(processing_class=Letters(), vllm_generation=engine)
@@ -121,20 +115,19 @@ def test_trls_turns_train_on_what_was_sampled_alone(bench):
     assert (found["reply"], found["sampled"]) == (["7", "7", "88"], [2, 4, 4])
 
 
-def test_what_trl_wrote_counts_until_the_limit(bench):
+def test_what_trl_wrote_counts_until_the_limit():
     lines = [[100.0 + at, [0.0, 1.0], [3, 4]] for at in (7.0, 9.0, 11.0)]
     text = "".join(json.dumps(line) + "\n" for line in lines) + "[112.0, [0.0, 1"
-    found = bench("peers").their_curve(text, 100.0, 110.0)
+    found = peers.their_curve(text, 100.0, 110.0)
     assert found == {
         "curve": [(7.0, 0.0, 3), (7.0, 1.0, 4), (9.0, 0.0, 3), (9.0, 1.0, 4)],
         "steps": 2,
         "first_step_s": 7.0,
     }
-    assert bench("peers").their_curve("", 100.0, 110.0)["problem"]
+    assert peers.their_curve("", 100.0, 110.0)["problem"]
 
 
-def test_a_goal_is_reached_where_the_reward_stays_there(bench):
-    peers = bench("peers")
+def test_a_goal_is_reached_where_the_reward_stays_there():
     rewards = [0.0] * 128 + [1.0] * 64 + [0.0] * 192 + [1.0] * 256
     curve = [(float(i), reward, 2) for i, reward in enumerate(rewards)]
     assert peers.reached(curve, 0.9) == (447.0, 448, 896)
@@ -154,9 +147,9 @@ def test_a_goal_is_reached_where_the_reward_stays_there(bench):
     assert math.isclose(found["trl_final"], 1.0)
 
 
-def test_a_trl_that_goes_on_is_ended_and_what_it_wrote_counts(bench, tmp_path, monkeypatch):
-    peers, script, out = bench("peers"), tmp_path / "trl", tmp_path / "name-trl-runs.jsonl"
-    script.write_text('#!/bin/sh\necho "[$(date +%s.%N), [0.3], [3]]" >> "$7"\nexec sleep 60\n')
+def test_a_trl_that_goes_on_is_ended_and_what_it_wrote_counts(tmp_path, monkeypatch):
+    script, out = tmp_path / "trl", tmp_path / "name-trl-runs.jsonl"
+    script.write_text('#!/bin/sh\necho "[$(date +%s.%N), [0.3], [3]]" >> "$8"\nexec sleep 60\n')
     script.chmod(0o755)
 
     def end() -> None:
@@ -165,7 +158,7 @@ def test_a_trl_that_goes_on_is_ended_and_what_it_wrote_counts(bench, tmp_path, m
         peers.ENOUGH.set()
 
     monkeypatch.setattr(peers, "sys", SimpleNamespace(executable=str(script)))
-    args = SimpleNamespace(model="m", tasks="t", seed=0, out=tmp_path, trl_seconds=50.0)
+    args: Any = SimpleNamespace(model="m", tasks="t", seed=0, out=tmp_path, trl_seconds=50.0)
     began = time.monotonic()
     threading.Thread(target=end, daemon=True).start()
     found = peers.trl(args, "name", "gcd")
@@ -175,12 +168,12 @@ def test_a_trl_that_goes_on_is_ended_and_what_it_wrote_counts(bench, tmp_path, m
     assert peers.trl(args, "name", "gcd") == {"problem": "TRL ended without a step", "curve": [], "steps": 0}
 
 
-def test_sides_stand_alone_on_a_gpu_and_what_is_missing_is_said(bench, tmp_path, monkeypatch, capsys):
-    peers, script = bench("peers"), tmp_path / "side"
+def test_sides_stand_alone_on_a_gpu_and_what_is_missing_is_said(tmp_path, monkeypatch, capsys):
+    script = tmp_path / "side"
     script.write_text(
         f"""#!{sys.executable}
 import json, os, pathlib, sys, time
-said = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+said = dict(zip(sys.argv[3::2], sys.argv[4::2]))
 out, gpu = pathlib.Path({str(tmp_path)!r}), os.environ["CUDA_VISIBLE_DEVICES"]
 (out / f"on-{{gpu}}").touch(exist_ok=False)
 time.sleep(0.05)
@@ -196,7 +189,7 @@ if (task, seed) != ("gcd", "1"):
     )
     script.chmod(0o755)
     monkeypatch.setattr(peers, "sys", SimpleNamespace(executable=str(script)))
-    args = SimpleNamespace(
+    args: Any = SimpleNamespace(
         model="m", tasks="t", task="gcd,products", seeds="0,1", gpus="4,5", out=tmp_path, think=0.0, seconds=1, trl_seconds=1,
         set=[],
     )  # fmt: skip
@@ -215,6 +208,5 @@ if (task, seed) != ("gcd", "1"):
         assert (tmp_path / "peers.png").stat().st_size > 10_000
 
 
-def test_without_a_pair_there_are_no_figures(bench, tmp_path):
-    peers = bench("peers")
+def test_without_a_pair_there_are_no_figures(tmp_path):
     assert set(peers.merged([], tmp_path / "peers.json")["worst"].values()) == {None}

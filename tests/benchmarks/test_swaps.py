@@ -1,11 +1,6 @@
 """What the bench of swaps calls a wrong token."""
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "engine"))
-
-from swaps import Call, Gaps, Span, tokens_seen
+from benchmarks.engine.swaps import Call, Gaps, Span, tokens_seen
 
 ALONE = {"m": [7, 8], "m@1": [11, 11], "m@2": [22, 22]}
 

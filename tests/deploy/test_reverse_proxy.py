@@ -14,8 +14,8 @@ import httpx
 import pytest
 import yaml
 from aiohttp import web
-from benchmarks.agents.engine import Engine
 from tests.support import ROOT, free_port, process, wait_for
+from tests.support.fake_engine import FakeEngine, beside
 from tests.support.running import Running, run_proxy
 from tests.support.served import Served
 
@@ -25,7 +25,9 @@ ASK = {"model": "inbox", "messages": [{"role": "user", "content": "hi"}]}
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with Served(Engine("inbox").app()) as url, run_proxy(tmp_path_factory.mktemp("p"), url) as proxy:
+    engine = FakeEngine()
+    engine.models = {"inbox"}
+    with beside(engine), run_proxy(tmp_path_factory.mktemp("p"), engine.url) as proxy:
         yield proxy
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.traffic.distill import TEACHER, Teacher
-from tests.support import ROOT, slipstream, wait_for
+from tests.support import slipstream, wait_for
 from tests.support.running import run_proxy
 from tests.support.served import Served
 
@@ -57,7 +57,7 @@ def test_stored_calls_of_an_upstream_become_a_version_at_the_proxy(tmp_path: Pat
 @pytest.mark.engine
 @pytest.mark.learning
 def test_the_adapter_does_nearly_as_well_as_its_teacher(tmp_path: Path) -> None:
-    bench = [sys.executable, str(ROOT / "benchmarks/traffic/distill.py"), "--runs", "256", "--data-dir", str(tmp_path)]
+    bench = [sys.executable, "-m", "benchmarks.traffic.distill", "--runs", "256", "--data-dir", str(tmp_path)]
     ran = subprocess.run(bench, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     found = json.loads(ran.stdout.splitlines()[-1])

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.support import ROOT, process, wait_for
+from tests.support import process, wait_for
 
 from slipstream.client import Client
 from slipstream.operate.demo.task import demo_config, load_task, open_agent
@@ -42,8 +42,16 @@ def test_a_spoiled_step_is_refused_before_any_agent_meets_it(engine, start_proxy
     stop = threading.Event()
     agents = threading.Thread(target=lambda: asyncio.run(play(proxy.url, RUNS, stop)))
     agents.start()
-    script = ROOT / "benchmarks" / "gate" / "spoiling_trainer.py"
-    argv = [sys.executable, str(script), str(folder), "--url", proxy.url, "--config", str(proxy.config)]
+    argv = [
+        sys.executable,
+        "-m",
+        "tests.support.spoiling_trainer",
+        str(folder),
+        "--url",
+        proxy.url,
+        "--config",
+        str(proxy.config),
+    ]
     try:
         with process(argv, tmp_path / "trainer.log", {"OMP_NUM_THREADS": "1"}), Client(proxy.url) as client:
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.learning
 @pytest.mark.timeout(2400)
 def test_ruler_teaches_nearly_as_well_as_the_true_reward(tmp_path):
-    command = [sys.executable, str(ROOT / "benchmarks/judge/bench_ruler.py"), "--data-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "benchmarks.judge.bench_ruler", "--data-dir", str(tmp_path)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=2300, cwd=ROOT, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     found = json.loads(ran.stdout.strip().splitlines()[-1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import signal
 import socket
@@ -12,11 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    import pytest
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,19 +22,6 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
-
-
-@contextlib.contextmanager
-def modules_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
-    """What imports a bench's module by its name, which another bench's may have, too. Afterwards none is there."""
-    monkeypatch.syspath_prepend(str(folder))
-    for file in folder.glob("*.py"):
-        monkeypatch.delitem(sys.modules, file.stem, raising=False)
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if (made := getattr(sys.modules[name], "__file__", None)) and Path(made).parent == folder:
-            del sys.modules[name]
 
 
 def wait_for(what: Callable[[], T], timeout: float = 60.0, pause: float = 0.05, said: str = "") -> T:
@@ -59,9 +41,9 @@ def wait_for(what: Callable[[], T], timeout: float = 60.0, pause: float = 0.05, 
 
 @contextlib.contextmanager
 def process(
-    argv: list[str], log: Path, env: dict[str, str] | None = None, grace: float = 20.0
+    argv: list[str], log: Path, env: dict[str, str] | None = None, grace: float = 20.0, **more: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in a group of its own, which is gone afterwards whatever happens."""
+    """A process in a group of its own, which is gone afterwards whatever happens. ``more``: as of ``subprocess.Popen``."""
     with log.open("ab") as out:
         p = subprocess.Popen(
             argv,
@@ -70,6 +52,7 @@ def process(
             stdin=subprocess.DEVNULL,
             env={**os.environ, **(env or {})},
             start_new_session=True,
+            **more,
         )
     try:
         yield p

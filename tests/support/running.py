@@ -32,13 +32,21 @@ class Running:
 @contextlib.contextmanager
 def run_proxy(folder: Path, engine_url: str, **overrides: Any) -> Iterator[Running]:
     """`slipstream proxy` on a free port. Sections are given as keyword dicts: ``gate={"holdout": 0.0}``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    data = folder / "data"
     tree: dict[str, Any] = {
-        "data_dir": str(data), "proxy": {"port": 0}, "engine": {"urls": [engine_url], "name": "inbox", "model": str(MODEL)}, "gate": {"holdout": 0.0},
+        "proxy": {"port": 0}, "engine": {"urls": [engine_url], "name": "inbox", "model": str(MODEL)}, "gate": {"holdout": 0.0},
     }  # fmt: skip
     for name, value in overrides.items():
         tree[name] = {**tree.get(name, {}), **value} if isinstance(value, dict) else value
+    with run_settings(folder, tree) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def run_settings(folder: Path, tree: dict[str, Any]) -> Iterator[Running]:
+    """`slipstream proxy` with these settings and all others at their defaults."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = folder / "data"
+    tree = {"data_dir": str(data), **tree}
     config = folder / "slipstream.toml"
     config.write_text(tomli_w.dumps(tree))
     log = folder / "proxy.log"

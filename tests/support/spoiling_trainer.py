@@ -1,6 +1,6 @@
-"""The trainer as it is, but one step destroys its weights when a file asks for that: ``spoiled.py`` starts it.
+"""The trainer as it is, but one step destroys its weights when a file asks for that: tests start it.
 
-    python benchmarks/gate/spoiling_trainer.py FOLDER [arguments of `slipstream trainer`]
+    python -m tests.support.spoiling_trainer FOLDER [arguments of `slipstream trainer`]
 
 While ``FOLDER/spoil`` exists, the next step that publishes an adapter has noise in place of what was learned. So the
 checkpoint, the adapter and all that is made from them are bad, as after a real accident. Every checkpoint's name and
