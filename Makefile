@@ -149,8 +149,8 @@ fuzz-bulk: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
-page:
-	$(PYTHON) scripts/page.py $(ARGS)
+page: setup
+	$(BIN)/python scripts/page.py $(ARGS)
 
 pictures: setup
 	PAGE_PICTURES=docs/pictures $(BIN)/python -m pytest -q tests/proxy/control/test_page_browser.py -k day_s_work
