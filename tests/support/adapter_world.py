@@ -23,6 +23,7 @@ from slipstream.contract import Adapter, AdapterIn, AdapterList, AdapterState, G
 from slipstream_proxy.control.adapters import fleet as registrar_module
 from slipstream_proxy.control.adapters import lifecycle as lifecycle_module
 from slipstream_proxy.control.adapters import swapper as swapper_module
+from slipstream_proxy.control.adapters.files import AdapterDigests
 from slipstream_proxy.control.adapters.fleet import AdapterRegistrar
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
@@ -90,7 +91,7 @@ class World:
         """Called as an engine is asked to load."""
         for module in (lifecycle_module, registrar_module, swapper_module):
             monkeypatch.setattr(module, "in_thread", self._in_thread)
-        monkeypatch.setattr(registrar_module, "check_folder", lambda folder, *_: folder.name)
+        monkeypatch.setattr(registrar_module, "check_folder", lambda folder, *_: AdapterDigests(folder.name, "1"))
         monkeypatch.setattr(time, "monotonic", lambda: asyncio.get_running_loop().time())
         journal: Any = SimpleNamespace(change=self._change, wake=asyncio.Event(), stores=SimpleNamespace(shared=False))
         fleet: Any = SimpleNamespace(

@@ -307,6 +307,10 @@ class Adapter(Model):
     """No later version was shown to beat it. Where none of a model has this, the base model is the best one."""
     sha256: str | None = None
     """The hash of its weights file, in hex."""
+    scales_sha256: str | None = None
+    """The hash of each module's scale, as its configuration gives it: the same weights with another alpha are another
+    policy. None: it came before this was noted, and its weights alone are compared.
+    """
     engine_path: str | None = None
     """Where the proxy that it came to says that vLLM finds its folder. None: only one proxy uses this store."""
     gate: GateReport | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from tests.support.adapters import write_adapter
 from tests.support.plane import until
@@ -28,6 +30,29 @@ async def test_names_and_files(plane, tmp_path):
     assert await status(plane, "tiny@1", model="other") == 404
     assert plane.deps.registry.items["tiny@3"].state == "refused"
     assert plane.deps.registry.items["tiny@3"].reason
+
+
+async def test_an_adapter_is_told_from_the_same_weights_at_another_scale(plane):
+    """Where a trainer asks again, and where a list comes with its files. One of a store that was written before
+    scales were noted is compared by its weights.
+    """
+    folder = plane.config.adapters_dir / "tiny@1"
+    write_adapter(folder, lora_alpha=16)
+    assert [await status(plane, "tiny@1") for _ in range(2)] == [201, 201]
+    shutil.rmtree(folder)
+    write_adapter(folder, lora_alpha=32)
+    assert await status(plane, "tiny@1") == 409
+    known = plane.deps.registry.items["tiny@1"]
+    older = known.model_copy(update={"scales_sha256": None})
+    await plane.deps.journal.change([older])
+    assert await status(plane, "tiny@1") == 201, "no alarm after an upgrade"
+
+    write_adapter(plane.config.adapters_dir / "tiny@2", lora_alpha=16)
+    marks = {"sha256": known.sha256, "scales_sha256": "0" * 64}
+    code, body = await bring(plane, entry(2, **marks))
+    assert code == 409 and "other scales (lora_alpha" in body["error"]["message"]
+    assert (await bring(plane, entry(2, **marks | {"scales_sha256": None})))[0] == 200
+    assert plane.deps.registry.items["tiny@2"].scales_sha256 == known.scales_sha256
 
 
 async def test_where_an_engine_may_have_it_from(plane):

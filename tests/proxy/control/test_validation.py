@@ -32,7 +32,29 @@ def adapter(folder: Path, weights: dict[str, np.ndarray] | None = None, **config
 
 
 def test_a_good_one_has_the_hash_of_its_weights(tmp_path: Path) -> None:
-    assert len(check_folder(adapter(tmp_path / "m@1"), 16)) == 64
+    assert len(check_folder(adapter(tmp_path / "m@1"), 16).sha256) == 64
+
+
+@pytest.mark.parametrize(
+    ("config", "same"),
+    [
+        ({"lora_alpha": 8}, True),  # PEFT's own value for what is left out
+        (
+            {"use_rslora": False, "target_modules": ["q_proj"], "lora_dropout": 0.1, "base_model_name_or_path": "x"},
+            True,
+        ),
+        ({"lora_alpha": 16, "alpha_pattern": {"q_proj": 8}}, True),  # said otherwise
+        ({"r": 16, "rank_pattern": {"q_proj": 8}}, True),
+        ({"lora_alpha": 16}, False),
+        ({"use_rslora": True}, False),
+        ({"alpha_pattern": {"q_proj": 4}}, False),
+        ({"alpha_pattern": {"v_proj": 4}}, True),  # which has no weights here
+    ],
+)
+def test_the_same_weights_at_another_scale_are_another_policy(tmp_path: Path, config: dict, same: bool) -> None:
+    one, other = check_folder(adapter(tmp_path / "m@1"), 16), check_folder(adapter(tmp_path / "m@2", **config), 16)
+    assert one.sha256 == other.sha256
+    assert (one.scales_sha256 == other.scales_sha256) is same
 
 
 @pytest.mark.parametrize(

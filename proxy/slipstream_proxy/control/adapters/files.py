@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.config import Config
@@ -211,8 +212,28 @@ def check_pairs(tensors: dict[str, JsonObject], config: AdapterConfig) -> None:
             config.check_rank(part["module"], shape[0])
 
 
-def check_folder(folder: Path, max_rank: int, base: dict[str, list[int]] | None = None) -> str:
-    """Raises ``BadAdapter``; returns the weights' SHA-256. ``base``: see ``base_shapes``."""
+@dataclass(frozen=True, slots=True)
+class AdapterDigests:
+    """What tells one policy from another, in hex: the weights' SHA-256, and that of each module's scale."""
+
+    sha256: str
+    scales_sha256: str
+
+    def of_same(self, known: Adapter) -> bool:
+        """Whether the files are those of ``known``. What nobody noted of it is not compared."""
+        return known.sha256 in (None, self.sha256) and known.scales_sha256 in (None, self.scales_sha256)
+
+
+def _scales_digest(config: AdapterConfig, tensors: dict[str, JsonObject]) -> str:
+    """By module, so that it is the same however a configuration says it: PEFT's versions write other fields."""
+    named = (name.removeprefix("base_model.model.").partition(".lora_") for name in tensors)
+    modules = sorted({module for module, lora, _ in named if lora})
+    scales = "\n".join(f"{module} {config.scale_of(module)!r}" for module in modules)
+    return hashlib.sha256(scales.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def check_folder(folder: Path, max_rank: int, base: dict[str, list[int]] | None = None) -> AdapterDigests:
+    """What tells it from others. Raises ``BadAdapter``. ``base``: see ``base_shapes``."""
     config_path, weights = folder / CONFIG_FILE_NAME, folder / WEIGHTS_FILE_NAME
     for path in (config_path, weights):
         if not path.is_file():
@@ -231,4 +252,4 @@ def check_folder(folder: Path, max_rank: int, base: dict[str, list[int]] | None 
     with weights.open("rb") as file:
         while part := file.read(2**20):
             digest.update(part)
-    return digest.hexdigest()
+    return AdapterDigests(digest.hexdigest(), _scales_digest(config, tensors))

@@ -9,12 +9,13 @@ import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
 from slipstream.contract import Adapter, AdapterIn, AdapterState, AdapterTrial, folder_of
 from slipstream.shared.adapter_config import BadAdapter
-from slipstream_proxy.control.adapters.files import base_shapes, check_folder, split_name
+from slipstream_proxy.control.adapters.files import AdapterDigests, base_shapes, check_folder, split_name
 from slipstream_proxy.control.adapters.journal import AdapterJournal, ConcurrentChange, LivePublisher, event, made_from
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.engines.pool import EnginePool, EngineRefused
@@ -168,7 +169,7 @@ class AdapterRegistrar:
             fix = "write the files first, then register"
             raise Problem(404, f"no folder {name} in adapters.dir", field="body.path", fix=fix)
         try:
-            digest = await self._check(folder)
+            digests = await self._check(folder)
         except BadAdapter as e:
             if before is None:
                 why = {"reason": str(e), "decided": time.time()}
@@ -176,10 +177,10 @@ class AdapterRegistrar:
                 await self.journal.change([refused], event("refused", adapter=name, reason=str(e)))
             raise Problem(422, str(e), field="body.path", fix="publish it again under the next number") from e
         if before is not None:
-            if before.sha256 == digest:
+            if before.sha256 is not None and digests.of_same(before):
                 return before  # a trainer that was killed after registering asks again
             raise Problem(409, f"{name} is there already", field="body.path", fix=NEXT_NAME_ADVICE)
-        adapter = _new(wanted, name, model, version, S.LOADING).model_copy(update={"sha256": digest})
+        adapter = _new(wanted, name, model, version, S.LOADING).model_copy(update=asdict(digests))
         if self.journal.stores.shared:
             adapter = adapter.model_copy(update={"engine_path": self.registry.files.own_path(adapter)})
         if taken := self.registry.fallen(wanted.parent):
@@ -226,8 +227,8 @@ class AdapterRegistrar:
         self._checked.add(name)
         return None
 
-    async def _check(self, folder: Path) -> str:
-        """→ The weights' SHA-256. Raises ``BadAdapter``."""
+    async def _check(self, folder: Path) -> AdapterDigests:
+        """Raises ``BadAdapter``."""
         return await in_thread(check_folder, folder, self.config.engine.max_lora_rank, self.base_shapes)
 
     def _split(self, wanted: AdapterIn, name: str) -> tuple[str, int]:
@@ -272,22 +273,24 @@ class AdapterRegistrar:
         """An entry of another store's list, with what is true of its files here. Raises ``Problem`` 409 or 422."""
         files, field = self.registry.files, "body.adapters"
         here: dict[str, object] = {"loaded": False, "episodes": 0, "engine_path": None, "sha256": None}
+        here["scales_sha256"] = None
         if files.leads_out(adapter):
             text = f"{adapter.name}: {files.folder(adapter)} is a link"
             raise Problem(422, text, field=field, fix="copy the folder to its place")
         if not files.has_own(adapter):
             return adapter.model_copy(update=here)
         try:
-            digest = await self._check(files.folder(adapter))
+            digests = await self._check(files.folder(adapter))
         except BadAdapter as e:
             fix = f"copy the files of {adapter.name} again, or take its folder away"
             raise Problem(422, f"{adapter.name}: {e}", field=field, fix=fix) from e
-        if adapter.sha256 not in (None, digest):
-            text = f"{adapter.name} has other weights here than the list says"
+        if not digests.of_same(adapter):
+            other = "weights" if adapter.sha256 not in (None, digests.sha256) else "scales (lora_alpha, r, use_rslora)"
+            text = f"{adapter.name} has other {other} here than the list says"
             raise Problem(409, text, field=field, fix="copy the files that belong to the list")
         if self.journal.stores.shared:
             here["engine_path"] = files.own_path(adapter)
-        return adapter.model_copy(update=here | {"sha256": digest})
+        return adapter.model_copy(update=here | asdict(digests))
 
 
 def _new(wanted: AdapterIn, name: str, model: str, version: int, state: AdapterState) -> Adapter:
