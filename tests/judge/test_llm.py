@@ -257,6 +257,21 @@ async def test_a_content_policy_is_a_refusal(ruled):
         await ask(make(ruled))
 
 
+@pytest.mark.parametrize("model", ["openai/gpt-4o-mini", "hosted_vllm/some-model"])
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [
+        ("content_policy_violation", PromptRefused),
+        ("insufficient_quota", OutOfQuota),
+        ("context_length_exceeded", TooLong),
+    ],
+)
+async def test_an_error_is_known_by_its_code_where_its_words_say_nothing(ruled, model, code, raised):
+    ruled.always = {"status": 400, "body": "The request was rejected.", "code": code}
+    with pytest.raises(raised):
+        await ask(make(ruled, model))
+
+
 async def test_refusals_in_the_answer(ruled):
     ruled.faults.extend(["refusal", "filter"])
     llm = make(ruled)

@@ -101,7 +101,7 @@ class RuledJudge:
     rule: Rule = quality_rule
     latency: float = 0.0
     faults: deque[Any] = field(default_factory=deque)
-    """A word (see ``_spoil``), a dict with ``status`` (and ``headers``, ``body``) or ``sleep``, or None for no fault; one a request."""
+    """A word (see ``_spoil``), a dict with ``status`` (and ``headers``, ``body``, ``code``) or ``sleep``, or None for no fault; one a request."""
     always: Any = None
     """The fault of every request when ``faults`` is used up."""
     refuses: set[str] = field(default_factory=set)
@@ -165,7 +165,8 @@ class RuledJudge:
             if "sleep" in fault:
                 await asyncio.sleep(fault["sleep"])
             if "status" in fault:
-                return _error(fault["status"], fault.get("body", "no"), {}, fault.get("headers"))
+                more = {"code": fault["code"]} if "code" in fault else {}
+                return _error(fault["status"], fault.get("body", "no"), more, fault.get("headers"))
         if self.cuts is not None and length > self.cuts:
             asked = re.findall(r"for each of these ids: ([\w, ]+)\.", body["messages"][-1]["content"])[-1].split(", ")
             return _reply(body, json.dumps(dict.fromkeys(asked, 0.5)), {}, "stop", self.cuts // 4)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import functools
+import json
 import logging
 import os
 import random
@@ -48,7 +49,7 @@ ANSWER_SHARE = 4
 """The answer gets one part in this many of a near server's context."""
 NO_ROOM = re.compile(
     r"(?i)context (?:size|window|length)\b.*exceed|exceed\w*.*\bcontext (?:size|window|length)|too many tokens"
-    r"|longer than the (?:model's )?context|exceed\w*.*context window|exceed_context_size"
+    r"|longer than the (?:model's )?context|exceed\w*.*context window|exceed_context_size|context_length_exceeded"
 )
 NO_SYSTEM = re.compile(
     r"(?i)system (?:role|message|prompt)s?\b.*(?:not|n't|un)\s?(?:be )?support|(?:only|not).*system role"
@@ -187,6 +188,14 @@ def _status(error: BaseException) -> int:
     """
     found = [s for e in _chain(error) if isinstance(s := getattr(e, "status_code", None), int)]
     return found[-1] if found else 0
+
+
+def _said(error: BaseException) -> str:
+    """All that the API said of an error. With openai 3 its code, type and parameter stand in no text
+    (findings/litellm-openai-3-content-policy-is-a-bad-request.sh).
+    """
+    bodies = (json.dumps(body, default=str) for e in _chain(error) if (body := getattr(e, "body", None)))
+    return " ".join([str(error), *bodies])
 
 
 class Llm:
@@ -418,18 +427,18 @@ class Llm:
         m = litellm()
         text = f"{type(error).__name__}: {error}"[:500]
         count = self.metrics.calls.labels
-        status = _status(error)
+        status, said = _status(error), _said(error)
         if 300 <= status < 400:
             count("error").inc()
             why = "which is never followed: set judge.api_base to the address that answers"
             return JudgeFailed(f"the judge's API redirects (status {status}), {why}", NOT_THE_GROUP)
-        if isinstance(error, m.ContextWindowExceededError) or NO_ROOM.search(str(error)):
+        if isinstance(error, m.ContextWindowExceededError) or NO_ROOM.search(said):
             count("too_long").inc()
             return TooLong(text)
-        if isinstance(error, m.ContentPolicyViolationError):
+        if isinstance(error, m.ContentPolicyViolationError) or "content_policy_violation" in said:
             count("refused").inc()
             return PromptRefused(text)
-        if status == 402 or NO_QUOTA.search(str(error)):
+        if status == 402 or NO_QUOTA.search(said):
             count("out_of_quota").inc()
             return self._note_quota(text)
         if isinstance(error, m.RateLimitError) or status in {429, 529}:
@@ -438,9 +447,9 @@ class Llm:
         if isinstance(error, m.Timeout | TimeoutError):
             count("timeout").inc()
             return self._slower(text)
-        if self._asks_less(error, arguments):
+        if self._asks_less(said, arguments):
             return _Again(text)
-        if status in {400, 422} and (name := self._refused_parameter(str(error), arguments)):
+        if status in {400, 422} and (name := self._refused_parameter(said, arguments)):
             log.warning("the judge's model does not take %s; going on without", name)
             self._dropped.add(name)
             return _Again(text)
@@ -456,9 +465,9 @@ class Llm:
         away = status in {502, 503, 504}  # a server that loads its model says 503
         return _Again(text, wait=0.5, counts=True, retry_after=10.0 if away else None)
 
-    def _asks_less(self, error: Exception, arguments: dict[str, Any]) -> bool:
+    def _asks_less(self, said: str, arguments: dict[str, Any]) -> bool:
         """Whether the server refused the form of the answer, or the system message. It is asked without, then."""
-        low = str(error).lower()
+        low = said.lower()
         own = "response_format" in arguments and "response_format" not in self.judge.params
         if own and any(word in low for word in ABOUT_FORMAT):
             asked = arguments["response_format"]

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -241,6 +242,17 @@ def test_a_hub_that_refuses(server: Server, config: Config) -> None:
     done = cli(server, config, "hf:me/agent")
     assert done.returncode == 1
     assert "--to hf:me/agent: 403" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_hub_that_is_away(server: Server, config: Config) -> None:
+    pytest.importorskip("huggingface_hub")
+    knows(server, adapter())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    done = cli(server, config, "hf:me/agent", HF_ENDPOINT=f"http://127.0.0.1:{port}")
+    assert done.returncode == 1
+    assert "--to hf:me/agent: " in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -229,7 +229,6 @@ def _to_hub(ready: Path, to: str, base: str) -> str:
     """A private repository, one commit. Token and address are the hub's own (``HF_TOKEN``, ``HF_ENDPOINT``)."""
     try:
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import HfHubHTTPError
     except ModuleNotFoundError:
         raise StartError("--to hf:…: huggingface_hub is not installed: pip install huggingface_hub") from None
     name = to.removeprefix("hf:")
@@ -237,6 +236,6 @@ def _to_hub(ready: Path, to: str, base: str) -> str:
     try:
         api.create_repo(name, exist_ok=True, private=True)
         api.upload_folder(repo_id=name, folder_path=str(ready), commit_message=f"{ready.name}, by Slipstream")
-    except (HfHubHTTPError, ValueError, OSError) as e:
-        raise SlipstreamError(f"--to {to}: {str(e).splitlines()[0]}") from e
+    except Exception as e:  # without a network it is httpx's error from the hub's library 1, and httpx2's from 2
+        raise SlipstreamError(f"--to {to}: {(str(e) or type(e).__name__).splitlines()[0]}") from e
     return to
