@@ -12,6 +12,12 @@ from slipstream.errors import StartError
 log = logging.getLogger(__name__)
 MODEL_DESCRIPTION_GLOBS = ("*.json", "*.jinja", "tokenizer.model", "tokenizer*")
 """Files that say what a model is. Its weights are none of them."""
+HUB_REFUSALS = {
+    401: "there is no such model, or it wants a login (`hf auth login`, or HF_TOKEN)",
+    403: "it wants a login that may read this model (`hf auth login`, or HF_TOKEN)",
+    404: "there is no such model",
+}
+"""Status of a hub's answer → what it means."""
 
 
 def cache_folder() -> Path:
@@ -61,6 +67,31 @@ def fetch_description(model: str) -> Path | None:
             "the files of %s cannot be fetched yet: %s", model, str(e).splitlines()[0] if str(e) else type(e).__name__
         )
     return model_folder(model)
+
+
+def trouble_of_hub(model: str, timeout: float = 5.0) -> str | None:
+    """Why the hub would not give this model to who asks from here. None: it would, or the files are here, or no hub is
+    to be asked.
+    """
+    elsewhere = os.environ.get("HF_HUB_OFFLINE") == "1" or os.environ.get("VLLM_USE_MODELSCOPE")
+    if model_folder(model) is not None or not is_hub_name(model) or elsewhere:
+        return None
+    import httpx  # most who ask where a model lies need no network
+
+    hub = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+    token = os.environ.get("HF_TOKEN")
+    try:
+        asked = httpx.get(
+            f"{hub}/{model}/resolve/main/config.json",
+            headers={"authorization": f"Bearer {token}"} if token else {},
+            follow_redirects=True,
+            timeout=timeout,
+        )
+    except (httpx.HTTPError, httpx.InvalidURL) as e:
+        return f"{hub} does not answer: {e or type(e).__name__}"
+    if asked.status_code in HUB_REFUSALS:
+        return f"{hub} answers {asked.status_code}: {HUB_REFUSALS[asked.status_code]}"
+    return None
 
 
 def model_config(model: str, setting: str = "--model") -> dict[str, object]:

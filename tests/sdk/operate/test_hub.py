@@ -4,11 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support import free_port
+from tests.support.server import Server
 
 from slipstream.config import load_config
 from slipstream.engines.vllm.parsers import choose_parsers
 from slipstream.errors import StartError
-from slipstream.shared.hub import fetch_description, model_config, model_folder
+from slipstream.operate.doctor.doctor import check_configured
+from slipstream.operate.doctor.ports import Running
+from slipstream.shared.hub import fetch_description, model_config, model_folder, trouble_of_hub
 
 
 @pytest.fixture
@@ -78,3 +82,23 @@ def test_a_hub_model_s_small_files_are_fetched_before_its_parsers_are_chosen(
     assert (found / "config.json").is_file()
     assert not any("safetensors" in str(pattern) for pattern in asked)
     assert fetch_description("org/gone") is None
+
+
+def test_what_keeps_a_model_from_coming_is_told(cached: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free_port()}")
+    assert trouble_of_hub("org/new") is None, "HF_HUB_OFFLINE=1"
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    assert [trouble_of_hub(name) for name in ("org/some-qwen3", str(cached), "no-name")] == [None] * 3
+    assert "does not answer" in str(trouble_of_hub("org/new"))
+    config = load_config(None, env={}, flags=["engine.model=org/new"])
+    (said, *_) = check_configured(config, Running())
+    assert (said.level, said.why) == ("warn", "`slipstream up` can't fetch the model") and "not here" in said.what
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    monkeypatch.setenv("HF_TOKEN", "hf_x")
+    for status, words in {404: "no such model", 401: "a login", 403: "may read"}.items():
+        server.on("GET", "/org/new/resolve/main/config.json", {}, status=status)
+        assert f"{status}: " in (trouble := str(trouble_of_hub("org/new"))) and words in trouble
+    server.on("GET", "/org/new/resolve/main/config.json", {})
+    assert trouble_of_hub("org/new") is None
+    assert server.seen[-1].headers["authorization"] == "Bearer hf_x"
+    assert next(iter(check_configured(config, Running()))).what == "engine.model org/new (from a hub)"

@@ -25,7 +25,7 @@ from slipstream.operate.doctor.ports import Running, check_ports, find_running
 from slipstream.operate.doctor.proxy import check_proxy
 from slipstream.operate.run.preflight import untrainable
 from slipstream.settings.judge import is_own
-from slipstream.shared.hub import check_own_code
+from slipstream.shared.hub import check_own_code, trouble_of_hub
 from slipstream.shared.machine import has_gpu, installed
 from slipstream.shared.machine import versions as package_versions
 from slipstream.shared.urls import without_password
@@ -324,8 +324,13 @@ def check_configured(config: Config, running: Running) -> Iterator[Finding]:
     except StartError as e:
         yield fail(str(e), "the engine does not start with this model", FIX_MODEL)
         return
-    folder = Path(config.engine.model).expanduser()
-    yield ok(f"engine.model {config.engine.model}" + (" (a folder)" if folder.is_dir() else " (from a hub)"))
+    model = config.engine.model
+    if (trouble := trouble_of_hub(model)) is not None:
+        yield warn(
+            f"engine.model {model} is not here, and {trouble}", "`slipstream up` can't fetch the model", FIX_MODEL
+        )
+    else:
+        yield ok(f"engine.model {model}" + (" (a folder)" if Path(model).expanduser().is_dir() else " (from a hub)"))
     if says:
         yield ok("; ".join(says))
 
