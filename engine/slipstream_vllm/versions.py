@@ -7,7 +7,7 @@ import inspect
 import re
 from typing import Any
 
-OLDEST, NEWEST = (0, 25), (0, 32)
+OLDEST_MINOR, NEWEST_MINOR = (0, 25), (0, 32)
 """vLLM minor versions that the tests have run on, and those between them."""
 
 CHAT_MODULE = "vllm.entrypoints.openai.chat_completion"
@@ -92,8 +92,8 @@ def unsupported(part: str = "api") -> str | None:
     import vllm
 
     version = minor(vllm.__version__)
-    if version is None or not OLDEST <= version <= NEWEST:
-        known = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
+    if version is None or not OLDEST_MINOR <= version <= NEWEST_MINOR:
+        known = f"{OLDEST_MINOR[0]}.{OLDEST_MINOR[1]} to {NEWEST_MINOR[0]}.{NEWEST_MINOR[1]}"
         return f"vLLM {vllm.__version__} is not one of the versions it knows ({known})"
     for path, expected in EXPECTED_FUNCTIONS[part].items():
         try:

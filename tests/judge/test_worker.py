@@ -16,7 +16,7 @@ from slipstream.config import Config
 from slipstream.contract import GroupKind, GroupLeaseIn
 from slipstream.errors import ConfigError
 from slipstream_judge.run import worker as worker_module
-from slipstream_judge.run.worker import FAILED, JudgeWorker, lease_seconds, run, worker_name
+from slipstream_judge.run.worker import FAILURES_BEFORE_SLOWER, JudgeWorker, lease_seconds, run, worker_name
 
 
 def configured(ruled, **more):
@@ -104,11 +104,11 @@ async def test_a_group_that_always_fails_is_parked_and_the_others_are_not(ruled,
 
 
 async def test_a_judge_that_only_fails_goes_on_slowly_until_it_scores_again(ruled, control, caplog, monkeypatch):
-    monkeypatch.setattr(worker_module, "SLOWER", (0.3, 60.0))
+    monkeypatch.setattr(worker_module, "SLOWER_PAUSE_S", (0.3, 60.0))
     judge, ruled._judge = ruled._judge, lambda _: {"scores": []}
     control.add_groups(*(quality_group(f"g{n}", [0.1, 0.9]) for n in range(60)))
     async with working(control, configured(ruled)) as worker:
-        await until(lambda: worker.failures >= FAILED)
+        await until(lambda: worker.failures >= FAILURES_BEFORE_SLOWER)
         begun = len(ruled.requests)
         await asyncio.sleep(1.5)
         assert len(ruled.requests) - begun <= 2 * (worker.config.judge.concurrency + worker.ahead) + 2 * 3

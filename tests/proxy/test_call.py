@@ -209,7 +209,7 @@ async def test_other_routes(start, fake, monkeypatch):
     assert status == 200 and json.loads(body)["model"] == "text-embedding-3" and fake.seen[-1][0]["model"] == "tiny"
     for path in ("/v1/load_lora_adapter", "/sleep", "/v1/chat/completions/render", "/internal/pins"):
         assert (await post(proxy.url, {}, path=path))[0] == 404
-    monkeypatch.setattr("slipstream_proxy.data.engines.control_link.RESTART_PATIENCE", 0.3)
+    monkeypatch.setattr("slipstream_proxy.data.engines.control_link.RESTART_PATIENCE_S", 0.3)
     status, _, body = await post(proxy.url, {}, path="/slipstream/v1/groups/x/retry")
     assert status == 503 and "control plane" in json.loads(body)["error"]["message"]
     assert (await post(proxy.url, {}, path="/slipstream/v1/episodes/x/done"))[0] == 200, "the worker takes it"

@@ -220,7 +220,7 @@ async def test_a_control_plane_whose_queue_is_full_is_not_away(tmp_path, monkeyp
 
 
 async def test_it_is_given_up_where_nobody_comes_back(tmp_path, monkeypatch):
-    monkeypatch.setattr("slipstream_proxy.data.engines.control_link.RESTART_PATIENCE", 0.5)
+    monkeypatch.setattr("slipstream_proxy.data.engines.control_link.RESTART_PATIENCE_S", 0.5)
     link = ControlLink(
         tmp_path / "s", LiveView(Config(data_dir=str(tmp_path), engine={"urls": ["http://a"], "name": "tiny"}))
     )

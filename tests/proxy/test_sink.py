@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from slipstream_proxy.data.wire.sink import ABORT, END, QueueSink
+from slipstream_proxy.data.wire.sink import ABORT_MARK, END_MARK, QueueSink
 
 
 class Call:
@@ -24,9 +24,9 @@ async def test_a_stream_comes_in_order():
     sink.send_part(b"1")
     sink.send_end(b"2")
     assert await sink.head() == (200, b"a: b\r\n", None, False)
-    assert [await sink.take() for _ in range(3)] == [b"1", b"2", END]
+    assert [await sink.take() for _ in range(3)] == [b"1", b"2", END_MARK]
     sink.break_off()
-    assert await sink.take() is ABORT
+    assert await sink.take() is ABORT_MARK
 
 
 async def test_a_whole_reply_is_waited_for():

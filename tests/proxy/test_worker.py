@@ -114,7 +114,7 @@ async def test_kill_9_loses_no_acknowledged_call(worker, durability):
 
 
 async def test_memory_that_a_rush_has_left_is_given_back(monkeypatch):
-    monkeypatch.setattr(module, "GIVE_BACK_EVERY", 0.05)
+    monkeypatch.setattr(module, "GIVE_BACK_EVERY_S", 0.05)
     module.keep_memory()
     giving = asyncio.create_task(module.give_back())
     await asyncio.sleep(0)

@@ -43,7 +43,7 @@ class Dying:
 async def test_what_is_sent_again_is_stored_once(tmp_path, monkeypatch):
     """Also where another start of the control plane, with another segment of the spool, gets the second sending."""
     dying = Dying(random.Random(1))
-    monkeypatch.setattr(control_link, "RESTARTING", 0.01)
+    monkeypatch.setattr(control_link, "RESTART_RETRY_S", 0.01)
     monkeypatch.setattr(worker, "make_app", dying.app)
     engine = await LoraEngine().start()
     config = make_config(tmp_path, engine)

@@ -17,7 +17,7 @@ from tests.support import ROOT
 import slipstream
 from slipstream.config import Config, load_config
 from slipstream.contract import check_lora_rank
-from slipstream.engines.engine import LOAD, UNLOAD
+from slipstream.engines.engine import LOAD_ROUTE, UNLOAD_ROUTE
 from slipstream.engines.vllm import adapter_routes
 from slipstream.engines.vllm.engine import PACKED_VERSION
 from slipstream.settings import TrainerConfig
@@ -164,8 +164,8 @@ def test_engine_and_proxy_speak_of_one_packed_form() -> None:
 
 
 def test_engine_and_proxy_speak_of_the_same_vllm() -> None:
-    assert (versions.OLDEST, versions.NEWEST) == adapter_routes.PLUGIN_KNOWS
-    assert (LOAD, UNLOAD) == ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+    assert (versions.OLDEST_MINOR, versions.NEWEST_MINOR) == adapter_routes.PLUGIN_KNOWS
+    assert (LOAD_ROUTE, UNLOAD_ROUTE) == ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 
 
 def test_the_table_of_versions_is_what_the_package_asks_for() -> None:

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from slipstream.errors import ConfigError
-from slipstream.shared.log import MOST_LINES, brief, describe, setup_logging
+from slipstream.shared.log import MAX_LINES_PER_CAUSE, brief, describe, setup_logging
 
 
 def test_a_line_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,17 +129,23 @@ def test_what_an_exception_says() -> None:
 def test_a_flood_of_one_cause_is_counted_and_not_written(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slipstream.shared.log.SPAN", 0.2)
+    monkeypatch.setattr("slipstream.shared.log.LINE_WINDOW_S", 0.2)
     setup_logging()
     log = logging.getLogger("part")
-    for n in range(MOST_LINES + 7):
+    for n in range(MAX_LINES_PER_CAUSE + 7):
         log.warning("call %d: bad", n)
         log.info("a state")
     log.warning("another cause")
     err = capsys.readouterr().err
-    assert (err.count(": bad"), err.count("a state"), err.count("another")) == (MOST_LINES, MOST_LINES + 7, 1)
+    assert (err.count(": bad"), err.count("a state"), err.count("another")) == (
+        MAX_LINES_PER_CAUSE,
+        MAX_LINES_PER_CAUSE + 7,
+        1,
+    )
     for timer in [t for t in threading.enumerate() if isinstance(t, threading.Timer) and t.interval < 1]:
         timer.join()
-    assert f"7 more lines of this kind in 0.2 s; the last: call {MOST_LINES + 6}: bad" in capsys.readouterr().err
+    assert (
+        f"7 more lines of this kind in 0.2 s; the last: call {MAX_LINES_PER_CAUSE + 6}: bad" in capsys.readouterr().err
+    )
     log.warning("another cause")
     assert "another cause" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 from tests.support.oracle import FlatTraffic, flat_advantages
 from tests.support.tiny import conversation, make_config, make_trainer, sample
 
-from slipstream_trainer.algorithm.advantage import LARGE, SMALL, assign
+from slipstream_trainer.algorithm.advantage import LARGE_ADVANTAGE, SMALL_ADVANTAGE, assign
 from slipstream_trainer.algorithm.learning_rate import StepPace
 from slipstream_trainer.algorithm.traffic import Traffic
 from slipstream_trainer.batch.rows import Sample
@@ -120,4 +120,4 @@ def test_usual_advantages_are_of_no_odd_scale() -> None:
     rewards = np.array([0.0] * 63 + [1.0])
     samples = [sample(f"e{i}", [3], [4], reward=r) for i, r in enumerate(rewards)]
     assign(samples, "std")
-    assert SMALL < max(abs(s.advantage) for s in samples) < LARGE
+    assert SMALL_ADVANTAGE < max(abs(s.advantage) for s in samples) < LARGE_ADVANTAGE

@@ -12,14 +12,14 @@ from tests.support.tiny import conversation, make_config, make_model, make_train
 
 from slipstream.settings import TrainerConfig
 from slipstream_trainer.algorithm.learning_rate import (
-    DOUBLE,
-    DOWN,
+    FAR_RISE,
     FULL_STEP_EPISODES,
-    HIGHEST,
-    LOWEST,
+    MAX_FALL,
+    MAX_RATE_FACTOR,
+    MAX_RISE,
+    MIN_RATE_FACTOR,
     STILL_AFTER,
     TOO_SHORT,
-    UP,
     Reach,
     StepPace,
     evidence,
@@ -83,10 +83,10 @@ def test_it_never_leaves_its_bounds(steps: list[tuple[float, bool]]) -> None:
     for kl, undone in steps:
         before = pace.scale
         pace.note(AUTO, pace.reach(AUTO, 512, FULL, 0), kl, undone=undone)
-        assert LOWEST <= pace.scale <= HIGHEST
-        assert DOWN / 2 - 1e-9 <= pace.scale / before <= DOUBLE + 1e-9
-        assert pace.scale / before <= UP + 1e-9 or 16 * kl < AUTO.target_kl
-        assert not undone or pace.scale < before or before == LOWEST
+        assert MIN_RATE_FACTOR <= pace.scale <= MAX_RATE_FACTOR
+        assert MAX_FALL / 2 - 1e-9 <= pace.scale / before <= FAR_RISE + 1e-9
+        assert pace.scale / before <= MAX_RISE + 1e-9 or 16 * kl < AUTO.target_kl
+        assert not undone or pace.scale < before or before == MIN_RATE_FACTOR
 
 
 @pytest.mark.parametrize("wrong", [1 / 16, 1 / 4, 1.0, 4.0, 40.0])
@@ -104,13 +104,15 @@ def test_steps_come_to_their_target_however_wrong_the_start_is(wrong: float) -> 
             if n >= 20:
                 late.append(true / reach.target_kl)
     low, middle, high = np.quantile(late, [0.05, 0.5, 0.95])
-    bound = min(1.0, (wrong * HIGHEST) ** 2)  # it may not rise further
+    bound = min(1.0, (wrong * MAX_RATE_FACTOR) ** 2)  # it may not rise further
     assert 0.5 * bound < middle < 2.0
     assert low > 0.2 * bound
     assert high < 4.0
 
 
-@pytest.mark.parametrize(("kl", "factor"), [(0.003 / 30, 2.0), (0.003 / 15, UP), (0.003, 1.0), (0.003 * 3, 3**-0.25)])
+@pytest.mark.parametrize(
+    ("kl", "factor"), [(0.003 / 30, 2.0), (0.003 / 15, MAX_RISE), (0.003, 1.0), (0.003 * 3, 3**-0.25)]
+)
 def test_a_rate_that_is_far_too_low_doubles(kl: float, factor: float) -> None:
     pace = StepPace()
     pace.note(AUTO, pace.reach(AUTO, 1536, FULL, 0), kl, undone=False)
@@ -137,9 +139,9 @@ def test_a_policy_that_does_not_move_is_reported_with_its_cause() -> None:
     assert said[:-1] == [None] * (STILL_AFTER - 1)
     assert "trainer.learning_rate = 2e-05 is low" in said[-1]
     assert "1.2e-03" in said[-1]
-    pace = StepPace(scale=HIGHEST, still=STILL_AFTER)
+    pace = StepPace(scale=MAX_RATE_FACTOR, still=STILL_AFTER)
     assert "upper bound" in pace.cause(AUTO, 256, pace.reach(AUTO, 256, FULL, 0), 1e-6)
-    pace = StepPace(scale=LOWEST)
+    pace = StepPace(scale=MIN_RATE_FACTOR)
     assert "lower bound" in pace.cause(AUTO, 256, pace.reach(AUTO, 256, FULL, 0), 0.02)
     pace.note(AUTO, pace.reach(AUTO, 256, FULL, 0), 0.002, undone=False)
     assert pace.cause(AUTO, 256, pace.reach(AUTO, 256, FULL, 0), 0.005) is None

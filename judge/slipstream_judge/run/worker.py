@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 IDLE_INTERVALS_S = (0.1, 2.0)
 """Seconds between looks for work: at first, and after many looks in vain."""
 SYNC_INTERVAL_S = 5.0
-FAILED, SLOWER = 8, (1.0, 60.0)
+FAILURES_BEFORE_SLOWER, SLOWER_PAUSE_S = 8, (1.0, 60.0)
 """Failures in a row after which groups are judged one at a time, and the seconds between two of them, which grow. A
 judge whose answers are of no use costs as much as a good one.
 """
@@ -77,7 +77,7 @@ class JudgeWorker:
         self._away = False
         self.failures = 0
         """Groups in a row."""
-        self._slower = Backoff(*SLOWER)
+        self._slower = Backoff(*SLOWER_PAUSE_S)
         self._next = 0.0
         """When the next group may be leased, after failures (monotonic)."""
 
@@ -108,11 +108,11 @@ class JudgeWorker:
         room = self._room()
         if self.panel.llm is not None and self.panel.llm.out_of_quota is not None:
             if self.tasks or (pause := self.panel.llm.quota_pause()) > 0:
-                return min(1.0, pause if not self.tasks else SLOWER[0] / 2)
+                return min(1.0, pause if not self.tasks else SLOWER_PAUSE_S[0] / 2)
             room = 1
-        if self.failures >= FAILED:
+        if self.failures >= FAILURES_BEFORE_SLOWER:
             if self.tasks or time.monotonic() < self._next:
-                return SLOWER[0] / 2
+                return SLOWER_PAUSE_S[0] / 2
             room = 1
         if room <= 0:
             if self.tasks:
@@ -188,11 +188,14 @@ class JudgeWorker:
     def _note(self, *, failed: bool) -> None:
         """A judge that only fails goes on slowly, until it scores a group again."""
         self.failures = self.failures + 1 if failed else 0
-        if self.failures < FAILED:
+        if self.failures < FAILURES_BEFORE_SLOWER:
             self._slower.reset()
             return
-        if self.failures == FAILED:
-            log.error("the judge failed on %d groups in a row: one at a time is tried, after growing pauses", FAILED)
+        if self.failures == FAILURES_BEFORE_SLOWER:
+            log.error(
+                "the judge failed on %d groups in a row: one at a time is tried, after growing pauses",
+                FAILURES_BEFORE_SLOWER,
+            )
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._slower.next()
 

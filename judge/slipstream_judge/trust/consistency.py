@@ -17,7 +17,7 @@ from slipstream_judge.trust.stats import spearman
 
 MIN_RANK_CORRELATION = 0.2
 """Mean rank correlation between votes below which scores are hardly more than chance."""
-FEW, ENOUGH = 4, 16
+MIN_GOOD_GROUPS, MIN_BAD_GROUPS = 4, 16
 """Groups from which on a judge can be found good, and found bad."""
 RECENT_GROUPS = 200
 
@@ -53,7 +53,7 @@ class Consistency:
     @property
     def proven(self) -> bool:
         """Surely more than chance."""
-        if len(self._found) < FEW:
+        if len(self._found) < MIN_GOOD_GROUPS:
             return False
         mean = fmean(self._found)
         return mean >= MIN_RANK_CORRELATION and mean > self._margin()
@@ -61,18 +61,18 @@ class Consistency:
     @property
     def by_chance(self) -> bool:
         """Surely below what can be used."""
-        return len(self._found) >= ENOUGH and fmean(self._found) + self._margin() < MIN_RANK_CORRELATION
+        return len(self._found) >= MIN_BAD_GROUPS and fmean(self._found) + self._margin() < MIN_RANK_CORRELATION
 
     def doubt(self) -> str | None:
         """Why its scores are not used yet; None where they may be."""
         if self.proven:
             return None
         n = len(self._found)
-        if self.equal + n >= ENOUGH and n < FEW:
+        if self.equal + n >= MIN_BAD_GROUPS and n < MIN_GOOD_GROUPS:
             return f"it gave all runs of a group the same score in {self.equal} of {self.equal + n} groups"
         seen = f"its votes on the same runs in another order agree by {fmean(self._found):.2f}" if n else ""
         over = f" over {n} {'group' if n == 1 else 'groups'} (1 is full agreement, 0 is chance)" if n else ""
-        if n < ENOUGH:
+        if n < MIN_BAD_GROUPS:
             return (
                 f"its scores are not used before its votes are known to agree; {seen or 'no group is measured'}{over}"
             )

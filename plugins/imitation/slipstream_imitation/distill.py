@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from slipstream.chat.inputs import messages_of, tool_of
 from slipstream.chat.report import Place, Report
 from slipstream.config import Config
-from slipstream.contract import THUMBS, CallRecord, EpisodeDetail, EpisodeState, Reward, Split, TrainedOn
+from slipstream.contract import THUMBS_REWARD, CallRecord, EpisodeDetail, EpisodeState, Reward, Split, TrainedOn
 from slipstream.errors import StartError
 from slipstream.shared.hub import check_own_code
 from slipstream.shared.prefixes import whole_calls
@@ -112,7 +112,7 @@ class RunReader:
                 self.calls_left_out[str(why)] += 1
                 continue
             samples.append(_sample(episode, call, prompt, reply))
-        thumbs = {r.call: r.value for r in sorted(episode.rewards, key=lambda r: r.at) if r.name == THUMBS}
+        thumbs = {r.call: r.value for r in sorted(episode.rewards, key=lambda r: r.at) if r.name == THUMBS_REWARD}
         alone = episode.task or episode.id
         return TaughtRun(
             f"{episode.key}/{episode.id}",

@@ -28,8 +28,8 @@ MIB_BYTES = 2**20
 CHUNK_BYTES = MIB_BYTES
 MOST_ROW = 64 * MIB_BYTES
 """Bytes of one row. A longer one is left out."""
-MOST_RATIO, FREE = 250, 64 * MIB_BYTES
-"""A packed file may grow by so much, once it has grown to ``FREE`` bytes. Logs grow five- to fiftyfold."""
+MAX_UNPACK_RATIO, UNPACK_FREE_BYTES = 250, 64 * MIB_BYTES
+"""A packed file may grow by so much, once it has grown to ``UNPACK_FREE_BYTES`` bytes. Logs grow five- to fiftyfold."""
 BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -75,9 +75,10 @@ class Log:
                 while part := read(CHUNK_BYTES):
                     total += len(part)
                     self.share = min(1.0, raw.tell() / self.size)
-                    if total > FREE and total > MOST_RATIO * self.size:
+                    if total > UNPACK_FREE_BYTES and total > MAX_UNPACK_RATIO * self.size:
                         self.refuse(
-                            f"{self.path}", f"it unpacks to over {MOST_RATIO} times its size; the rest is not read"
+                            f"{self.path}",
+                            f"it unpacks to over {MAX_UNPACK_RATIO} times its size; the rest is not read",
                         )
                         return
                     yield part

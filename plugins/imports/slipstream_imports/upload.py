@@ -117,7 +117,7 @@ RETRIED_STATUSES = (0, 429, 502, 503, 504)
 RETRY_TIMEOUT_S = 20.0
 AT_ONCE = 16
 """Requests under way. The store commits what has arrived together."""
-BATCH, BATCH_BYTES = 64, 4 * 2**20
+BATCH_EPISODES, BATCH_BYTES = 64, 4 * 2**20
 """Episodes of one request, and their JSON."""
 IN_BATCH = re.compile(r"body\.(?:episodes|conversations)\.(\d+)(?:\.|$)")
 
@@ -143,7 +143,7 @@ def together(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
     weight = 0
     for entry in entries:
         size = len(json.dumps(entry.bodies[0])) if entry.whole or len(entry.bodies) == 1 else BATCH_BYTES
-        if batch and (weight + size > BATCH_BYTES or len(batch) >= BATCH or entry.whole != batch[0].whole):
+        if batch and (weight + size > BATCH_BYTES or len(batch) >= BATCH_EPISODES or entry.whole != batch[0].whole):
             yield batch
             batch, weight = [], 0
         batch.append(entry)

@@ -13,7 +13,7 @@ from slipstream.contract import EpisodeDetail
 from slipstream.errors import ConfigError
 from slipstream_replay.steps import JsonObject
 
-PART, PART_CHARACTERS = 256, 16 * 2**20
+PART_EPISODES, PART_CHARACTERS = 256, 16 * 2**20
 """Episodes of one import request, at most, and their JSON text, about."""
 
 
@@ -68,7 +68,7 @@ def parts(episodes: Iterable[EpisodeDetail]) -> Iterator[list[JsonObject]]:
             continue
         seen.add((episode.key, episode.id))
         size = len(json_line(episode))
-        if part and (len(part) == PART or weight + size > PART_CHARACTERS):
+        if part and (len(part) == PART_EPISODES or weight + size > PART_CHARACTERS):
             yield part
             part, weight = [], 0
         part.append(episode.model_dump(mode="json"))

@@ -119,7 +119,7 @@ class CasePair:
 
 MAX_REFUSAL_CHARS = 1200
 """Characters of a reply above which it is no refusal in plain words."""
-SURE, LEAST = 8, 0.2
+SCALE_CASES, MIN_SCALE = 8, 0.2
 """Cases after which differences are measured by the largest of them, and what they are measured by at least."""
 
 
@@ -177,7 +177,7 @@ class PairedTest:
         )
         pair = replace(pair, candidate=a, control=b)
         self._sums[which] = pair, rounds + 1
-        scale = max(self._largest, LEAST) if self._alike and self._count >= SURE else 1.0
+        scale = max(self._largest, MIN_SCALE) if self._alike and self._count >= SCALE_CASES else 1.0
         self._count += 1
         self._largest = max(self._largest, abs(pair.difference))
         for one, let in ((self._worse, self.margin), (self._better, -self.margin)):
@@ -241,10 +241,10 @@ def _won(step: ReplayStep) -> tuple[list[float], list[float]]:
 
 
 JUDGE_MEASURE = "judge"
-GUARDS, TOOLS = "guards", "tool calls"
+GUARDS_MEASURE, TOOLS_MEASURE = "guards", "tool calls"
 GUARD_PART, GROUP_PART = 0.3, 0.2
 """Of the error level for guards; of a question's error level for all groups of cases together."""
-GROUPS, GROUP_CASES = 16, 15
+MAX_GROUPS, GROUP_CASES = 16, 15
 """Most groups, and the fewest cases of one."""
 GROUP_LOSS_MARGIN = 0.1
 """What a group may lose of its runs: a candidate that gains on the whole may lose a little somewhere. A run of three
@@ -282,15 +282,15 @@ class Questions:
         of_cases = [set(one) for one in groups]
         counts = Counter(name for one in of_cases for name in one)
         several = [(-n, name) for name, n in counts.items() if GROUP_CASES <= n < len(of_cases)]
-        self.groups = [name for _, name in sorted(several)[:GROUPS]]
+        self.groups = [name for _, name in sorted(several)[:MAX_GROUPS]]
         part = GROUP_PART if self.groups else 0.0
         # recorded replies are the same ones in each round
         rounds = ROUND_ERROR_SHARES if alike else (1.0,)
         self.tests: dict[str, PairedTest] = {}
         # a guard's rare failures are to stay what they are: small
         for question, level, scaled in (
-            (GUARDS, GUARD_PART * alpha, False),
-            (by or TOOLS, (1 - GUARD_PART) * alpha, alike),
+            (GUARDS_MEASURE, GUARD_PART * alpha, False),
+            (by or TOOLS_MEASURE, (1 - GUARD_PART) * alpha, alike),
         ):
             self.tests[question] = PairedTest(question, level * (1 - part), detect, alike=scaled, rounds=rounds)
             for name in self.groups:
@@ -301,14 +301,14 @@ class Questions:
         """The next case, which was answered. → What it says to each question that it is about."""
         self._broken += any(step.control == [BROKEN_REPLY] for step in case.steps)
         good = case.episode.reward is not None and case.episode.reward >= self.middle
-        found = {GUARDS: pair_of(case, lambda s: _scores(s, lambda _, r: float(guard(r) is None)))}
+        found = {GUARDS_MEASURE: pair_of(case, lambda s: _scores(s, lambda _, r: float(guard(r) is None)))}
         if self.by == JUDGE_MEASURE:
             found[JUDGE_MEASURE] = pair_of(case, _won)
         elif self._score is not None:
             score = self._score
             found[str(self.by)] = pair_of(case, lambda s: _scores(s, lambda c, r: score(c, r["message"])))
         elif self._alike and good and any(calls_of(step.call.reply[0]) for step in case.steps):
-            found[TOOLS] = pair_of(case, lambda s: _scores(s, lambda c, r: by_tools(c, r["message"])))
+            found[TOOLS_MEASURE] = pair_of(case, lambda s: _scores(s, lambda c, r: by_tools(c, r["message"])))
         held = set(groups_of(case.episode.tags, case.episode.task))
         found |= {_in(q, name): pair for q, pair in found.items() for name in self.groups if name in held}
         for name, pair in found.items():
@@ -338,7 +338,7 @@ class Questions:
         """What tool calls were compared with."""
         if self.by is not None:
             return None
-        if count := len(self.tests[TOOLS].pairs):
+        if count := len(self.tests[TOOLS_MEASURE].pairs):
             return f"Tool calls are compared with those of the {count} cases whose reward is at least the mean."
         why = "no case has a reward and a tool call" if self._alike else "the control is the recorded calls themselves"
         return (
@@ -347,10 +347,10 @@ class Questions:
 
     def short(self, missing: int) -> str | None:
         """Why the cases are too few for a verdict. ``missing``: those without an answer."""
-        total = missing + len(self.tests[GUARDS].pairs)
+        total = missing + len(self.tests[GUARDS_MEASURE].pairs)
         if (lacking := missing + self._broken) > MAX_UNANSWERED_SHARE * total:
             return f"{lacking} of {total} cases have no answer" + (" of the control" if self._broken else "")
-        asked = [t for t in self.asked if not t.margin] or [self.tests[GUARDS]]
+        asked = [t for t in self.asked if not t.margin] or [self.tests[GUARDS_MEASURE]]
         few = next((t for t in asked if len(t.pairs) < t.needs), None)
         if few is None:
             return None

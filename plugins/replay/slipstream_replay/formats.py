@@ -8,7 +8,7 @@ from typing import Any
 from slipstream.contract import CallRecord
 
 JsonObject = dict[str, Any]
-CHAT, RESPONSES = "chat/completions", "responses"
+CHAT_PATH, RESPONSES_PATH = "chat/completions", "responses"
 _TRANSLATED = ("responses", "messages", "gemini")
 """Formats whose calls a proxy asks as chat completions, where it can. The record then has chat messages."""
 _LACKING = "after an earlier response"
@@ -21,11 +21,11 @@ def route_of(call: CallRecord) -> str | None:
         return None
     said = call.reply[0]
     if call.dialect == "chat":
-        return CHAT
+        return CHAT_PATH
     if call.dialect in _TRANSLATED and isinstance(said, dict):
-        return CHAT if said.get("role") == "assistant" and not isinstance(said.get("content"), list) else None
+        return CHAT_PATH if said.get("role") == "assistant" and not isinstance(said.get("content"), list) else None
     whole = call.untrainable_reason != _LACKING
-    return RESPONSES if call.dialect == "responses" and isinstance(said, list) and whole else None
+    return RESPONSES_PATH if call.dialect == "responses" and isinstance(said, list) and whole else None
 
 
 def with_chat_reply(call: CallRecord) -> CallRecord:
@@ -57,7 +57,7 @@ def message_of(output: list[Any]) -> JsonObject:
 
 def replies_in(answer: JsonObject, route: str) -> list[JsonObject]:
     """The samples of an answer as ``Reply``. Raises ``LookupError`` or ``TypeError`` where it is none."""
-    if route == CHAT:
+    if route == CHAT_PATH:
         return [{"message": c["message"], "finish_reason": c.get("finish_reason")} for c in answer["choices"]]
     message = message_of(answer["output"])
     finish = "tool_calls" if message.get("tool_calls") else "stop"

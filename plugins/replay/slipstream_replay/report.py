@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree as ET
 
-from slipstream_replay.comparison import GUARDS, CasePair, PairedTest, guard
+from slipstream_replay.comparison import GUARDS_MEASURE, CasePair, PairedTest, guard
 from slipstream_replay.steps import JsonObject, ReplayCase, ReplayStep
 
 WORST_CASES_SHOWN = 3
@@ -66,7 +66,7 @@ class ReplayReport:
     @property
     def headline(self) -> str:
         """The verdict, and whether what the replies say was looked at."""
-        alone = self.exit_code == 0 and {t.question for t in self.tests} == {GUARDS}
+        alone = self.exit_code == 0 and {t.question for t in self.tests} == {GUARDS_MEASURE}
         return self.verdict + (" (only guards were compared)" if alone else "")
 
     def guards(self) -> dict[str, Counter[str]]:
@@ -178,7 +178,7 @@ def junit(report: ReplayReport) -> str:
             worst = [
                 x for p in test.worst(WORST_CASES_SHOWN) for x in (f"{_place(p)}: {p.difference:+.2f}", *_shown(p))
             ]
-            told = report.guarded() if test.question.startswith(GUARDS) else None
+            told = report.guarded() if test.question.startswith(GUARDS_MEASURE) else None
             ET.SubElement(case, "failure", message=_xml(line_of(test))).text = _xml("\n".join([*worst, told or ""]))
         elif why:
             ET.SubElement(case, "error", message=_xml(why))

@@ -18,7 +18,7 @@ from slipstream.contract import CallRecord, EpisodeDetail, Headers
 from slipstream.errors import ConfigError
 from slipstream.shared.prefixes import whole_episode
 from slipstream.shared.usage import tokens_of
-from slipstream_replay.formats import CHAT, RESPONSES, replies_in, route_of, with_chat_reply
+from slipstream_replay.formats import CHAT_PATH, RESPONSES_PATH, replies_in, route_of, with_chat_reply
 
 RECORDED_SIDE = "recorded"
 RECORDED_PROMPT_NOTE = "the recorded prompt, asked anew"
@@ -53,7 +53,7 @@ class Side:
         same = self.system is None and (not of or of in (call.trained, call.model, call.adapter))
         return call.prompt_ids or None if self.ids and same else None
 
-    def body(self, call: CallRecord, samples: int, route: str = CHAT) -> JsonObject:
+    def body(self, call: CallRecord, samples: int, route: str = CHAT_PATH) -> JsonObject:
         sampling = {k: v for k, v in call.sampling.items() if k not in NOT_SENT and v is not None}
         messages = list(call.messages)
         if self.system is not None:
@@ -66,7 +66,7 @@ class Side:
                 {"role": role, "content": self.system},
             ]
         body: JsonObject = {"model": self.model or call.trained or call.model}
-        if route == RESPONSES:
+        if route == RESPONSES_PATH:
             body |= {"input": messages, "store": False}
             return body | ({"tools": call.tools} if call.tools else {}) | sampling | self.sampling
         body |= {"messages": messages, "n": samples}
@@ -169,7 +169,7 @@ class ReplayStep:
     control: list[Reply] = field(default_factory=list)
     exact: bool = True
     """The engine said that its prompt was the recorded token ids, of each sample that was asked for."""
-    route: str = CHAT
+    route: str = CHAT_PATH
     judged: list[tuple[list[float], list[float]]] = field(default_factory=list)
     """A judge's scores of the candidate's and of the control's samples, in parts that it saw together."""
 
@@ -195,7 +195,7 @@ def case_of(episode: EpisodeDetail, most: int | None = None) -> ReplayCase:
     skipped = len(whole.call_list) - len(good)
     if most is not None and len(good) > most:
         good = [good[round(i * (len(good) - 1) / max(most - 1, 1))] for i in range(most)]
-    return ReplayCase(whole, [ReplayStep(with_chat_reply(c), route=route_of(c) or CHAT) for c in good], skipped)
+    return ReplayCase(whole, [ReplayStep(with_chat_reply(c), route=route_of(c) or CHAT_PATH) for c in good], skipped)
 
 
 Told = Callable[[int], None]
@@ -264,7 +264,7 @@ class Replayer:
         name = f"{'candidate' if side is self.candidate else 'control'}-{call.id}"[:120]
         found: list[Reply] = []
         while (left := self.samples - len(found)) > 0:  # some upstreams give one sample whatever n says
-            count = min(self.each, left) if step.route == CHAT else 1
+            count = min(self.each, left) if step.route == CHAT_PATH else 1
             parts = -(-left // count)
             sizes = [min(count, left - n * count) for n in range(parts)]
             bodies = [side.body(call, n, step.route) for n in sizes]
@@ -298,7 +298,7 @@ class Replayer:
             raise kind(f"{side.name} answered {response.status_code}: {response.text[:200]}")
         answer: JsonObject = response.json()
         if told is not None:
-            told(tokens_of(answer, "completion_tokens" if route == CHAT else "output_tokens"))
+            told(tokens_of(answer, "completion_tokens" if route == CHAT_PATH else "output_tokens"))
         self.budget.spent += tokens_of(answer, "total_tokens")
         if not replies_in(answer, route):
             raise ValueError(f"{side.name} answered without a choice")

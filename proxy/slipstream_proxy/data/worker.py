@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("slipstream_proxy.data.worker")
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 """``malloc.h``."""
-GIVE_BACK_EVERY, SPARE = 30.0, 32 * 2**20
+GIVE_BACK_EVERY_S, SPARE_BYTES = 30.0, 32 * 2**20
 """Seconds between looks at the memory, and bytes by which it may grow before free pages are given back."""
 
 
@@ -53,9 +53,9 @@ async def give_back() -> None:
     """Freed memory that a rush has left, to the operating system: beyond what ``keep_memory`` is for."""
     trim, least = getattr(ctypes.CDLL(None), "malloc_trim", None), _resident()
     while trim is not None:
-        await asyncio.sleep(GIVE_BACK_EVERY)
-        if _resident() > least + SPARE:
-            await asyncio.to_thread(trim, SPARE)
+        await asyncio.sleep(GIVE_BACK_EVERY_S)
+        if _resident() > least + SPARE_BYTES:
+            await asyncio.to_thread(trim, SPARE_BYTES)
 
 
 def _resident() -> int:

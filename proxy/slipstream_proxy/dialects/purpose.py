@@ -13,7 +13,7 @@ from typing import Final
 from slipstream_proxy.dialects.base import loads
 from slipstream_proxy.json_types import Json, JsonObject
 
-TITLE, SUMMARY, COMPACTION = "title", "summary", "compaction"
+TITLE_KIND, SUMMARY_KIND, COMPACTION_KIND = "title", "summary", "compaction"
 LOOKED_AT: Final = 2000
 """Characters at either end of an instruction: it may quote all of a conversation."""
 _TALK: Final = r"(?:conversation|session|chat|thread|transcript)s?"
@@ -52,9 +52,9 @@ _LONGEST: Final = 100_000
 def purpose(instruction: str) -> str | None:
     """What a call without tools is for, by its system prompt and its last message."""
     if _TITLE.search(instruction):
-        return TITLE
+        return TITLE_KIND
     if _SUMMARY.search(instruction):
-        return COMPACTION if _COMPACTION.search(instruction) else SUMMARY
+        return COMPACTION_KIND if _COMPACTION.search(instruction) else SUMMARY_KIND
     return None
 
 

@@ -38,7 +38,7 @@ from slipstream_proxy.store.values import Erasing, Forgotten, Name, Position, Re
 from slipstream_proxy.store.write.batches import BatchQueue
 from slipstream_proxy.store.write.cases import CaseTable
 from slipstream_proxy.store.write.claims import InstanceClaim
-from slipstream_proxy.store.write.deletion import ALIVE, CallArchive, Deletion
+from slipstream_proxy.store.write.deletion import ALIVE_PREFIX, CallArchive, Deletion
 from slipstream_proxy.store.write.failed_runs import FailedRuns
 from slipstream_proxy.store.write.ingest import Ingest, Recall, Snapshots, SpoolPositions
 from slipstream_proxy.store.write.judge_queue import JudgeQueue
@@ -160,7 +160,7 @@ class Store:
         """The instance is this start's from now on. Raises ``TwinError``: another folder's is."""
         with self.db.write() as tx:
             claim.take(tx, known, now)
-            set_meta(tx, ALIVE + self.instance, repr(now))
+            set_meta(tx, ALIVE_PREFIX + self.instance, repr(now))
         self._positions.claim = claim
 
     def replay_forgettings(self, marks: Collection[Name], now: float) -> int:

@@ -83,9 +83,9 @@ from slipstream.contract.cases import CaseSets as CaseSets
 from slipstream.contract.cases import CasesIn as CasesIn
 from slipstream.contract.cases import CasesRemoved as CasesRemoved
 from slipstream.contract.episodes import FORGET_MOST as FORGET_MOST
-from slipstream.contract.episodes import THUMBS as THUMBS
+from slipstream.contract.episodes import THUMBS_REWARD as THUMBS_REWARD
 from slipstream.contract.episodes import WHOLE_CALLS as WHOLE_CALLS
-from slipstream.contract.episodes import WORDS as WORDS
+from slipstream.contract.episodes import WORDS_REWARD as WORDS_REWARD
 from slipstream.contract.episodes import CallRecord as CallRecord
 from slipstream.contract.episodes import Deleted as Deleted
 from slipstream.contract.episodes import DoneIn as DoneIn

@@ -47,13 +47,13 @@ class RewardIn(RewardFields):
         return self.done if self.done is not None else self.call is None and self.name in weights
 
 
-WORDS, THUMBS = "words", "thumbs"
+WORDS_REWARD, THUMBS_REWARD = "words", "thumbs"
 """What the rewards are called that feedback is kept as."""
 
 
 def words_in(name: str, meta: Mapping[str, JsonValue]) -> str | None:
     """What a user said, of a reward that feedback is kept as. ``meta`` of any other reward is its sender's own."""
-    words = meta.get("words") if name in (WORDS, THUMBS) else None
+    words = meta.get("words") if name in (WORDS_REWARD, THUMBS_REWARD) else None
     return words if isinstance(words, str) and words else None
 
 
@@ -110,7 +110,7 @@ class FeedbackIn(Model):
         if self.reply:
             meta["edited"] = self.reply
         value = {"up": 1.0, "down": -1.0, None: 0.0}[self.thumb]
-        name = THUMBS if self.thumb else WORDS
+        name = THUMBS_REWARD if self.thumb else WORDS_REWARD
         done = None if self.thumb else False
         return RewardIn(
             name=name,

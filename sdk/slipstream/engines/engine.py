@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Json = Any
 JsonDict = dict[str, Json]
 Found = TypeVar("Found")
-LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+LOAD_ROUTE, UNLOAD_ROUTE = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 """Routes for adapters, where an engine has them."""
 NO_RIGHT = (401, 403)
 NO_IDS = "an engine without token ids"
@@ -173,9 +173,9 @@ class NoAdapters(StrEnum):
     def what(self) -> str:
         """After "it takes no adapters: "."""
         return {
-            NoAdapters.NO_ROUTES: f"it has no route {LOAD}",
+            NoAdapters.NO_ROUTES: f"it has no route {LOAD_ROUTE}",
             NoAdapters.NO_LORA: "LoRA is off there",
-            NoAdapters.NO_RIGHT: f"it refuses the key for {LOAD}",
+            NoAdapters.NO_RIGHT: f"it refuses the key for {LOAD_ROUTE}",
             NoAdapters.NO_IDS: "it gives no token ids, so that nothing can be trained for it",
         }[self]
 

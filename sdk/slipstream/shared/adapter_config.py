@@ -23,7 +23,7 @@ MOST_DIGITS = 18
 """Of a number in a header or a configuration: such a number has 64 bits."""
 MOST_ALPHA = 100_000
 """Adapters have 8 to 1,024. The weights are multiplied by it, over the rank."""
-ALPHA, RANK = 8, 8
+DEFAULT_ALPHA, DEFAULT_RANK = 8, 8
 """PEFT's defaults."""
 WEIGHT_NAME_PATTERN = re.compile(r"^base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight$")
 """Name of a weight in the file → module of the base model, and which half it is."""
@@ -92,18 +92,18 @@ class AdapterConfig:
             raise BadAdapter(f"{CONFIG_FILE_NAME} cannot be read: it is no table of fields")
         _check_kind(found)
         rank_pattern, alpha_pattern = _pattern(found, "rank_pattern"), _pattern(found, "alpha_pattern")
-        for field, rank in {"": found.get("r", RANK), **rank_pattern}.items():
+        for field, rank in {"": found.get("r", DEFAULT_RANK), **rank_pattern}.items():
             where = f"rank_pattern, {field}: " if field else ""
             if why := check_lora_rank(rank, max_rank if max_rank is not None else 10**9):
                 raise BadAdapter(f"{CONFIG_FILE_NAME}: {where}{why}")
-        for alpha in (found.get("lora_alpha", ALPHA), *alpha_pattern.values()):
+        for alpha in (found.get("lora_alpha", DEFAULT_ALPHA), *alpha_pattern.values()):
             if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha <= MOST_ALPHA:
                 raise BadAdapter(
                     f"{CONFIG_FILE_NAME}: lora_alpha {alpha!r} is no number above 0 and up to {MOST_ALPHA:,}"
                 )
         return cls(
-            found.get("r", RANK),
-            found.get("lora_alpha", ALPHA),
+            found.get("r", DEFAULT_RANK),
+            found.get("lora_alpha", DEFAULT_ALPHA),
             bool(found.get("use_rslora")),
             rank_pattern,
             alpha_pattern,

@@ -55,7 +55,7 @@ REPORTED_LOGGERS = frozenset(
     }
 )
 """More exceptions whose words are about machines. Others may quote what they read: type and place are logged."""
-MOST_LINES, SPAN = 20, 60.0
+MAX_LINES_PER_CAUSE, LINE_WINDOW_S = 20, 60.0
 """Warnings and errors of one cause that are logged in so many seconds."""
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
@@ -154,7 +154,8 @@ def brief(why: object) -> str:
 
 
 class FloodFilter(logging.Filter):
-    """Lets ``MOST_LINES`` warnings and errors of one cause through in ``SPAN`` seconds, then says how many more came.
+    """Lets ``MAX_LINES_PER_CAUSE`` warnings and errors of one cause through in ``LINE_WINDOW_S`` seconds, then
+    says how many more came.
     Their cause is the place in the code and the text before its values.
     """
 
@@ -173,16 +174,16 @@ class FloodFilter(logging.Filter):
             count = self._seen.get(cause, (0, ""))[0] + 1
             self._seen[cause] = count, record.getMessage()
         if count == 1:
-            timer = threading.Timer(SPAN, self._end, (cause, record.levelno))
+            timer = threading.Timer(LINE_WINDOW_S, self._end, (cause, record.levelno))
             timer.daemon = True
             timer.start()
-        return count <= MOST_LINES
+        return count <= MAX_LINES_PER_CAUSE
 
     def _end(self, cause: tuple[str, int, str], level: int) -> None:
         with self._lock:
             count, newest = self._seen.pop(cause)
-        if (hidden := count - MOST_LINES) > 0:
-            text = f"{hidden} more lines of this kind in {SPAN:g} s; the last: {newest}"
+        if (hidden := count - MAX_LINES_PER_CAUSE) > 0:
+            text = f"{hidden} more lines of this kind in {LINE_WINDOW_S:g} s; the last: {newest}"
             fields = {"name": cause[0], "levelno": level, "levelname": logging.getLevelName(level), "msg": text}
             self._handler.emit(logging.makeLogRecord(fields))
 

@@ -42,7 +42,7 @@ def test_a_line_without_end_is_told_and_not_held(tmp_path, monkeypatch):
 
 
 def test_a_bomb_is_told_and_not_unpacked_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "FREE", 2**20)
+    monkeypatch.setattr(files, "UNPACK_FREE_BYTES", 2**20)
     path = tmp_path / "bomb.jsonl.gz"
     line = written(tmp_path, {"messages": [ASK, END]}).read_bytes()
     path.write_bytes(gzip.compress(line + b" " * 80 * 2**20 + b"\n" + line))

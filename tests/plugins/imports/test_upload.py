@@ -54,7 +54,7 @@ async def test_one_that_stays_away_ends_it(server: Server, monkeypatch: pytest.M
 
 
 async def test_exported_episodes_go_in_batches(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BATCH", 4)
+    monkeypatch.setattr(module, "BATCH_EPISODES", 4)
     monkeypatch.setattr(module, "BATCH_BYTES", 1_000)
     server.routes["POST", "/import/episodes"] = imported
     server.routes["POST", "/import/episode"] = imported
@@ -72,7 +72,7 @@ async def test_exported_episodes_go_in_batches(server: Server, monkeypatch: pyte
 
 async def test_conversations_go_in_batches_too(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has several histories goes by itself, each after the other."""
-    monkeypatch.setattr(module, "BATCH", 4)
+    monkeypatch.setattr(module, "BATCH_EPISODES", 4)
     server.routes["POST", "/import/conversations"] = imported
     server.routes["POST", "/import"] = imported
     plain = [Entry(f"f:{i}", i / 9, [{"id": f"p{i}"}]) for i in range(6)]

@@ -27,7 +27,7 @@ def test_a_line_that_is_no_episode(line: str, said: str) -> None:
 
 
 def test_import_requests_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cases, "PART", 2)
+    monkeypatch.setattr(cases, "PART_EPISODES", 2)
     assert [len(p) for p in cases.parts(recorded(f"e{n}") for n in range(5))] == [2, 2, 1]
     monkeypatch.setattr(cases, "PART_CHARACTERS", 10)
     assert [len(p) for p in cases.parts(recorded(f"e{n}") for n in range(3))] == [1, 1, 1]

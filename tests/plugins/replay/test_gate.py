@@ -72,7 +72,7 @@ class ToolEngine(LoraEngine):
 @pytest.fixture
 async def engine(monkeypatch):
     monkeypatch.setattr(idle, "IDLE_AFTER_S", 0.02)
-    monkeypatch.setattr(idle, "SLOW_LOOK", 0.02)
+    monkeypatch.setattr(idle, "SLOW_LOOK_S", 0.02)
     fake = await ToolEngine().start()
     yield fake
     await fake.stop()
@@ -336,7 +336,7 @@ async def test_beside_a_crowd_one_request_goes_and_an_engine_that_says_nothing_g
     told[0] = (0.0, 0.0)
 
     async def judged(pace: float) -> int:
-        for _ in range(max(idle.SURE, turns._most)):
+        for _ in range(max(idle.JUDGED_REQUESTS, turns._most)):
             turns._note(pace)
         await turns._look()
         return turns._room
@@ -345,8 +345,8 @@ async def test_beside_a_crowd_one_request_goes_and_an_engine_that_says_nothing_g
     assert turns._room == 1  # nothing is known of what more do to each other
     assert [await judged(0.01) for _ in range(6)] == [2, 4, 8, 16, 32, idle.AT_ONCE]
     assert [await judged(0.013), await judged(0.01)] == [16, 16]
-    tries = [await judged(0.01) for _ in range(2 * idle.AGAIN)]
-    assert (tries[idle.AGAIN], tries[-1]) == (16, 32)  # what failed once is tried half as often
+    tries = [await judged(0.01) for _ in range(2 * idle.RETRY_JUDGEMENTS)]
+    assert (tries[idle.RETRY_JUDGEMENTS], tries[-1]) == (16, 32)  # what failed once is tried half as often
     turns._at_once = lambda: idle.at_once(engines)
     for engines.engines[0].facts.plugin["device"], room in (("cuda", 32), ("cpu", 1)):
         await turns._look()

@@ -20,7 +20,7 @@ from slipstream_proxy.store import open_store
 from slipstream_proxy.store.tables.tallies import set_meta
 from slipstream_proxy.store.values import Position
 from slipstream_proxy.store.write.claims import InstanceClaim, TwinError
-from slipstream_proxy.store.write.deletion import ALIVE
+from slipstream_proxy.store.write.deletion import ALIVE_PREFIX
 
 
 def done(name: str) -> Mutation:
@@ -30,7 +30,7 @@ def done(name: str) -> Mutation:
 def long_ago(store) -> None:
     """The proxy was alive two minutes ago."""
     with store.db.write() as tx:
-        set_meta(tx, ALIVE + store.instance, repr(time.time() - 120))
+        set_meta(tx, ALIVE_PREFIX + store.instance, repr(time.time() - 120))
 
 
 @pytest.fixture

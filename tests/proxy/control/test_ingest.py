@@ -214,15 +214,15 @@ async def test_a_call_after_a_long_rest_is_found_at_the_next_look(plane, monkeyp
     read = ingester._read
     monkeypatch.setattr(ingest, "rest", counted)
     monkeypatch.setattr(ingester, "_read", lambda: found.append(len(pauses)) or read())
-    await until(lambda: pauses.count(ingest.SELDOM) > 3)
+    await until(lambda: pauses.count(ingest.IDLE_POLL_S) > 3)
     assert pauses == sorted(pauses), "less and less often"
-    assert sum(pauses[: pauses.index(ingest.SELDOM)]) < 2.5
+    assert sum(pauses[: pauses.index(ingest.IDLE_POLL_S)]) < 2.5
     found.clear()
     await plane.call("late")
     written = len(pauses)
     await plane.seen("late")
     assert found[0] <= written + 1
-    assert max(pauses) == ingest.SELDOM == 0.25, "so nothing waits for longer than a quarter of a second"
+    assert max(pauses) == ingest.IDLE_POLL_S == 0.25, "so nothing waits for longer than a quarter of a second"
 
 
 async def test_a_record_whose_end_comes_later_is_read_when_it_is_there(plane):

@@ -67,7 +67,7 @@ class SamplingEngine(LoraEngine):
 @pytest.fixture
 async def engine(monkeypatch):
     monkeypatch.setattr(idle, "IDLE_AFTER_S", 0.02)
-    monkeypatch.setattr(idle, "SLOW_LOOK", 0.02)
+    monkeypatch.setattr(idle, "SLOW_LOOK_S", 0.02)
     fake = await SamplingEngine().start()
     yield fake
     await fake.stop()

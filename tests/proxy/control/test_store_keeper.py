@@ -94,7 +94,7 @@ async def test_one_that_cannot_be_written_again_is_filled_from_the_spool(plane, 
 
 async def test_the_api_serves_while_a_backlog_is_read(make_plane, monkeypatch):
     monkeypatch.setattr(store_keeper, "CATCH_UP", 0.0)
-    monkeypatch.setattr("slipstream_proxy.control.storage.ingester.BATCH", 4)
+    monkeypatch.setattr("slipstream_proxy.control.storage.ingester.ROUND_RECORDS", 4)
     plane = await make_plane()
     write_adapter(plane.config.adapters_dir / "tiny@1")
     assert (await plane.ask("POST", "/adapters?wait=60", {"path": "tiny@1"}))[1]["state"] == "live"

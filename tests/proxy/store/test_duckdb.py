@@ -181,7 +181,7 @@ def test_deleted_text_and_tokens_are_nowhere_in_the_files(path):
 
 
 def test_a_statement_is_parsed_once_and_not_all_are_kept(monkeypatch):
-    monkeypatch.setattr(duckfile, "PARSED", 3)
+    monkeypatch.setattr(duckfile, "PARSED_STATEMENTS", 3)
     monkeypatch.setattr(duckfile, "_parsed", {})
     with duckdb.connect() as con:
         tx = duckfile.DuckTx(con)

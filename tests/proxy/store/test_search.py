@@ -8,7 +8,7 @@ import time
 import pytest
 from tests.support.records import NOW, call, mutation
 
-from slipstream_proxy.store.read.episodes import FIRST, words_of
+from slipstream_proxy.store.read.episodes import FIRST_WINDOW, words_of
 from slipstream_proxy.store.values import EpisodeFilter
 
 
@@ -100,7 +100,7 @@ def test_a_conversation_stored_as_deltas_is_found_as_one(store):
 def test_pages_together_are_what_a_search_of_everything_finds(store):
     chance = random.Random(7)
     words = ["alpha", "beta", "gamma", "user", "Ünder", "x1"]
-    texts = {f"e{i:04d}": " ".join(chance.sample(words, 3)) for i in range(FIRST * 2 + 40)}
+    texts = {f"e{i:04d}": " ".join(chance.sample(words, 3)) for i in range(FIRST_WINDOW * 2 + 40)}
     for part in range(0, len(texts), 200):
         items = list(texts.items())[part : part + 200]
         store.ingest([call(name, at=NOW + int(name[1:]) // 3, **said(text)) for name, text in items], {})

@@ -19,7 +19,7 @@ STD_EPSILON = 1e-4
 """TRL's: added to the standard deviation."""
 SAME_REWARD_DISTANCE = 1e-8
 """Rewards that differ by less are the same."""
-SMALL, LARGE = 1e-3, 30.0
+SMALL_ADVANTAGE, LARGE_ADVANTAGE = 1e-3, 30.0
 """Between them are usual advantages. Below, the optimiser's own constants are larger than the gradient. Above, guards
 and clipping see the scale alone."""
 SCALE_DEPENDENT_ADVANTAGES = ("mean", "leave_one_out")
@@ -168,16 +168,16 @@ def _compare(
 def odd_scale(samples: Sequence[Sample], kind: str) -> tuple[bool, str] | None:
     """(The advantages are too large; why, and what to do), or the same of too small ones. None: they are neither."""
     largest = max((abs(s.advantage) for s in samples if s.trainable), default=0.0)
-    if largest == 0 or SMALL <= largest <= LARGE:
+    if largest == 0 or SMALL_ADVANTAGE <= largest <= LARGE_ADVANTAGE:
         return None
     by_std = (
         'set trainer.advantage = "std", which divides by the spread of a group, or '
         if kind in SCALE_DEPENDENT_ADVANTAGES
         else ""
     )
-    size = "at most" if largest < SMALL else "up to"
+    size = "at most" if largest < SMALL_ADVANTAGE else "up to"
     why = f"the rewards' scale is why: the advantages are {size} {largest:.1e}, and about 1 is usual"
-    return largest > LARGE, f"{why}: {by_std}scale the rewards to about 0 to 1"
+    return largest > LARGE_ADVANTAGE, f"{why}: {by_std}scale the rewards to about 0 to 1"
 
 
 def _drop(s: Sample) -> None:

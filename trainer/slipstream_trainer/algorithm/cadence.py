@@ -18,7 +18,7 @@ from slipstream_trainer.batch.rows import Sample
 
 AGE_QUANTILE = 0.75
 """The quantile of the runs' ages in a batch. Runs of the control arm are always old, but fewer than a quarter."""
-LATE, EARLY = 0.5, 0.25
+LATE_SHARE, EARLY_SHARE = 0.5, 0.25
 """Shares of ``max_staleness`` above which a step waits for more groups, and below which it waits for fewer."""
 
 
@@ -40,7 +40,7 @@ class Cadence:
         if not runs or not t.max_staleness:
             return
         behind = float(np.quantile(list(runs.values()), AGE_QUANTILE))
-        if behind > LATE * t.max_staleness and t.min_groups * self.factor < t.max_groups:
+        if behind > LATE_SHARE * t.max_staleness and t.min_groups * self.factor < t.max_groups:
             self.factor *= 2
-        elif behind <= EARLY * t.max_staleness and self.factor > 1:
+        elif behind <= EARLY_SHARE * t.max_staleness and self.factor > 1:
             self.factor //= 2

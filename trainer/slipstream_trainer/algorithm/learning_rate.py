@@ -24,7 +24,7 @@ from slipstream.settings import TrainerConfig
 if TYPE_CHECKING:
     from slipstream_trainer.batch.layout import Scored
 
-FIT, WIDTH, POWER, ALPHA = 5e-4, 2000, 0.775, 32.0
+FIT_RATE, FIT_WIDTH, FIT_POWER, FIT_ALPHA = 5e-4, 2000, 0.775, 32.0
 """Learning rate at a hidden size, its exponent, and the α of the fit."""
 START_SHARE = 0.5
 """Share of the fit at which a policy begins: the first batches are small, and steering raises what is too low."""
@@ -39,12 +39,12 @@ MOST_STEPS = 2.0
 """Full steps that one step is at most. A fast agent's batches are larger than 64 episodes: without this they move the
 policy less for each run than those of a slow one.
 """
-UP, DOWN = 1.25, 0.5
+MAX_RISE, MAX_FALL = 1.25, 0.5
 """Largest changes of the rate in a step; a step that is undone divides it by up to four."""
-FAR, DOUBLE = 16.0, 2.0
-"""A step that moved the policy by less than its target over FAR was not noise: the rate is too low for this model by
-FAR's root or more, and at UP a step it would take six steps to mend."""
-HIGHEST, LOWEST = 4.0, 1 / 64
+FAR_FACTOR, FAR_RISE = 16.0, 2.0
+"""A step that moved the policy by less than its target over FAR_FACTOR was not noise: the rate is too low
+for this model by FAR_FACTOR's root or more, and at MAX_RISE a step it would take six steps to mend."""
+MAX_RATE_FACTOR, MIN_RATE_FACTOR = 4.0, 1 / 64
 """Bounds of the rate, in units of where it began."""
 HALVE_AFTER = 2
 """Undone steps in a row after which a rate that was set by hand halves."""
@@ -54,7 +54,7 @@ TOO_SHORT = 0.7
 """A shortened step with less than this share of its target KL becomes longer again."""
 MIN_STEP_SHARE = 0.05
 """Share of its length that a step keeps at least, each time that it is shortened."""
-QUADRATIC, STEEPEST = 2.0, 8.0
+KL_POWER, MAX_KL_POWER = 2.0, 8.0
 """Power of a step's length with which KL grows: what is expected of a small step, and the most that is believed."""
 NEAR_ZERO = 0.01
 """Share of its target below which a step's KL counts as near zero."""
@@ -68,7 +68,7 @@ def start_rate(t: TrainerConfig, hidden: int) -> float:
         return t.learning_rate
     alpha = t.lora_alpha * (math.sqrt(t.lora_rank) if t.rslora else 1.0)
     caution = 1.0 if t.algorithm == "sft" else START_SHARE
-    return float(caution * FIT * (WIDTH / hidden) ** POWER * ALPHA / alpha)
+    return float(caution * FIT_RATE * (FIT_WIDTH / hidden) ** FIT_POWER * FIT_ALPHA / alpha)
 
 
 @dataclass(slots=True, frozen=True)
@@ -119,10 +119,10 @@ class StepPace:
             return 1.0
         if not math.isfinite(kl):
             return MIN_STEP_SHARE
-        power = QUADRATIC
+        power = KL_POWER
         if share < 1:
-            seen = math.log(full / kl) / -math.log(share) if math.isfinite(full) else STEEPEST / 2
-            power = min(STEEPEST, max(QUADRATIC, seen))
+            seen = math.log(full / kl) / -math.log(share) if math.isfinite(full) else MAX_KL_POWER / 2
+            power = min(MAX_KL_POWER, max(KL_POWER, seen))
         return min(1 / share, max(MIN_STEP_SHARE, float((reach.target_kl / kl) ** (1 / power))))
 
     def note(self, t: TrainerConfig, reach: Reach, kl: float, *, undone: bool) -> None:
@@ -136,13 +136,13 @@ class StepPace:
 
     def _steer(self, reach: Reach, kl: float, *, undone: bool) -> None:
         off = reach.target_kl / max(kl, 1e-12) if math.isfinite(kl) else 0.0
-        most = DOUBLE if off > FAR else UP
-        factor = min(DOWN, max(DOWN / 2, off**0.5)) if undone else min(most, max(DOWN, off**0.25))
-        self.scale = min(HIGHEST, max(LOWEST, self.scale * factor))
+        most = FAR_RISE if off > FAR_FACTOR else MAX_RISE
+        factor = min(MAX_FALL, max(MAX_FALL / 2, off**0.5)) if undone else min(most, max(MAX_FALL, off**0.25))
+        self.scale = min(MAX_RATE_FACTOR, max(MIN_RATE_FACTOR, self.scale * factor))
 
     def cause(self, t: TrainerConfig, hidden: int, reach: Reach, kl: float) -> str | None:
         """Why the policy moves too little or too far although the rate follows it, and what to do."""
-        if steers(t) and self.scale <= LOWEST and kl > reach.target_kl:
+        if steers(t) and self.scale <= MIN_RATE_FACTOR and kl > reach.target_kl:
             far = f"the last step moved the policy by {kl:.1e} nats a token, and {reach.target_kl:.1e} is a full step"
             bound = f"the learning rate is at its lower bound, {reach.rate:.1e}"
             return f"{far}: {bound}; raise trainer.min_groups or groups.size, or set trainer.learning_rate below that"
@@ -154,7 +154,7 @@ class StepPace:
             began = start_rate(t.model_copy(update={"learning_rate": "auto"}), hidden)
             low = f"trainer.learning_rate = {t.learning_rate:g} is low for this model"
             return f'{what}: {low}; "auto" begins at {began:.1e}'
-        if self.scale >= HIGHEST:
+        if self.scale >= MAX_RATE_FACTOR:
             bound = f"the learning rate is at its upper bound, {reach.rate:.1e}"
             return f"{what}: {bound}; set trainer.learning_rate above that"
         return f"{what}: the learning rate rises, now {reach.rate:.1e}"

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 LEASE_TTL_S = 30.0
 """Seconds after which the engine wakes when nothing is heard of a trainer that holds it."""
 RENEW_INTERVAL_S = 5.0
-ENTER, LEAVE = "enter", "leave"
+ENTER_WORD, LEAVE_WORD = "enter", "leave"
 """What the first process tells the others about a turn."""
 
 
@@ -164,7 +164,7 @@ class GpuLease:
             renewing = threading.Thread(target=self._renew, args=(done,), daemon=True, name="hold")
             renewing.start()
             try:
-                self._tell(ENTER)
+                self._tell(ENTER_WORD)
                 self.enter()
                 yield figures
             except Stop:
@@ -174,7 +174,7 @@ class GpuLease:
                 raise
             finally:
                 if not torn:
-                    self._tell(LEAVE)
+                    self._tell(LEAVE_WORD)
                     self.leave()
                 done.set()
                 renewing.join()

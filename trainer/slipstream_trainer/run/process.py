@@ -22,7 +22,7 @@ from slipstream.client import Client
 from slipstream.config import Config
 from slipstream_trainer.algorithm.guards import Snapshot
 from slipstream_trainer.model.policy import check_lora
-from slipstream_trainer.run.gpu_lease import ENTER, LEAVE, GpuLease, tell
+from slipstream_trainer.run.gpu_lease import ENTER_WORD, LEAVE_WORD, GpuLease, tell
 from slipstream_trainer.run.worker import Worker
 from slipstream_trainer.versions.checkpoint import only_one
 
@@ -77,9 +77,9 @@ def follow(trainer: CapturedGRPOTrainer, gpu_lease: GpuLease) -> int:
         order, what = tell(None)
         if order == "stop":
             return 0
-        if order == ENTER:
+        if order == ENTER_WORD:
             gpu_lease.enter()
-        if order == LEAVE:
+        if order == LEAVE_WORD:
             gpu_lease.leave()
         if order == "train":
             samples, pace, step, traffic, weights = what

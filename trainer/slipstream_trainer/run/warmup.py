@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from slipstream_trainer.step.trainer import CapturedGRPOTrainer
 
 log = logging.getLogger(__name__)
-PART, MOST_ROWS = 64, 64
+WARMUP_TOKENS, MAX_WARMUP_RUNS = 64, 64
 """Sampled tokens of a made-up run, and such runs at most, of which one use of all kernels is made."""
 
 
@@ -76,9 +76,12 @@ def warm_up(trainer: CapturedGRPOTrainer) -> dict[int, float]:
 
 def _use_once(trainer: CapturedGRPOTrainer) -> None:
     """With as many sampled tokens as take the kernel for many."""
-    rows = 2 + DIRECT_LIMIT // trainer.vocab // PART
+    rows = 2 + DIRECT_LIMIT // trainer.vocab // WARMUP_TOKENS
     try:
-        compute(trainer, *(filler(2 * PART + i, trainer.vocab, PART) for i in range(min(rows, MOST_ROWS))))
+        compute(
+            trainer,
+            *(filler(2 * WARMUP_TOKENS + i, trainer.vocab, WARMUP_TOKENS) for i in range(min(rows, MAX_WARMUP_RUNS))),
+        )
     except Exception as e:  # a step can do more than this: it tries again with less memory
         log.warning("no step was tried ahead, going on without: %s", e)
         trainer.model.zero_grad(set_to_none=True)

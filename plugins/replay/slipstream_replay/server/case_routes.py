@@ -7,7 +7,7 @@ from pydantic import Field
 
 from slipstream import contract as c
 from slipstream.settings.gate import AUTOMATIC_CASE_SETS
-from slipstream_proxy.control.api.http import ADMIN, JSON, VIEWER_SCOPE, Ctx, Query, Routes, json_of, reply
+from slipstream_proxy.control.api.http import ADMIN, JSON_TYPE, VIEWER_SCOPE, Ctx, Query, Routes, json_of, reply
 from slipstream_proxy.control.api.routes.episodes import FilterQuery, KeyId, wanted
 from slipstream_proxy.control.api.routes.plugins import plugin_of
 from slipstream_proxy.control.api.routes.restore import EpisodesIn, as_stored
@@ -51,7 +51,7 @@ async def get_case_set(ctx: Ctx) -> web.StreamResponse:
     if page.version > page.set.version:
         newest = f"its versions are 1 to {page.set.version}"
         raise Problem(404, f"{page.set.name} has no version {page.version}", field="query.version", fix=newest)
-    return web.Response(body=await in_thread(json_of, page), content_type=JSON)
+    return web.Response(body=await in_thread(json_of, page), content_type=JSON_TYPE)
 
 
 @CASE_ROUTES.add(

@@ -25,8 +25,9 @@ from slipstream_proxy.control.storage.store_handle import StoreHandle
 from slipstream_proxy.store.store import Store
 
 log = logging.getLogger(__name__)
-PAUSE, PART, MOST_PAUSE = 0.05, 0.1, 2.0
-"""Seconds between two looks, so that a broken adapter meets few users. More if a look takes over ``PART`` of that."""
+LOOK_PAUSE_S, LOOK_SHARE, MAX_LOOK_PAUSE_S = 0.05, 0.1, 2.0
+"""Seconds between two looks, so that a broken adapter meets few users. More if a look takes over ``LOOK_SHARE`` of
+that."""
 MAX_LOOK_INTERVAL_S = 10.0
 """Seconds between two looks while nothing is heard of rewards: another proxy may have got some."""
 SPOOL_SETTLING_S = 2.0
@@ -91,7 +92,7 @@ class Gatekeeper:
                 self.notify()
             except Exception:
                 log.exception("the gate cannot decide just now")
-            await asyncio.sleep(min(max(PAUSE, (time.monotonic() - began) / PART), MOST_PAUSE))
+            await asyncio.sleep(min(max(LOOK_PAUSE_S, (time.monotonic() - began) / LOOK_SHARE), MAX_LOOK_PAUSE_S))
 
     async def decide(self) -> None:
         """Read what is new, of every model. Each outcome counts once, whoever asks."""

@@ -14,7 +14,7 @@ from slipstream_proxy.control.engines.pool import EnginePool, EngineReplica
 
 Told = Callable[[int], None]
 """Told how many tokens a request gave."""
-LOOK, SLOW_LOOK = 0.05, 0.5
+LOOK_S, SLOW_LOOK_S = 0.05, 0.5
 """Seconds between two looks at the engine's load: while a request of ours runs, and while none does."""
 IDLE_AFTER_S = 1.0
 """Seconds without a call of an agent after which the engine is idle."""
@@ -29,7 +29,7 @@ MAX_STRETCH_FACTOR = 1.25
 """So much longer than alone may one of our requests take beside others of ours. A GPU decodes 32 in the time of one. On
 a CPU each makes the engine's step longer, and an agent's call that comes waits for a step.
 """
-SURE, AGAIN = 8, 16
+JUDGED_REQUESTS, RETRY_JUDGEMENTS = 8, 16
 """Requests by which that is judged, and good judgements after which more is tried once more. Each try that fails
 doubles the second: an engine that can never do more is seldom asked to.
 """
@@ -58,7 +58,7 @@ class IdleTurns:
         self._changed = asyncio.Condition()
         self._busy_until = time.monotonic() + IDLE_AFTER_S
         self._strikes = 0
-        self._most, self._ceiling, self._good, self._again = 1, AT_ONCE, 0, AGAIN
+        self._most, self._ceiling, self._good, self._again = 1, AT_ONCE, 0, RETRY_JUDGEMENTS
         """How many of ours may run at once, how many at most, good judgements since then, and how many it needs."""
         self._alone = 0.0
         self._paces: list[float] = []
@@ -97,7 +97,7 @@ class IdleTurns:
             await self._look()
             async with self._changed:
                 self._changed.notify_all()
-            await asyncio.sleep(LOOK if self._scopes else SLOW_LOOK if self._room == 0 else LOOK)
+            await asyncio.sleep(LOOK_S if self._scopes else SLOW_LOOK_S if self._room == 0 else LOOK_S)
 
     async def _look(self) -> None:
         ours, now = len(self._scopes), time.monotonic()
@@ -125,7 +125,7 @@ class IdleTurns:
     def _note(self, pace: float) -> None:
         """More at once, as long as that makes none of them much slower."""
         self._paces.append(pace)
-        if len(self._paces) < max(SURE, self._most):
+        if len(self._paces) < max(JUDGED_REQUESTS, self._most):
             return
         pace, self._paces = statistics.median(self._paces), []
         if self._most == 1:  # one judgement alone may be half of the next

@@ -127,7 +127,7 @@ class AdapterJournal:
 
 
 BY_HAND = "promoted by hand"
-SERVED, WAITS = (S.CANDIDATE, S.LIVE), ": it goes live when it is loaded"
+SERVED, WAITS_TEXT = (S.CANDIDATE, S.LIVE), ": it goes live when it is loaded"
 
 
 class Change(NamedTuple):
@@ -282,7 +282,7 @@ class StateChanges:
             yield self.accept_by_hand(adapter, reason)
             return
         self.expect_servable(adapter)
-        reason = f"{reason or BY_HAND}{WAITS}"
+        reason = f"{reason or BY_HAND}{WAITS_TEXT}"
         if tried is not None:
             reason += f", and the trial of {tried.name} ends"
         adapter = adapter.model_copy(update={"state": S.LOADING, "reason": reason, "forced": True})
@@ -301,7 +301,7 @@ class StateChanges:
 
     def accept_by_hand(self, adapter: Adapter, reason: str | None) -> Change:
         """By hand is final: what is on trial ends. A newer one is taken back, with what was made from it."""
-        reason = (reason or BY_HAND).split(WAITS, 1)[0]
+        reason = (reason or BY_HAND).split(WAITS_TEXT, 1)[0]
         adapter = adapter.model_copy(update={"kept_from": {}})
         tried = self.registry.of(adapter.model, S.CANDIDATE)
         if tried is None or tried.name == adapter.name:

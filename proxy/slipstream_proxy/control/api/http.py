@@ -46,7 +46,7 @@ WRITE_HEADER = "x-slipstream-write"
 BEGUN_HEADER = "x-slipstream-begun"
 """Names a reward or an end mark. The data plane makes the name once, and keeps it when it sends the request again."""
 F = TypeVar("F")
-JSON, OPENAPI = "application/json", "/slipstream/openapi.json"
+JSON_TYPE, OPENAPI_PATH = "application/json", "/slipstream/openapi.json"
 INFERENCE, REWARD, GRADE, JUDGE, TRAINER, ADMIN = "inference", "reward", "grade", "judge", "trainer", "admin"
 VIEWER_SCOPE = "viewer"
 """Reads everything, whosever it is, and changes nothing."""
@@ -197,7 +197,7 @@ def json_of(model: BaseModel) -> bytes:
 
 
 def reply(model: BaseModel, status: int = 200) -> web.Response:
-    return web.Response(body=json_of(model), status=status, content_type=JSON)
+    return web.Response(body=json_of(model), status=status, content_type=JSON_TYPE)
 
 
 async def paged(ctx: Ctx, read: Callable[[F], BaseModel], wanted: F) -> web.Response:
@@ -211,7 +211,7 @@ async def paged(ctx: Ctx, read: Callable[[F], BaseModel], wanted: F) -> web.Resp
 
 def problem_response(p: Problem) -> web.Response:
     body = Error(error=Error.Detail(type=p.type, message=p.message, field=p.field, fix=p.fix))
-    return web.Response(body=json_of(body), status=p.status, content_type=JSON, headers=p.headers)
+    return web.Response(body=json_of(body), status=p.status, content_type=JSON_TYPE, headers=p.headers)
 
 
 def explain(error: ValidationError, place: str, kind: type[BaseModel]) -> Problem:
@@ -230,8 +230,8 @@ def explain(error: ValidationError, place: str, kind: type[BaseModel]) -> Proble
         return Problem(400, f"the body is not JSON: {e['msg']}", field=place, fix="send a JSON object")
     if e["type"] == "value_error":  # ours: what is wrong, and after a semicolon what to do
         text, _, fix = e["msg"].removeprefix("Value error, ").partition("; ")
-        return Problem(422, f"{name}: {text}{more}", field=name, fix=fix or f"see {kind.__name__} in {OPENAPI}")
-    fix = "it is required" if e["type"] == "missing" else f"see {kind.__name__} in {OPENAPI}"
+        return Problem(422, f"{name}: {text}{more}", field=name, fix=fix or f"see {kind.__name__} in {OPENAPI_PATH}")
+    fix = "it is required" if e["type"] == "missing" else f"see {kind.__name__} in {OPENAPI_PATH}"
     return Problem(422, f"{name}: {e['msg']}{more}", field=name, fix=fix)
 
 
@@ -315,12 +315,12 @@ async def read_body(request: web.Request, route: Route) -> BaseModel | None:
         # a body that reads as JSON counts as JSON, whatever its type: curl calls all bodies forms unless told otherwise
         if p.status == 400 and not _is_json(request.content_type):
             text = f"content-type {request.content_type} is not taken here, and the body does not read as JSON"
-            raise Problem(415, text, field="header.content-type", fix=f"send a JSON object as {JSON}") from p
+            raise Problem(415, text, field="header.content-type", fix=f"send a JSON object as {JSON_TYPE}") from p
         raise
 
 
 def _is_json(content_type: str) -> bool:
-    return content_type in (JSON, "application/octet-stream") or content_type.endswith("+json")
+    return content_type in (JSON_TYPE, "application/octet-stream") or content_type.endswith("+json")
 
 
 IN_TEXT = ("q", "outcome", "trainable", "kind")

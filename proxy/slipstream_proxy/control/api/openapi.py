@@ -11,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 from slipstream import __version__
 from slipstream import contract as c
-from slipstream_proxy.control.api.http import ENDLESS_MARK, JSON, Route
+from slipstream_proxy.control.api.http import ENDLESS_MARK, JSON_TYPE, Route
 from slipstream_proxy.json_types import JsonObject
 
 _PARAMETER = re.compile(r"\{(\w+)(?::((?:[^{}]|\{[^{}]*\})+))?\}")
@@ -102,7 +102,7 @@ def _enums(model: type[BaseModel] | None) -> JsonObject:
 
 
 def operation(route: Route, refs: dict[Any, Any], parameters: list[JsonObject]) -> JsonObject:
-    error = {"content": {JSON: {"schema": refs[c.Error]}}}
+    error = {"content": {JSON_TYPE: {"schema": refs[c.Error]}}}
     responses: JsonObject = {}
     for status, what in route.responses.items():
         text = {200: "Done.", 201: "Made.", 204: "Nothing there."}.get(status, "Done.")
@@ -114,7 +114,7 @@ def operation(route: Route, refs: dict[Any, Any], parameters: list[JsonObject]) 
         elif what is None:
             responses[str(status)] = {"description": text}
         else:
-            responses[str(status)] = {"description": text, "content": {JSON: {"schema": refs[what]}}}
+            responses[str(status)] = {"description": text, "content": {JSON_TYPE: {"schema": refs[what]}}}
     more = [*route.errors, *([413, 415] if route.body else []), *([404] if "{" in route.path else [])]
     for status, text in sorted((COMMON_ERRORS | {e: MORE_ERRORS[e] for e in more}).items()):
         responses[str(status)] = {"description": text, **error}
@@ -130,7 +130,7 @@ def operation(route: Route, refs: dict[Any, Any], parameters: list[JsonObject]) 
     if route.endless:
         found |= ENDLESS_MARK
     if route.body:
-        found["requestBody"] = {"required": route.body_required, "content": {JSON: {"schema": refs[route.body]}}}
+        found["requestBody"] = {"required": route.body_required, "content": {JSON_TYPE: {"schema": refs[route.body]}}}
     return found
 
 
@@ -157,9 +157,9 @@ def document(routes: list[Route]) -> JsonObject:
             "summary": "This API, as OpenAPI",
             "parameters": [],
             "responses": {
-                "200": {"description": "Done.", "content": {JSON: {"schema": spec}}},
+                "200": {"description": "Done.", "content": {JSON_TYPE: {"schema": spec}}},
                 **{
-                    str(s): {"description": t, "content": {JSON: {"schema": refs[c.Error]}}}
+                    str(s): {"description": t, "content": {JSON_TYPE: {"schema": refs[c.Error]}}}
                     for s, t in COMMON_ERRORS.items()
                 },
             },

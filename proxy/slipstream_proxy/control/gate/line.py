@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 MAX_WAITING_RUNS: Final = 10_000
 """Runs that wait. While there are so many, newer ones are no evidence: chance alone says which these are."""
-FIRST, LATER = 5.0, 2.5
+FIRST_DEADLINE_FACTOR, LATER_DEADLINE_FACTOR = 5.0, 2.5
 """The deadline in usual durations: for a version of which fewer than ``MIN_OWN_RUNS`` runs were counted, and for
 others."""
 MIN_OWN_RUNS: Final = 16
 USUAL_QUANTILE: Final = 0.95
 """The usual duration is this point of an arm's durations, and the slower arm's counts."""
-RARE, PATIENT = 110, 30.0
+RARE_RUNS, RARE_DEADLINE_FACTOR = 110, 30.0
 """Where runs are rare, so many begin before the deadline: fewer give no verdict anyway. It is no longer for that than
 so many usual durations.
 """
 REMEMBERED_DURATIONS: Final = 200
-GAPS, PAUSES = 200, 6
+GAP_RUNS, MAX_PAUSES = 200, 6
 """Newest counted runs whose times say how rare runs are, and how many pauses among them say nothing."""
 FIRST_RUNS: Final = 3
 SILENCE_FACTOR: Final = 1.5
@@ -40,8 +40,8 @@ a small share until one ends, or until the first of them count.
 MAX_SILENT_RUNS: Final = 24
 """Runs of such a version that begin before. Where runs are rare, these are the evidence that takes it back."""
 MIN_CONTROL_DURATIONS: Final = 8
-"""Durations of the control before which the deadline is ``UNKNOWN``."""
-LEAST, UNKNOWN = 30.0, 3600.0
+"""Durations of the control before which the deadline is ``UNKNOWN_DEADLINE_S``."""
+MIN_DEADLINE_S, UNKNOWN_DEADLINE_S = 30.0, 3600.0
 """Seconds."""
 SPARSE_REWARD_SHARE: Final = 0.5
 """Share of the control's runs with a reward below which a run without one says nothing."""
@@ -58,7 +58,7 @@ class Deadline:
         """The newest version on trial of which a run was counted, and how many of its runs were."""
         self.rewarded, self.n = 1.0, 2.0
         """Share of the control's runs that had a reward in time."""
-        self.began: deque[float] = deque(maxlen=GAPS)
+        self.began: deque[float] = deque(maxlen=GAP_RUNS)
         """When the newest counted runs began."""
         self._usual: float | None = None
         self._gap: float | None = None
@@ -68,16 +68,20 @@ class Deadline:
         if self.declared is not None:
             return self.declared
         if len(self.control) < MIN_CONTROL_DURATIONS:
-            return UNKNOWN
+            return UNKNOWN_DEADLINE_S
         known = tried is not None and tried == self.version and self.own >= MIN_OWN_RUNS
-        times, usual = (LATER if known else FIRST), self.usual()
-        return max(times * usual, times / FIRST * min(RARE * self.gap(), PATIENT * usual), LEAST)
+        times, usual = (LATER_DEADLINE_FACTOR if known else FIRST_DEADLINE_FACTOR), self.usual()
+        return max(
+            times * usual,
+            times / FIRST_DEADLINE_FACTOR * min(RARE_RUNS * self.gap(), RARE_DEADLINE_FACTOR * usual),
+            MIN_DEADLINE_S,
+        )
 
     def gap(self) -> float:
         """Mean seconds between the beginnings of two runs, pauses left out; 0.0 while few are known."""
         if self._gap is None:
             known = list(self.began)
-            gaps = sorted(max(b - a, 0.0) for a, b in pairwise(known))[:-PAUSES]
+            gaps = sorted(max(b - a, 0.0) for a, b in pairwise(known))[:-MAX_PAUSES]
             self._gap = sum(gaps) / len(gaps) if len(gaps) >= MIN_CONTROL_DURATIONS else 0.0
         return self._gap
 
@@ -87,9 +91,9 @@ class Deadline:
         self._gap = None
 
     def usual(self) -> float:
-        """Seconds that few runs take longer than; ``UNKNOWN`` while few are known."""
+        """Seconds that few runs take longer than; ``UNKNOWN_DEADLINE_S`` while few are known."""
         if len(self.control) < MIN_CONTROL_DURATIONS:
-            return UNKNOWN
+            return UNKNOWN_DEADLINE_S
         if self._usual is None:
             self._usual = max(_usual(self.control), _usual(self.tested))
         return self._usual
@@ -134,7 +138,7 @@ class Deadline:
         self.control, self.tested = _durations(kept["control"]), _durations(kept["tested"])
         version, own, self.rewarded, self.n = _numbers(kept["counts"])
         self.version, self.own = int(version), int(own)
-        self.began = deque(_numbers(kept.get("began", [])), maxlen=GAPS)
+        self.began = deque(_numbers(kept.get("began", [])), maxlen=GAP_RUNS)
         self._usual = self._gap = None
 
 
@@ -240,7 +244,7 @@ class AssignmentLine:
     def is_silent(self, version: int, now: float) -> bool:
         """Whether a version's first runs take much longer than the control's, and none of its runs has ended."""
         began = self.starts[-1] if len(self.starts) == FIRST_RUNS else now
-        waits = now - began > max(SILENCE_FACTOR * self.deadline.usual(), LEAST)
+        waits = now - began > max(SILENCE_FACTOR * self.deadline.usual(), MIN_DEADLINE_S)
         return version == self.newest and self.begun >= MAX_SILENT_RUNS and not self.ended and waits
 
     def is_due(self, now: float) -> bool:

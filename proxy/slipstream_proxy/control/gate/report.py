@@ -12,7 +12,7 @@ from pydantic import JsonValue, TypeAdapter
 from slipstream.contract import GateGroup, GateGuard, GateReading, GateReport
 from slipstream_proxy.control.gate.detector import BettingDetector
 from slipstream_proxy.control.gate.rules import Decision
-from slipstream_proxy.control.gate.scale import COARSE_OF
+from slipstream_proxy.control.gate.scale import COARSE_REWARDS
 from slipstream_proxy.control.gate.scale import WINDOW_REWARDS as COARSE_WINDOW
 from slipstream_proxy.control.gate.side_bets import Guard
 from slipstream_proxy.control.gate.trial import MIN_OWN_EPISODES, MIN_SCALE_REWARDS, GateTrial
@@ -267,9 +267,8 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         return _suspected(trial, names, counted)
     if trial.scale.is_coarse():
         low, high = trial.scale.low, trial.scale.high
-        text = (
-            f"the newest {COARSE_OF} rewards lie in a small part of the range [{low:g}, {high:g}]: a loss looks small"
-        )
+        where = f"a small part of the range [{low:g}, {high:g}]"
+        text = f"the newest {COARSE_REWARDS} rewards lie in {where}: a loss looks small"
         fix = f"wait until {COARSE_WINDOW:,} rewards of the new kind have come, or declare gate.reward_range"
         return None, f"{text} in it, so nothing is accepted ({counted})", fix
     left = max(settings.settle - trial.since, MIN_OWN_EPISODES - trial.own, 1)

@@ -25,7 +25,7 @@ WINDOW_REWARDS = 1000
 LOOK_INTERVAL_REWARDS = 16
 """Rewards between two looks at the bounds, after the first ``LOOK_INTERVAL_REWARDS``."""
 
-COARSE_OF, COARSE = 128, 0.25
+COARSE_REWARDS, COARSE_SHARE = 128, 0.25
 """Newest rewards, and the part of the range that they fill at least if it is theirs."""
 
 
@@ -64,10 +64,10 @@ class RewardScale:
         """Whether the newest rewards lie in a small part of the range: it still holds rewards of before, and a loss
         looks small in it.
         """
-        if self.fixed or len(self.ring) < COARSE_OF or self.span <= 0.0:
+        if self.fixed or len(self.ring) < COARSE_REWARDS or self.span <= 0.0:
             return False
-        newest = sorted((self.ring[self.next :] + self.ring[: self.next])[-COARSE_OF:])
-        return 0.0 < newest[-1 - COARSE_OF // 100] - newest[COARSE_OF // 100] < COARSE * self.span
+        newest = sorted((self.ring[self.next :] + self.ring[: self.next])[-COARSE_REWARDS:])
+        return 0.0 < newest[-1 - COARSE_REWARDS // 100] - newest[COARSE_REWARDS // 100] < COARSE_SHARE * self.span
 
     def see(self, reward: float) -> bool:
         """Remember a reward. → Whether the bounds moved."""
@@ -130,7 +130,7 @@ OUTSIDE_SHARE: Final = 0.1
 SURE_PROBABILITY: Final = 1e-6
 DOUBT_PROBABILITIES: Final = (0.05, 0.005, 0.001)
 """Probabilities of so many unknown rewards by chance: another scale, and perhaps one."""
-NARROW, TASKS = 0.2, 12
+NARROW_SHARE, MIN_TASKS = 0.2, 12
 """Share of the old rewards between the newest ones below which the range has shrunk, and tasks that must say so."""
 
 
@@ -196,10 +196,10 @@ class ScaleWatch:
         if few < RECENT_REWARDS[0] or 4 * len(self.counts) < n:
             return False
         seen = list(islice(reversed(self.newest), few))
-        if len({task or f"#{i}" for i, (_, task) in enumerate(seen)}) < TASKS:
+        if len({task or f"#{i}" for i, (_, task) in enumerate(seen)}) < MIN_TASKS:
             return False
         low, high = min(r for r, _ in seen), max(r for r, _ in seen)
-        return bisect_right(self.ordered, high) - bisect_left(self.ordered, low) < NARROW * n
+        return bisect_right(self.ordered, high) - bisect_left(self.ordered, low) < NARROW_SHARE * n
 
     def _age(self) -> None:
         reward, _ = self.newest.popleft()

@@ -25,27 +25,28 @@ if TYPE_CHECKING:
 
 MAX_GROUPS: Final = 32
 """Groups that are looked at, at most."""
-LUMP, RATE = 0.06, 0.04 / 2000
-"""Evidence of all groups together against one of the two references, as ``trial.LUMP`` and ``trial.RATE``."""
+GROUP_LUMP, GROUP_RATE = 0.06, 0.04 / 2000
+"""Evidence of all groups together against one of the two references, as ``trial.CONTROL_LUMP`` and
+``trial.CONTROL_RATE``."""
 REWARD_MARGIN: Final = 0.1
 """Of the rewards' range."""
-ENOUGH, LEAST_SHARE = 20, 0.02
+MIN_GROUP_RUNS, MIN_GROUP_SHARE = 20, 0.02
 """Runs of a group, and its share of the traffic, from which on it is looked at. Below half the share, or half of the
 share of another one, it makes room.
 """
 LONE_GROUP_GROWTH: Final = 2.5
 """Growth of one group's evidence that is as suspicious as that of all together at 1."""
-SHORT, PRIOR, MOST_PRIOR = -2.0, 3.0, 20.0
+SUSPICION_ERRORS, PRIOR_RUNS, MAX_PRIOR_RUNS = -2.0, 3.0, 20.0
 """Standard errors, at most, of a reward of any kind, by which a group's loss is larger than ``REWARD_MARGIN`` where
 it is
 suspicious: it moves shares and holds back an acceptance, and takes nothing back. And the runs of the reference that its
 known mean is worth, at least and at most.
 """
 KNOWN_EVIDENCE: Final = 100.0
-"""As ``MOST_PRIOR``, where only an acceptance waits."""
-OWN, OF_BEST, OF_ALL = 12, 100, 2500
+"""As ``MAX_PRIOR_RUNS``, where only an acceptance waits."""
+OWN_RUNS, BEST_RUNS, ALL_RUNS = 12, 100, 2500
 """Runs of each group on trial that "better on the whole" waits for; and those without which the best version stays: of
-a small group its part of ``OF_ALL``.
+a small group its part of ``ALL_RUNS``.
 """
 REMEMBERED_RUNS: Final = 2000
 """Runs, at most, that shares of the traffic are taken from."""
@@ -60,7 +61,7 @@ class GroupSlot:
         self.best = FadingMean(CONTROL_MEMORY)
         """Of the best version."""
         self.detectors = [
-            BettingDetector(1, LUMP / MAX_GROUPS, 0.0, shifts=False, margin=REWARD_MARGIN) for _ in range(2)
+            BettingDetector(1, GROUP_LUMP / MAX_GROUPS, 0.0, shifts=False, margin=REWARD_MARGIN) for _ in range(2)
         ]
         """Against the control, and against the best version."""
         self.earned = at
@@ -73,7 +74,7 @@ class GroupSlot:
         known = self.best if best else self.baseline.control
         return (known.value * known.n + PRIOR_EPISODES * otherwise) / (known.n + PRIOR_EPISODES)
 
-    def errors(self, *, best: bool, most: float = MOST_PRIOR) -> float:
+    def errors(self, *, best: bool, most: float = MAX_PRIOR_RUNS) -> float:
         """Standard errors by which its rewards are above the reference's less ``REWARD_MARGIN``: negative where it
         loses.
         """
@@ -81,14 +82,14 @@ class GroupSlot:
         if not bets.n_tested:
             return 0.0
         known = self.best if best else self.baseline.control
-        reference = bets.n_reference + min(max(known.n, PRIOR), most)
+        reference = bets.n_reference + min(max(known.n, PRIOR_RUNS), most)
         loss = bets.sum_tested / bets.n_tested - bets.sum_reference / reference
         return (loss + REWARD_MARGIN) / (0.5 * math.sqrt(1.0 / bets.n_tested + 1.0 / reference))
 
     def earn(self, at: int) -> None:
         """Each run of any group earns credit for the next start."""
         for detector in self.detectors:
-            detector.credit = min(detector.credit + (at - self.earned) * RATE / MAX_GROUPS, detector.lump)
+            detector.credit = min(detector.credit + (at - self.earned) * GROUP_RATE / MAX_GROUPS, detector.lump)
         self.earned = at
 
     def give(self, name: str) -> None:
@@ -116,7 +117,7 @@ class GroupWatch:
         for name in groups:
             n = self.counts[name] = self.counts.get(name, 0.0) + 1.0
             since = self.seen - self.first.setdefault(name, self.seen)
-            if name not in self.slots and n >= max(ENOUGH, LEAST_SHARE * min(self.total, since)):
+            if name not in self.slots and n >= max(MIN_GROUP_RUNS, MIN_GROUP_SHARE * min(self.total, since)):
                 self._look_at(name)
         if self.total >= REMEMBERED_RUNS:
             self.total /= 2.0
@@ -128,7 +129,7 @@ class GroupWatch:
             self.slots[name] = GroupSlot(name, self.seen)
             return
         least = min(self.slots, key=lambda known: self.counts.get(known, 0.0))
-        if self.counts.get(least, 0.0) < 0.5 * max(LEAST_SHARE * self.total, self.counts[name]):
+        if self.counts.get(least, 0.0) < 0.5 * max(MIN_GROUP_SHARE * self.total, self.counts[name]):
             slot = self.slots.pop(least)
             slot.earn(self.seen)
             slot.give(name)
@@ -200,7 +201,7 @@ class GroupWatch:
 
     def is_short(self, *, best: bool) -> bool:
         """Whether some group loses, as far as is seen."""
-        return any(slot.errors(best=best) < SHORT for slot in self._heard())
+        return any(slot.errors(best=best) < SUSPICION_ERRORS for slot in self._heard())
 
     def doubted(self) -> tuple[str, BettingDetector] | None:
         """→ (group, its bets) of the one that is most likely to lose, where so large a loss is not the chance of the
@@ -211,17 +212,19 @@ class GroupWatch:
         worst, found = -1.0, None
         for slot in heard:
             for best in (False, True):
-                errors = min(slot.errors(best=best, most=KNOWN_EVIDENCE) / least, slot.errors(best=best) / -SHORT)
+                errors = min(
+                    slot.errors(best=best, most=KNOWN_EVIDENCE) / least, slot.errors(best=best) / -SUSPICION_ERRORS
+                )
                 if errors < worst:
                     worst, found = errors, (slot.name, slot.detectors[best])
         return found
 
     def is_heard(self, *, best: bool) -> bool:
         """Whether every group that still comes had runs enough to show that it fails."""
-        least = 0.5 * LEAST_SHARE * self.total
+        least = 0.5 * MIN_GROUP_SHARE * self.total
         coming = [(slot, n) for slot in self._heard() if (n := self.counts.get(slot.name, 0.0)) >= least]
         return all(
-            slot.detectors[best].n_tested >= (min(OF_BEST, OF_ALL * n / self.total) if best else OWN)
+            slot.detectors[best].n_tested >= (min(BEST_RUNS, ALL_RUNS * n / self.total) if best else OWN_RUNS)
             for slot, n in coming
         )
 
@@ -265,7 +268,7 @@ Direction = Literal["up", "down"]
 SHARE_MEASURES: Final = frozenset(("cut_off", "refusals", "tool_errors"))
 """Measures that are shares of a run's calls, from 0 to 1. The range of all others is learned."""
 GUARD_LUMP, GUARD_RATE = 0.6, 0.4 / 2000
-"""As ``trial.LUMP`` and ``trial.RATE``, of one guard."""
+"""As ``trial.CONTROL_LUMP`` and ``trial.CONTROL_RATE``, of one guard."""
 GUARD_MARGIN, LEAST_MARGIN = 0.1, 0.01
 """Of the measure's range. Of a share that is rare with the control: that share, and no less than the second: one tool
 call of a hundred that fails may become two.
@@ -274,7 +277,7 @@ USUAL_CUT_OFF_SHARE: Final = 0.25
 """Where more of the control's calls than these end by their length, the agent's own limit is what ends them, and that
 more do is no loss of quality: the reward says what such replies are worth.
 """
-WORSE, MAYBE = -1.5, -0.5
+WORSE_ERRORS, WAITING_ERRORS = -1.5, -0.5
 """Standard errors by which a guard is worse than its margin where the control gets half of the runs, and where an
 acceptance waits. Neither freezes.
 """
@@ -325,7 +328,7 @@ class Guard:
         bets = self.detector
         if bets.n_tested < LEAST_EPISODES:
             return 0.0
-        reference = bets.n_reference + min(max(self.baseline.control.n, PRIOR), KNOWN_EVIDENCE)
+        reference = bets.n_reference + min(max(self.baseline.control.n, PRIOR_RUNS), KNOWN_EVIDENCE)
         loss = bets.sum_tested / bets.n_tested - bets.sum_reference / reference
         mean = (self.sums[1] + 1.0) / (bets.n_tested + 2.0) if self.name in SHARE_MEASURES else 0.5
         spread = math.sqrt(mean * (1.0 - mean))
@@ -388,7 +391,7 @@ class GuardWatch:
         """The guard with the most evidence; None: there is none."""
         return max(self._heard(), key=lambda guard: guard.detector.wealth, default=None)
 
-    def doubted(self, errors: float = MAYBE) -> Guard | None:
+    def doubted(self, errors: float = WAITING_ERRORS) -> Guard | None:
         """The guard that seems worst, where it is worse by more than so many standard errors; None: there is none."""
         found = min(self._heard(), key=lambda guard: guard.errors(), default=None)
         return found if found is not None and found.errors() < errors and found.means() else None

@@ -16,18 +16,18 @@ from slipstream_proxy.control.gate.detector import BettingDetector
 from slipstream_proxy.control.gate.line import Deadline
 from slipstream_proxy.control.gate.rules import ArmOutcome, Decision, TrialSettings
 from slipstream_proxy.control.gate.scale import RewardScale, ScaleWatch
-from slipstream_proxy.control.gate.side_bets import WORSE, GroupWatch, Guard, GuardWatch
+from slipstream_proxy.control.gate.side_bets import WORSE_ERRORS, GroupWatch, Guard, GuardWatch
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-LUMP, RATE = 0.16, 0.064 / 2000
+CONTROL_LUMP, CONTROL_RATE = 0.16, 0.064 / 2000
 """Evidence against the control: wealth put in at first, and earned with each episode."""
 HUNG_LUMP, HUNG_RATE, HUNG_MARGIN = 0.04, 0.016 / 2000, 0.1
 """Evidence that more runs than the control's, by so large a share of them, have no reward at their deadline."""
 BEST_LUMP, BEST_RATE = 0.28, 0.24 / 2000
 """Evidence against the best version. All six sum to 0.8 over the first 2,000 episodes. The groups have 0.1 against
-each of the two (``side_bets.LUMP``): 1 in all is the false-alarm guarantee.
+each of the two (``side_bets.GROUP_LUMP``): 1 in all is the false-alarm guarantee.
 """
 SILENT_SHARE = 0.9
 """Of the control, while no run of the version on trial has ended although the control's would have."""
@@ -93,8 +93,8 @@ class GateTrial:
         """The widest range of rewards while ``since`` was counted."""
         self.baseline = Baseline()
         self.deadline = Deadline(settings.deadline)
-        self.worse = BettingDetector(1, LUMP, RATE, shifts=settings.shifts)
-        self.better = BettingDetector(-1, LUMP, RATE, shifts=settings.shifts)
+        self.worse = BettingDetector(1, CONTROL_LUMP, CONTROL_RATE, shifts=settings.shifts)
+        self.better = BettingDetector(-1, CONTROL_LUMP, CONTROL_RATE, shifts=settings.shifts)
         self.worse_best = BettingDetector(1, BEST_LUMP, BEST_RATE, shifts=settings.shifts)
         self.better_best = BettingDetector(-1, BEST_LUMP, BEST_RATE, shifts=settings.shifts)
         self.hung = BettingDetector(1, HUNG_LUMP, HUNG_RATE, shifts=False, margin=HUNG_MARGIN)
@@ -225,7 +225,7 @@ class GateTrial:
         """As ``_suspicion``, of the guards."""
         if self.settings.guard_action == "say" or self.frozen_by_hand is False:
             return 0.0
-        short = self.since < HELD_SETTLES * self.settings.settle and self.guards.doubted(WORSE) is not None
+        short = self.since < HELD_SETTLES * self.settings.settle and self.guards.doubted(WORSE_ERRORS) is not None
         return 1.0 if short or self.alarm is not None else _grown(self.guards.growth())
 
     def _by_replay(self) -> float:

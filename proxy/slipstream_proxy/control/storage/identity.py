@@ -22,7 +22,7 @@ from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.values import Name, Position
 from slipstream_proxy.store.write.claims import OWNER_KEY, InstanceClaim, twin_of
-from slipstream_proxy.store.write.deletion import ALIVE
+from slipstream_proxy.store.write.deletion import ALIVE_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -92,12 +92,12 @@ def refuse_twin(config: Config) -> None:
     try:
         with psycopg.connect(config.store_url, connect_timeout=CONNECT_TIMEOUT_S, autocommit=True) as connection:
             sql = "SELECT name, value FROM t_meta WHERE name IN (%s, %s)"
-            rows = connection.execute(sql, (OWNER_KEY + instance, ALIVE + instance)).fetchall()
+            rows = connection.execute(sql, (OWNER_KEY + instance, ALIVE_PREFIX + instance)).fetchall()
             found: dict[str, str] = dict(rows)
     except psycopg.Error as e:
         log.debug("who has the instance is not known yet: %s", e)
         return
-    alive = float(found.get(ALIVE + instance) or 0.0)
+    alive = float(found.get(ALIVE_PREFIX + instance) or 0.0)
     known = tokens_of(config.root)
     if why := twin_of(found.get(OWNER_KEY + instance), alive, place_of(config.root), known, time.time()):
         raise StartError(f"data_dir {config.root}: {why}")

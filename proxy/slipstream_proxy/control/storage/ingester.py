@@ -29,7 +29,7 @@ from slipstream.shared.backoff import Backoff, rest
 from slipstream_proxy.control.shared.threads import end, in_thread
 from slipstream_proxy.control.storage.identity import ahead, missing_segments, say_missing
 from slipstream_proxy.control.storage.spool_reader import (
-    FOLDER,
+    LARGE_FOLDER,
     Item,
     LargeRecords,
     Read,
@@ -187,12 +187,12 @@ def _blank(path: Path, limit: int | None, wanted: Wanted) -> int:
 
 log = logging.getLogger(__name__)
 
-BATCH, MOST_BATCH = 512, 4096
+ROUND_RECORDS, MAX_ROUND_RECORDS = 512, 4096
 """Records of a round, and of one when many wait: a round that was full doubles the next one."""
 SMALL_ROUND_RECORDS = 64
 """A round of fewer, for which nobody waits, is followed by a rest as long as it took: others write, too."""
 BATCH_BYTES = 64 * 2**20
-POLL, SELDOM = 0.05, 0.25
+POLL_S, IDLE_POLL_S = 0.05, 0.25
 """Seconds between looks at the spool; and at one to which nothing has been written for a few seconds."""
 SNAPSHOT_EVERY = 180.0
 CONTROL_WRITER = "control"
@@ -242,7 +242,7 @@ class Ingester:
     ) -> None:
         """``vocabulary``: how many tokens the model has, where that is known."""
         self.dir = spool_dir
-        self.large = LargeRecords(spool_dir.with_name(FOLDER))
+        self.large = LargeRecords(spool_dir.with_name(LARGE_FOLDER))
         self.store = store
         self.on_commit = on_commit
         self._vocabulary = vocabulary
@@ -250,7 +250,7 @@ class Ingester:
         self._positions: dict[str, Position] = {}
         self._sure = False
         """The store is where ``_positions`` say: nothing has failed since they were read there."""
-        self._batch = BATCH
+        self._batch = ROUND_RECORDS
         self._small = False
         self._damaged: set[tuple[str, int]] = set()
         """Writer and number of segments whose damage has been told."""
@@ -337,7 +337,7 @@ class Ingester:
             await asyncio.wait({asker}, timeout=wait)
 
     async def _run(self) -> None:
-        backoff = Backoff(POLL, 5.0)
+        backoff = Backoff(POLL_S, 5.0)
         while True:
             askers, self._askers = self._askers, []
             try:
@@ -358,7 +358,7 @@ class Ingester:
                         asker.set_result(None)
             if done:
                 if self._small and not (self._waiting or self._askers):
-                    await asyncio.sleep(min(POLL, self.stats.commit_seconds))
+                    await asyncio.sleep(min(POLL_S, self.stats.commit_seconds))
                 continue
             await self._rest(backoff)
 
@@ -373,7 +373,7 @@ class Ingester:
                 await rest(pause, self._wake)
             if self._askers or self.stats.broken is not None or stand_of(self.dir) != self._stand:
                 return
-            pause = min(1.1 * pause, SELDOM)
+            pause = min(1.1 * pause, IDLE_POLL_S)
 
     async def round(self) -> bool:
         """Ingest one batch. False: there was nothing."""
@@ -397,7 +397,7 @@ class Ingester:
             self._positions = positions
             size = sum(len(read.frame.request) + len(read.frame.reply) for read in reads)
             self._full = len(reads) >= self._batch or size > BATCH_BYTES
-            self._batch = min(2 * self._batch, MOST_BATCH) if len(reads) >= self._batch else BATCH
+            self._batch = min(2 * self._batch, MAX_ROUND_RECORDS) if len(reads) >= self._batch else ROUND_RECORDS
             self._small = len(reads) < SMALL_ROUND_RECORDS
             self.stats.records += len(reads)
             self.stats.commit_seconds = time.monotonic() - started

@@ -32,7 +32,7 @@ from slipstream_proxy.store.values import Name, Position, RecordedCall
 from slipstream_proxy.usage import usage_of
 
 TOO_LARGE_REASON = "too large"
-FOLDER, HEAD = "large", "head.json"
+LARGE_FOLDER, HEAD_FILE = "large", "head.json"
 MAX_PARSE_BYTES = 640 * 2**20
 """Bytes that parsing one record may take, as estimated."""
 _USUAL = 2**20
@@ -59,7 +59,8 @@ def where_kept(frame: Frame) -> str:
     """What the store says in place of the call's text."""
     place = frame.place
     size = len(frame.request) + len(frame.reply) if place is None else place.request + place.reply
-    return f"too large to be parsed ({size} bytes): its raw record lies in the data_dir's {FOLDER}/{frame.head['id']}"
+    where = f"the data_dir's {LARGE_FOLDER}/{frame.head['id']}"
+    return f"too large to be parsed ({size} bytes): its raw record lies in {where}"
 
 
 class LargeRecords:
@@ -83,7 +84,7 @@ class LargeRecords:
         else:
             _write(part / "request", _pieces(place.path, place.offset, place.request))
             _write(part / "reply", _pieces(place.path, place.offset + place.request, place.reply))
-        _write(part / HEAD, [orjson.dumps(frame.head)])
+        _write(part / HEAD_FILE, [orjson.dumps(frame.head)])
         sync(part)
         part.replace(path)
         sync(self.folder)
@@ -99,7 +100,7 @@ class LargeRecords:
 
     def _drop(self, goes: Callable[[JsonObject], bool]) -> int:
         count = 0
-        for path in self.folder.glob(f"[!.]*/{HEAD}"):
+        for path in self.folder.glob(f"[!.]*/{HEAD_FILE}"):
             if goes(orjson.loads(path.read_bytes())):
                 shutil.rmtree(path.parent)
                 count += 1

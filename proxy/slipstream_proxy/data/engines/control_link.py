@@ -28,7 +28,7 @@ from slipstream_proxy.json_types import Json, JsonObject
 
 log = logging.getLogger(__name__)
 
-PATIENCE, PING_TIMEOUT = 0.3, 0.6
+PING_AFTER_S, PING_TIMEOUT_S = 0.3, 0.6
 """Seconds that a forwarded request waits before the control plane is pinged, and that the ping may take."""
 WRITE_PATIENCE = 30.0
 """Seconds without an answered ping after which a write is given up, if the control plane is slow. On a machine that is
@@ -45,7 +45,7 @@ CROWDED_RETRY_S = 0.05
 """Seconds until the next try where so many requests wait to be accepted that the system takes no more."""
 TAKING_PATIENCE = 0.7
 """The same for rewards, end marks and feedback, which a worker takes by itself then. A look takes 0.3 s and more."""
-RESTART_PATIENCE, RESTARTING = 60.0, 0.2
+RESTART_PATIENCE_S, RESTART_RETRY_S = 60.0, 0.2
 """Seconds that what must not be lost waits while the control plane is started again, and nobody listens on its socket;
 and between two tries.
 """
@@ -105,7 +105,8 @@ class ControlLink:
         not answer a ping meanwhile: for ``patience`` seconds, else within a second for a read or where it stands
         still, and after ``WRITE_PATIENCE`` for another write.
 
-        ``restart``: where nobody listens, or the line breaks, it is sent again for up to ``RESTART_PATIENCE`` seconds.
+        ``restart``: where nobody listens, or the line breaks, it is sent again for up to
+        ``RESTART_PATIENCE_S``.
         Its body is bytes, and sent twice it does no harm. ``instead``: the caller has another way, and takes it after
         ``TAKING_PATIENCE`` seconds, whatever the reason.
         """
@@ -116,7 +117,7 @@ class ControlLink:
         clock = asyncio.get_running_loop().time
         answered = clock()
         try:
-            while not (await asyncio.wait({running}, timeout=PATIENCE))[0]:
+            while not (await asyncio.wait({running}, timeout=PING_AFTER_S))[0]:
                 found = await self._look()
                 if found is Look.ANSWERED or (restart and not instead and found is Look.AWAY):
                     answered = clock()
@@ -131,18 +132,18 @@ class ControlLink:
     async def _accepted(self, method: str, url: URL, *, restart: bool, **options: Any) -> aiohttp.ClientResponse:
         """``ClientSession.request``; where the control plane's queue of new connections is full, it waits for room."""
         clock = asyncio.get_running_loop().time
-        until = clock() + RESTART_PATIENCE if restart else 0.0
+        until = clock() + RESTART_PATIENCE_S if restart else 0.0
         while True:
             try:
                 return await self.session.request(method, url, **options)
             except aiohttp.ClientConnectorError as e:  # nothing of the request was sent
                 if e.errno != errno.EAGAIN and not (e.errno in NOBODY_LISTENS_ERRORS and clock() < until):
                     raise
-                await asyncio.sleep(CROWDED_RETRY_S if e.errno == errno.EAGAIN else RESTARTING)
+                await asyncio.sleep(CROWDED_RETRY_S if e.errno == errno.EAGAIN else RESTART_RETRY_S)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
                 if clock() >= until:
                     raise
-                await asyncio.sleep(RESTARTING)
+                await asyncio.sleep(RESTART_RETRY_S)
 
     async def _look(self) -> Look:
         """Ping it. Whoever asks meanwhile shares the answer: each ping takes a place in its queue."""
@@ -153,7 +154,7 @@ class ControlLink:
     async def _ping(self) -> Look:
         process = listener_of(self.socket)
         before = pulse_of(process)
-        timeout = aiohttp.ClientTimeout(total=PING_TIMEOUT)
+        timeout = aiohttp.ClientTimeout(total=PING_TIMEOUT_S)
         try:
             async with self.session.get("http://control/internal/healthz", timeout=timeout):
                 return Look.ANSWERED

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from slipstream_proxy.data.episode.ids import new_id
 from slipstream_proxy.data.episode.running import Name, RunningEpisode
 from slipstream_proxy.dialects.chat import SHORT_EVENT_BYTES
-from slipstream_proxy.dialects.purpose import COMPACTION, SUMMARY, ConversationStart
+from slipstream_proxy.dialects.purpose import COMPACTION_KIND, SUMMARY_KIND, ConversationStart
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.episode.shared_table import SharedTable
@@ -270,7 +270,7 @@ class EpisodeMemory:
     def _quoted(self, key: str, turn: Turn, request: ConversationStart) -> Name | None:
         """The run that a side call is about, or whose summary begins this conversation: it quotes its replies."""
         asked = request.purpose()
-        turn.summary = asked in (SUMMARY, COMPACTION)
+        turn.summary = asked in (SUMMARY_KIND, COMPACTION_KIND)
         kind, now = "says" if asked is not None else "sums", time.monotonic()
         for quote in request.quoted():
             if (name := self._only(key, f"{kind}-{quote}", now)) is not None:

@@ -29,14 +29,18 @@ TAG_VALUES = 20
 OTHER_LABEL = "other"
 MAX_WAITING_OBSERVATIONS = 512
 
-CALLS, TAGGED = "slipstream_calls_total", "slipstream_tagged_calls_total"
-CALL_SECONDS, FIRST_BYTE, CHUNK = "slipstream_call_seconds", "slipstream_first_byte_seconds", "slipstream_chunk_seconds"
-OVERHEAD, UPSTREAM = "slipstream_overhead_seconds", "slipstream_upstream_seconds"
+CALLS_METRIC, TAGGED_METRIC = "slipstream_calls_total", "slipstream_tagged_calls_total"
+CALL_SECONDS_METRIC, FIRST_BYTE_METRIC, CHUNK_METRIC = (
+    "slipstream_call_seconds",
+    "slipstream_first_byte_seconds",
+    "slipstream_chunk_seconds",
+)
+OVERHEAD_METRIC, UPSTREAM_METRIC = "slipstream_overhead_seconds", "slipstream_upstream_seconds"
 CAPTURE_LOST_METRIC = "slipstream_capture_lost_total"
 """``losses.LossCount`` keeps it."""
 UNCAPTURED_METRIC = "slipstream_uncaptured_calls_total"
 SPLIT_NAMES = "slipstream_split_session_names_total"
-PER_FORMAT = (CALL_SECONDS, FIRST_BYTE, CHUNK)
+PER_FORMAT = (CALL_SECONDS_METRIC, FIRST_BYTE_METRIC, CHUNK_METRIC)
 
 
 class Histogram:
@@ -183,11 +187,14 @@ class WorkerMetrics:
         values: list[JsonList] = [[n, labels, v] for (n, labels), v in self.values.items()]
         for (form, outcome, status, adapter), count in self.calls.items():
             labels = f'format="{form}",outcome="{outcome}",status="{status}xx",adapter="{quoted(adapter)}"'
-            values.append([CALLS, labels, count])
+            values.append([CALLS_METRIC, labels, count])
         for (name, value, status, adapter), count in self.tagged.items():
             labels = f'tag="{quoted(name)}",value="{quoted(value)}",status="{status}xx",adapter="{quoted(adapter)}"'
-            values.append([TAGGED, labels, count])
-        histograms: list[tuple[str, str, Histogram]] = [(OVERHEAD, "", self.overhead), (UPSTREAM, "", self.upstream)]
+            values.append([TAGGED_METRIC, labels, count])
+        histograms: list[tuple[str, str, Histogram]] = [
+            (OVERHEAD_METRIC, "", self.overhead),
+            (UPSTREAM_METRIC, "", self.upstream),
+        ]
         for form, own in self.formats.items():
             for family, histogram in zip(PER_FORMAT, (own.call, own.first, own.chunk), strict=True):
                 histograms.append((family, f'format="{form}"', histogram))

@@ -20,7 +20,7 @@ from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.identity import Prefix, split_path
 from slipstream_proxy.data.wire.replies import StreamedReply, WholeReply, header_map
 from slipstream_proxy.data.wire.request import RequestHead, forwardable
-from slipstream_proxy.data.wire.sink import ABORT, END, QueueSink
+from slipstream_proxy.data.wire.sink import ABORT_MARK, END_MARK, QueueSink
 from slipstream_proxy.dialects import BY_PATH, of_path
 from slipstream_proxy.dialects.base import Dialect, openai_error
 
@@ -141,8 +141,8 @@ class RequestHandler:
             if self._state.draining or request.version < (1, 1):
                 stream.force_close()  # how else would HTTP/1.0 know where the stream ends
             await stream.prepare(request)
-            while (item := await sink.take()) is not END:
-                if item is ABORT:
+            while (item := await sink.take()) is not END_MARK:
+                if item is ABORT_MARK:
                     if request.transport is not None:
                         request.transport.close()
                     return stream

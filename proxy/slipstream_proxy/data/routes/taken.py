@@ -109,7 +109,7 @@ class TakenRewards:
         if isinstance(body, c.FeedbackIn):
             return body.reward("user")
         assert isinstance(body, c.RewardIn)
-        if body.name in (c.WORDS, c.THUMBS) and "words" in body.meta:
+        if body.name in (c.WORDS_REWARD, c.THUMBS_REWARD) and "words" in body.meta:
             raise ValueError("feedback in a reward's form")
         return body
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.wire.receiver import FlowControl
 
 _HIGH = 256 * 1024
-END, ABORT = object(), object()
+END_MARK, ABORT_MARK = object(), object()
 
 
 class Sink:
@@ -64,11 +64,11 @@ class QueueSink(Sink):
     def send_end(self, data: bytes) -> None:
         if data:
             self.send_part(data)
-        self._queue.append(END)
+        self._queue.append(END_MARK)
         self._event.set()
 
     def break_off(self) -> None:
-        self._queue.append(ABORT)
+        self._queue.append(ABORT_MARK)
         self._event.set()
 
     async def head(self) -> tuple[int, bytes, bytes | None, bool]:

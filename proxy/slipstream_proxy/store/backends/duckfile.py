@@ -63,20 +63,21 @@ def spread(sql: str, params: Sequence[object]) -> tuple[str, Sequence[object]]:
     return head, flat
 
 
-PARSED, MOST_PARAMETERS = 512, 16
+PARSED_STATEMENTS, MAX_PARSED_PARAMETERS = 512, 16
 _parsed: dict[str, duckdb.Statement | str] = {}
 
 
 def parsed(cursor: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statement | str:
-    """A statement that DuckDB need not parse again, which is a third of a short one's time. The newest ``PARSED`` are
+    """A statement that DuckDB need not parse again, which is a third of a short one's time. The newest
+    ``PARSED_STATEMENTS`` are
     kept, but for those with lists of many names, which come up in every length.
     """
     found = _parsed.get(sql)
     if found is None:
-        if sql.count("?") > MOST_PARAMETERS:
+        if sql.count("?") > MAX_PARSED_PARAMETERS:
             return sql
         statements = cursor.extract_statements(sql)
-        for oldest in list(_parsed)[: max(0, len(_parsed) + 1 - PARSED)]:
+        for oldest in list(_parsed)[: max(0, len(_parsed) + 1 - PARSED_STATEMENTS)]:
             _parsed.pop(oldest, None)
         found = _parsed[sql] = statements[0] if len(statements) == 1 else sql
     return found

@@ -45,7 +45,7 @@ BESIDE_LOCK_ID = 0x511B57ED
 """Advisory lock, shared by transactions that write and are not among those that run one at a time."""
 COPIED_BY = {"t_cases": "eid"}
 """The column by which a table is copied whose key has several: rows that share its value are copied together."""
-NEW, OLD, NOTED = "__new", "__old", "__noted"
+COPY_SUFFIX, REPLACED_SUFFIX, NOTED_SUFFIX = "__new", "__old", "__noted"
 """Ends of names: the copy, what it replaces, the keys of rows that have changed."""
 ROWS_PER_COPY = 20_000
 """Noted rows that are copied again in one transaction."""
@@ -104,7 +104,12 @@ class CopiedTable(NamedTuple):
 
     def sql(self, text: str) -> bytes:
         """``text`` with its names: {table}, {new}, {old}, {noted}, {note}, {trigger}, {key} and their bare forms."""
-        bare = {"new": self.name + NEW, "old": self.name + OLD, "noted": self.name + NOTED, "table": self.name}
+        bare = {
+            "new": self.name + COPY_SUFFIX,
+            "old": self.name + REPLACED_SUFFIX,
+            "noted": self.name + NOTED_SUFFIX,
+            "table": self.name,
+        }
         names: dict[str, pgsql.Composable] = {n: pgsql.Identifier(self.schema, name) for n, name in bare.items()}
         names |= {f"bare_{n}": pgsql.Identifier(name) for n, name in bare.items()}
         names |= {"key": pgsql.Identifier(self.key), "trigger": pgsql.Identifier("slipstream_noted")}
@@ -137,8 +142,8 @@ def copy_tables(one: Connection, two: Connection, tables: list[str], rewriting: 
 def clear(one: Connection, namespace: str) -> None:
     """Drop what a rewriting that was cut off has left. The lock ``REWRITING_LOCK_ID`` is held."""
     sql = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND right(tablename, %s) = %s"
-    for (noted,) in one.execute(sql, (namespace, len(NOTED), NOTED)).fetchall():
-        copied = CopiedTable(namespace, noted.removesuffix(NOTED), "id")
+    for (noted,) in one.execute(sql, (namespace, len(NOTED_SUFFIX), NOTED_SUFFIX)).fetchall():
+        copied = CopiedTable(namespace, noted.removesuffix(NOTED_SUFFIX), "id")
         with _waiting(one, WRITERS_WAIT):
             one.execute(copied.sql("DROP FUNCTION IF EXISTS {note} CASCADE"))
             one.execute(copied.sql("DROP TABLE IF EXISTS {new}, {noted}"))
@@ -193,12 +198,13 @@ def _make_indexes(one: Connection, copied: CopiedTable) -> dict[str, str]:
     named = pgsql.Identifier(copied.schema, copied.name).as_string(None)
     found = {}
     for name, made, primary in one.execute(sql, (named,)).fetchall():
-        found[name + NEW] = name
+        found[name + COPY_SUFFIX] = name
         to = f" ON {copied.sql('{new}').decode()} USING "
-        begin = f"CREATE {'UNIQUE ' if primary else ''}INDEX {pgsql.Identifier(name + NEW).as_string(None)}"
+        begin = f"CREATE {'UNIQUE ' if primary else ''}INDEX {pgsql.Identifier(name + COPY_SUFFIX).as_string(None)}"
         one.execute((begin + to + made.partition(" USING ")[2]).encode())
         if primary:
-            text = f"ALTER TABLE {{new}} ADD PRIMARY KEY USING INDEX {pgsql.Identifier(name + NEW).as_string(None)}"
+            index = pgsql.Identifier(name + COPY_SUFFIX).as_string(None)
+            text = f"ALTER TABLE {{new}} ADD PRIMARY KEY USING INDEX {index}"
             one.execute(copied.sql(text))
     return found
 

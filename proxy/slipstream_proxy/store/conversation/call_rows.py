@@ -17,7 +17,7 @@ from slipstream.contract import WHOLE_CALLS, CallRecord, Form, SharedPrefix
 from slipstream.shared.prefixes import Anchored, anchor
 from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.store.conversation.fingerprint import NO_IDS, Cut, Known, Links, Prompt, TokenPrint, chain, digest
-from slipstream_proxy.store.conversation.kinds import MAIN
+from slipstream_proxy.store.conversation.kinds import MAIN_KIND
 from slipstream_proxy.store.conversation.order import Stamp
 from slipstream_proxy.store.conversation.tree import Answered, Asked, issued_ids, returned_ids, words_of
 from slipstream_proxy.store.tables.rows import (
@@ -191,7 +191,7 @@ def _extra_of(call: RecordedCall, stamp: Stamp | None, kind: str) -> dict[str, o
         "origin": head.origin,
         "pin": head.pin,
     }
-    if kind != MAIN:
+    if kind != MAIN_KIND:
         extra["kind"] = kind
     if head.note:
         extra["note"] = head.note
@@ -214,7 +214,7 @@ def call_row(
     cut: Cut,
     extends: str | None = None,
     stamp: Stamp | None = None,
-    kind: str = MAIN,
+    kind: str = MAIN_KIND,
     *,
     left_out: bool = False,
 ) -> CallRow:
@@ -269,7 +269,7 @@ def left_out_reason(kind: str) -> str:
 
 def kind_of(row: CallRow) -> str:
     """What the call is in its run (``kinds``)."""
-    found: str = load(row.extra, {}).get("kind", MAIN)
+    found: str = load(row.extra, {}).get("kind", MAIN_KIND)
     return found
 
 

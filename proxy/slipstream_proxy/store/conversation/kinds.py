@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from slipstream_proxy.dialects.purpose import COMPACTION, SUMMARY, ends, order, orders, purpose
+from slipstream_proxy.dialects.purpose import COMPACTION_KIND, SUMMARY_KIND, ends, order, orders, purpose
 from slipstream_proxy.store.conversation.fingerprint import digest
 from slipstream_proxy.store.tables.rows import dump, load
 
-MAIN, SUBAGENT, SIDE = "main", "subagent", "side"
-SUMMED_KINDS = {kind: kind for kind in (SUMMARY, COMPACTION)}
+MAIN_KIND, SUBAGENT_KIND, SIDE_KIND = "main", "subagent", "side"
+SUMMED_KINDS = {kind: kind for kind in (SUMMARY_KIND, COMPACTION_KIND)}
 _TALK = r"(?:conversation|session|chat|thread|transcript)s?"
 _ASKED = re.compile(
     r"(?i)context checkpoint"
@@ -93,7 +93,7 @@ def _text(message: object) -> str:
 def _main(asked: str) -> str:
     """The kind of a call of the agent's own that asks this."""
     low = asked.lower()
-    return COMPACTION if any(word in low for word in _WORDS) and _ASKED.search(asked) else MAIN
+    return COMPACTION_KIND if any(word in low for word in _WORDS) and _ASKED.search(asked) else MAIN_KIND
 
 
 @dataclass(slots=True)
@@ -111,32 +111,32 @@ class EpisodeKinds:
         if said:
             return said
         if extends is not None:
-            before = self._others.get(extends, MAIN)
+            before = self._others.get(extends, MAIN_KIND)
             if self.lead is not None and self.lead.tools and not opening.tools:  # its own history under another prompt
                 return SUMMED_KINDS.get(purpose(opening.instruction) or "", before)
-            if before in (MAIN, COMPACTION):
+            if before in (MAIN_KIND, COMPACTION_KIND):
                 return _main(opening.last)
             return before
         if not opening.tools and (found := purpose(opening.instruction)) is not None:
             return found
         lead = self.lead
         if lead is None or (opening.tools and not lead.tools):
-            return MAIN
+            return MAIN_KIND
         if lead.tools and not opening.tools:
-            return SIDE
+            return SIDE_KIND
         own = opening.lead
         if own.order is not None and own.order in self._orders and own.order != lead.order:
-            return SUBAGENT
+            return SUBAGENT_KIND
         if own.system == lead.system or own.first == lead.first:
             return _main(opening.last)
-        return SUBAGENT
+        return SUBAGENT_KIND
 
     def note(self, call: str, kind: str, opening: Opening, replies: Sequence[str] = ()) -> None:
         """A call of this kind is stored. ``replies``: their JSON."""
         for reply in replies:
             if '"tool_calls"' in reply:
                 self._orders.update(orders(load(reply)))
-        if kind != MAIN:
+        if kind != MAIN_KIND:
             self._others[call] = kind
         elif self.lead is None or (opening.tools and not self.lead.tools):
             self.lead = opening.lead

@@ -140,7 +140,7 @@ class Pace:
 
 STALE_STATE = "stale"
 """State of a group that is too old, and reason of a call that is. The group's cause is what it waited for longest."""
-FORMING, REWARD, JUDGE, TRAINER = "forming", "reward", "judge", "trainer"
+FORMING_STAGE, REWARD_STAGE, JUDGE_STAGE, TRAINER_STAGE = "forming", "reward", "judge", "trainer"
 ROLLED_BACK = "rolled_back"
 NOTHING_TRAINABLE_CAUSE = "nothing_trainable"
 DELETED_CAUSE = "deleted"
@@ -215,9 +215,9 @@ class Times(NamedTuple):
         completed = now if self.completed is None else self.completed
         ready = now if self.ready_at is None else self.ready_at
         spans = {
-            FORMING: completed - self.created,
-            JUDGE if self.judge_last else REWARD: ready - completed,
-            TRAINER: now - ready,
+            FORMING_STAGE: completed - self.created,
+            JUDGE_STAGE if self.judge_last else REWARD_STAGE: ready - completed,
+            TRAINER_STAGE: now - ready,
         }
         return max(spans, key=lambda name: spans[name])
 

@@ -28,7 +28,7 @@ from slipstream.contract import (
 )
 from slipstream_proxy.store.conversation.call_rows import EVERY_CALL, CallList, CallPage, is_whole
 from slipstream_proxy.store.conversation.calls import CallTable
-from slipstream_proxy.store.conversation.kinds import MAIN
+from slipstream_proxy.store.conversation.kinds import MAIN_KIND
 from slipstream_proxy.store.learning.groups import adapters_by_batch, lineage_of
 from slipstream_proxy.store.learning.rewards import RewardTable
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx, equal, given
@@ -50,7 +50,7 @@ from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import own_runs
 from slipstream_proxy.store.values import EpisodeFilter, KnownEpisode, Name
 
-FIRST, MOST = 256, 16_384
+FIRST_WINDOW, MAX_WINDOW = 256, 16_384
 """Episodes of the first window, and of the largest."""
 SEARCH_CHUNK = 4096
 """Episodes of whose calls are read at once, before the clock is looked at."""
@@ -135,7 +135,7 @@ class CallSearch:
             wanted = self._of_call(tx, wanted, wanted.q.strip())
         until = time.monotonic() + wanted.patience
         found: list[Candidate] = []
-        size, cursor = FIRST, wanted.cursor
+        size, cursor = FIRST_WINDOW, wanted.cursor
         while True:
             window = self._window(tx, replace(wanted, cursor=cursor), where_of, size)
             for first in range(0, min(size, len(window)), SEARCH_CHUNK):
@@ -156,13 +156,13 @@ class CallSearch:
             else:
                 if len(window) <= size:
                     return Found([c.eid for c in found], None, None)
-            size = min(MOST, size * 8)
+            size = min(MAX_WINDOW, size * 8)
 
     def all(self, tx: Tx, wanted: EpisodeFilter, where_of: Where) -> list[str]:
         """Every such episode, newest first."""
         found: list[str] = []
         while True:
-            page = self.page(tx, replace(wanted, limit=MOST, patience=60.0), where_of)
+            page = self.page(tx, replace(wanted, limit=MAX_WINDOW, patience=60.0), where_of)
             found += page.eids
             if page.next is None:
                 return found
@@ -221,9 +221,9 @@ class CallSearch:
         them).
         """
         since, until = min(c.started for c in window), max(c.last_at for c in window)
-        is_kind = "strpos(coalesce(extra, ''), ?) " + ("= 0" if wanted.kind == MAIN else "> 0")
+        is_kind = "strpos(coalesce(extra, ''), ?) " + ("= 0" if wanted.kind == MAIN_KIND else "> 0")
         tests = ["outcome = ?", "trainable", is_kind]
-        params = [wanted.outcome or "", '"kind":' if wanted.kind == MAIN else f'"kind":"{wanted.kind}"']
+        params = [wanted.outcome or "", '"kind":' if wanted.kind == MAIN_KIND else f'"kind":"{wanted.kind}"']
         for word in words:
             texts = [(column, text) for text in _written(word) for column in ("messages", "reply", "error")]
             tests.append(" OR ".join(f"strpos(lower(coalesce({column}, '')), ?) > 0" for column, _ in texts))

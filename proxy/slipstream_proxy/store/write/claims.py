@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 from slipstream_proxy.store.tables.driver import StoreError, Tx
 from slipstream_proxy.store.tables.tallies import get_meta, set_meta
-from slipstream_proxy.store.write.deletion import ALIVE, AWAY
+from slipstream_proxy.store.write.deletion import ALIVE_PREFIX, AWAY_AFTER_S
 
 OWNER_KEY = "owner/"
 """How ``t_meta`` names the claim on an instance."""
@@ -33,7 +33,7 @@ class InstanceClaim:
 
     def take(self, tx: Tx, known: Collection[str], now: float) -> None:
         """``known``: tokens that the folder holds of its earlier starts. Raises ``TwinError``."""
-        value, alive = get_meta(tx, OWNER_KEY + self.instance), get_meta(tx, ALIVE + self.instance)
+        value, alive = get_meta(tx, OWNER_KEY + self.instance), get_meta(tx, ALIVE_PREFIX + self.instance)
         if why := twin_of(value, float(alive or 0.0), self.place, known, now):
             raise TwinError(why)
         set_meta(tx, OWNER_KEY + self.instance, json.dumps(asdict(self)))
@@ -61,7 +61,7 @@ def twin_of(value: str | None, alive: float, place: str, known: Collection[str],
     if owner["token"] not in known:
         return f"another copy of this data folder was started later ({owner['place']}): {TWIN_FIX}"
     ago = now - alive
-    if owner["place"] != place and ago < AWAY:
+    if owner["place"] != place and ago < AWAY_AFTER_S:
         why = (
             f"the proxy of this data folder runs elsewhere ({owner['place']}), and was alive {max(0.0, ago):.0f} s ago"
         )

@@ -50,7 +50,7 @@ SEARCH_SLACK_S = 60.0
 BY_EID = ("t_rewards", "t_early", "t_expired", "t_episodes", "t_pins", "t_outcomes", "t_gaps", "t_cases")
 TEXT_TABLES = frozenset((*BY_EID, "t_stamps", "t_groups", "t_members", "t_exported", "t_audit", "t_cache", "t_tallies"))
 """Tables beside the calls' that may hold what a client wrote about an episode."""
-ALIVE, AWAY = "proxy/", 60.0
+ALIVE_PREFIX, AWAY_AFTER_S = "proxy/", 60.0
 """How ``t_meta`` names when a proxy was alive, and the seconds after which it is taken for away."""
 JUDGE_CACHE_PREFIX = "judge-"
 """How the names of the judge's cached answers begin."""
@@ -102,16 +102,16 @@ class Deletion:
     def alive(self, now: float) -> None:
         """For the other proxies of the store: this one will erase what waits for it."""
         with self.db.write() as tx:
-            set_meta(tx, ALIVE + self.instance, repr(now))
+            set_meta(tx, ALIVE_PREFIX + self.instance, repr(now))
 
     def elsewhere(self, now: float) -> list[ErasingProxy]:
         """What waits for the other proxies of the store, and which of these do not answer."""
         sql = f"""SELECT e.instance, count(DISTINCT e.eid), max(m.value) FROM t_erasing e
-            LEFT JOIN t_meta m ON m.name = '{ALIVE}' || e.instance WHERE e.instance <> ?
+            LEFT JOIN t_meta m ON m.name = '{ALIVE_PREFIX}' || e.instance WHERE e.instance <> ?
             GROUP BY e.instance ORDER BY e.instance"""
         with self.db.read() as tx:
             rows = tx.all(sql, (self.instance,))
-        return [ErasingProxy(proxy=p, episodes=n, away=now - float(at or 0.0) > AWAY) for p, n, at in rows]
+        return [ErasingProxy(proxy=p, episodes=n, away=now - float(at or 0.0) > AWAY_AFTER_S) for p, n, at in rows]
 
     def erased(self, done: Collection[Erasing]) -> None:
         """Nothing holds these any more."""

@@ -15,7 +15,7 @@ from uuid import uuid4
 from slipstream import contract as c
 from slipstream_proxy.store.learning.groups import (
     HASH_CHARS,
-    JUDGE,
+    JUDGE_STAGE,
     STALE_STATE,
     GroupTable,
     freshness_of,
@@ -170,7 +170,9 @@ class JudgeCandidates:
         training = [g for (g,) in tx.all(sql, (list(found),))] if found else []
         members = self.groups.members(tx, training)
         losses = {
-            g: loss for g in training if (loss := fresh[found[g]].loss(members[g], JUDGE)) and loss.state == STALE_STATE
+            g: loss
+            for g in training
+            if (loss := fresh[found[g]].loss(members[g], JUDGE_STAGE)) and loss.state == STALE_STATE
         }
         self.groups.lose(tx, losses)
         return [g for g in found if g not in losses]

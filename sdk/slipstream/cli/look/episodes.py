@@ -24,7 +24,7 @@ from slipstream.cli.common import (
     tell,
 )
 from slipstream.client import Client
-from slipstream.contract import WORDS, CallRecord, Episode, EpisodeDetail, EpisodePage, Reward, Split, words_in
+from slipstream.contract import WORDS_REWARD, CallRecord, Episode, EpisodeDetail, EpisodePage, Reward, Split, words_in
 from slipstream.errors import ConfigError
 from slipstream.shared.moments import parse_moment
 from slipstream.shared.printable import printable
@@ -169,7 +169,7 @@ def _known(episode: EpisodeDetail, call: CallRecord) -> int:
 def _feedback(said: Reward, numbers: dict[str, int], changed: str) -> list[str]:
     """What a user said, and what it changed in the calls. ``changed``: what to say where the trainer has not been."""
     about = "the run" if said.call is None else f"call {numbers.get(said.call, said.call)}"
-    thumb = "" if said.name == WORDS else f"  {said.name} {said.value:+g}"
+    thumb = "" if said.name == WORDS_REWARD else f"  {said.name} {said.value:+g}"
     taught = said.meta.get("taught")
     if isinstance(taught, dict):
         changed = ", ".join(f"call {numbers.get(call, call)} {nats:+.2f} nats a token" for call, nats in taught.items())

@@ -14,12 +14,12 @@ import json
 import re
 from collections.abc import Sequence
 
-from slipstream.engines.engine import LOAD, NO_RIGHT, UNLOAD, NoAdapters
+from slipstream.engines.engine import LOAD_ROUTE, NO_RIGHT, UNLOAD_ROUTE, NoAdapters
 
 PROBE_ADAPTER_NAME = "slipstream-probe"
 NO_ROUTE = (404, 405, 501)
 PLUGIN_KNOWS = ((0, 25), (0, 32))
-"""``slipstream_vllm.versions.OLDEST`` and ``NEWEST``: with another vLLM the plugin is off."""
+"""``slipstream_vllm.versions.OLDEST_MINOR`` and ``NEWEST_MINOR``: with another vLLM the plugin is off."""
 _LORA_OFF = re.compile(r"lora is not enabled|enable[-_]lora(?![-_\w])", re.IGNORECASE)
 _OF_A_ROUTE = re.compile(r"not found|not allowed|not implemented|no (such )?route", re.IGNORECASE)
 _REFUSED = re.compile(r"load_lora_adapter answered (\d+): (.*)", re.DOTALL)
@@ -65,7 +65,7 @@ def was_the_engines(reason: str | None, name: str) -> bool:
 def fix_of(cause: NoAdapters, *, plugin: bool, version: str) -> str:
     """``plugin``: Slipstream's answers there. ``version``: of vLLM; empty if it does not say."""
     if cause is NoAdapters.NO_RIGHT:
-        return f"set engine.api_key to the engine's own, and let the proxy reach {LOAD} and {UNLOAD}"
+        return f"set engine.api_key to the engine's own, and let the proxy reach {LOAD_ROUTE} and {UNLOAD_ROUTE}"
     if cause is NoAdapters.NO_LORA:
         return "start vLLM again with --enable-lora, --max-lora-rank and --max-loras"
     if plugin:

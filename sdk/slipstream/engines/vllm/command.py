@@ -248,7 +248,7 @@ GRAMMAR_OPTIONS = (
 )
 
 
-ALONE, BY_TURNS, BESIDE = 0.9, 0.85, 0.45
+ALONE_MEMORY_SHARE, BY_TURNS_MEMORY_SHARE, BESIDE_MEMORY_SHARE = 0.9, 0.85, 0.45
 """Shares of the GPU's memory for vLLM. What it takes for graphs and for other GPUs comes on top: 4 GiB of 79 for a
 model of 32B. Between turns the trainer keeps its adapter, its optimiser and CUDA's context there: 3 to 5 GiB for it."""
 Part = tuple[list[str], dict[str, str], list[str]]
@@ -271,7 +271,9 @@ def _uncompiled(classes: list[str]) -> Part:
 
 def _on_gpu(config: Config, described: Mapping[str, object]) -> Iterator[Part]:
     engine = config.engine
-    memory = engine.gpu_memory or (BY_TURNS if engine.share else BESIDE if config.trainer.enabled else ALONE)
+    memory = engine.gpu_memory or (
+        BY_TURNS_MEMORY_SHARE if engine.share else BESIDE_MEMORY_SHARE if config.trainer.enabled else ALONE_MEMORY_SHARE
+    )
     said = f"GPU memory for vLLM: {memory:.0%}" + ("" if memory > 0.5 else ", the rest for the trainer")
     # vLLM starts its engine's process anew by default, which imports it a second time: 20 s on an H100's host
     method = {"VLLM_WORKER_MULTIPROC_METHOD": os.environ.get("VLLM_WORKER_MULTIPROC_METHOD", "fork")}

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from slipstream.engines.engine import (
-    LOAD,
-    UNLOAD,
+    LOAD_ROUTE,
+    UNLOAD_ROUTE,
     ChatTemplate,
     Engine,
     EngineAnswer,
@@ -117,7 +117,7 @@ class Vllm(Engine):
         """
         path = f"/nonexistent/{PROBE_ADAPTER_NAME}"
         body: JsonDict = {"lora_name": PROBE_ADAPTER_NAME, "lora_path": path} if before is NoAdapters.NO_LORA else {}
-        answer = yield EngineQuestion("POST", LOAD, body)
+        answer = yield EngineQuestion("POST", LOAD_ROUTE, body)
         cause = cause_of(answer.status, answer.text, (PROBE_ADAPTER_NAME, path))
         return before if cause is None and answer.status >= MIN_SERVER_ERROR_STATUS else cause
 
@@ -134,10 +134,10 @@ class Vllm(Engine):
         return was_the_engines(reason, name)
 
     def load(self, name: str, path: str) -> EngineQuestion:
-        return EngineQuestion("POST", LOAD, {"lora_name": name, "lora_path": path}, LOAD_TIMEOUT)
+        return EngineQuestion("POST", LOAD_ROUTE, {"lora_name": name, "lora_path": path}, LOAD_TIMEOUT)
 
     def unload(self, name: str) -> EngineQuestion:
-        return EngineQuestion("POST", UNLOAD, {"lora_name": name}, UNLOAD_TIMEOUT)
+        return EngineQuestion("POST", UNLOAD_ROUTE, {"lora_name": name}, UNLOAD_TIMEOUT)
 
     def sleep(self) -> EngineQuestion:
         """Weights to the host, KV cache dropped; running requests are frozen and go on after ``wake``."""

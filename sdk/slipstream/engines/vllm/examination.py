@@ -14,9 +14,9 @@ import httpx
 
 from slipstream.config import Config
 from slipstream.engines.engine import (
-    LOAD,
+    LOAD_ROUTE,
     NEUTRAL_SAMPLING,
-    UNLOAD,
+    UNLOAD_ROUTE,
     Engine,
     EngineAnswer,
     EngineFacts,
@@ -60,7 +60,7 @@ def examine(engine: Engine, http: httpx.Client, config: Config, root: str | None
 def check_lora(http: httpx.Client, version: str) -> Finding:
     """An adapter that can't exist. A server that loads adapters says that it can't find it; others refuse the route."""
     path = f"/nonexistent/{PROBE_MODEL_NAME}"
-    r = http.post(LOAD, json={"lora_name": PROBE_MODEL_NAME, "lora_path": path})
+    r = http.post(LOAD_ROUTE, json={"lora_name": PROBE_MODEL_NAME, "lora_path": path})
     cause = cause_of(r.status_code, r.text, (PROBE_MODEL_NAME, path))
     if cause is None:
         return ok("the engine takes adapters at run time")
@@ -99,9 +99,9 @@ def check_rank(http: httpx.Client, config: Config) -> Iterator[Finding]:
         return
     try:
         seen = Path(config.engine.adapters_dir) if config.engine.adapters_dir else config.adapters_dir
-        r = http.post(LOAD, json={"lora_name": name, "lora_path": str(seen / folder.name)})
+        r = http.post(LOAD_ROUTE, json={"lora_name": name, "lora_path": str(seen / folder.name)})
         if r.is_success:
-            http.post(UNLOAD, json={"lora_name": name})
+            http.post(UNLOAD_ROUTE, json={"lora_name": name})
         yield _rank_of(r, config, seen)
     finally:
         _remove(folder, made)

@@ -12,7 +12,15 @@ from tests.support.trial import play, warm
 from slipstream_proxy.assignment import LIVE_ARM, assign
 from slipstream_proxy.control.gate.report import report_of, verdict_reason
 from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
-from slipstream_proxy.control.gate.side_bets import ENOUGH, LUMP, MAX_GROUPS, OF_BEST, RATE, REMEMBERED_RUNS, GroupWatch
+from slipstream_proxy.control.gate.side_bets import (
+    BEST_RUNS,
+    GROUP_LUMP,
+    GROUP_RATE,
+    MAX_GROUPS,
+    MIN_GROUP_RUNS,
+    REMEMBERED_RUNS,
+    GroupWatch,
+)
 from slipstream_proxy.control.gate.trial import GateTrial
 
 NAMES = {0: "tiny", 1: "tiny@1"}
@@ -83,7 +91,7 @@ def test_all_groups_together_put_in_no_more_than_their_part_of_the_error_level(s
             watch.start()
         put = max(put, sum(slot.detectors[0].put + slot.detectors[0].credit for slot in watch.slots.values()))
         assert len(watch.slots) <= MAX_GROUPS
-    assert put <= LUMP + RATE * 3000 + 1e-12
+    assert put <= GROUP_LUMP + GROUP_RATE * 3000 + 1e-12
 
 
 def test_only_groups_with_enough_of_the_traffic_are_looked_at_and_names_of_single_runs_are_forgotten():
@@ -122,7 +130,7 @@ def test_what_a_program_kept_that_looked_at_no_groups_can_be_read():
 
 def test_too_few_runs_say_nothing_of_a_group():
     watch = GroupWatch()
-    for _ in range(ENOUGH - 1):
+    for _ in range(MIN_GROUP_RUNS - 1):
         watch.count((BAD,))
     assert not watch.slots and watch.worst(best=False) is None and watch.suspicion(best=True) == 1.0
 
@@ -164,7 +172,7 @@ def test_the_best_version_stays_until_each_group_that_comes_was_compared_with_it
     trial.groups.given = frozenset({BAD})
     trial.better_best.wealth = 1e6
     assert trial.beats_best() and trial.groups.is_heard(best=True)
-    trial.groups.slots[GOOD].detectors[1].n_tested = OF_BEST - 1
+    trial.groups.slots[GOOD].detectors[1].n_tested = BEST_RUNS - 1
     assert not trial.beats_best()
     trial.groups.counts[GOOD] = 1.0  # it comes no more
     assert trial.beats_best()

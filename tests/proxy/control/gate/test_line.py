@@ -70,8 +70,8 @@ def test_the_deadline_grows_with_a_version_that_thinks_longer_and_stays_where_no
         slow.see(40.0, 1, tested=True)
         hangs.see(None, 1, tested=True)
     assert (slow.seconds(1), slow.seconds(2)) == (100.0, 200.0)
-    assert (hangs.seconds(1), hangs.seconds(2)) == (lines.LEAST, 50.0)
-    assert Deadline().seconds(1) == lines.UNKNOWN and Deadline(7.0).seconds(1) == 7.0
+    assert (hangs.seconds(1), hangs.seconds(2)) == (lines.MIN_DEADLINE_S, 50.0)
+    assert Deadline().seconds(1) == lines.UNKNOWN_DEADLINE_S and Deadline(7.0).seconds(1) == 7.0
 
 
 def test_what_is_decided_holds_nobody_up_and_what_moved_is_no_evidence():

@@ -14,7 +14,7 @@ from slipstream_proxy.control.api import export
 from slipstream_proxy.control.api.http import (
     ADMIN,
     INFERENCE,
-    JSON,
+    JSON_TYPE,
     Ctx,
     Query,
     Routes,
@@ -47,7 +47,7 @@ EXPORT_FORM = (
 )
 EPISODES_PER_DELETION = 100
 """Episodes that are forgotten in one transaction."""
-FORGETTING, KEPT = "forget-", 1000
+FORGETTING_PREFIX, MAX_FORGETTINGS = "forget-", 1000
 """How the store's records of requests to forget are named, and how many are kept."""
 FORGOTTEN_TRACES = ("batches", "exports", "cases")
 """What such a record holds of ``Forgotten``."""
@@ -199,7 +199,7 @@ async def get_episode(ctx: Ctx) -> web.StreamResponse:
     found = await ctx.deps.ask(ctx.deps.store.episodes.get, key, episode_of(ctx), tokens=q.tokens, page=page)
     if found is None:
         raise unknown(ctx)
-    return web.Response(body=await in_thread(json_of, found), content_type=JSON)
+    return web.Response(body=await in_thread(json_of, found), content_type=JSON_TYPE)
 
 
 def unknown(ctx: Ctx) -> Problem:
@@ -307,7 +307,7 @@ async def _forget(
     """
     deps, parts = ctx.deps, list[Forgotten]()
     names = [*names, *await deps.ask(deps.store.episodes.siblings, names)]
-    record = FORGETTING + mark_of(dump(asked.model_dump()))
+    record = FORGETTING_PREFIX + mark_of(dump(asked.model_dump()))
     deps.forgetter.asked.add(record)
     try:
         before = await deps.ask(deps.store.cache.get, record) or {}
@@ -346,7 +346,7 @@ def _with_traces(record: JsonObject, parts: Sequence[Forgotten]) -> JsonObject:
 
 
 async def _keep(deps: Deps, record: str, found: JsonObject) -> None:
-    change = {"key": record, "value": found, "at": deps.now(), "newest": [FORGETTING, KEPT]}
+    change = {"key": record, "value": found, "at": deps.now(), "newest": [FORGETTING_PREFIX, MAX_FORGETTINGS]}
     await deps.mutate("cache", change)
 
 
@@ -374,7 +374,7 @@ async def end_forgetting(deps: Deps) -> None:
     """What requests to forget have left undone, because this proxy was stopped or the store was away."""
     if not deps.registry.items:  # it is not read yet, or there is no version
         return
-    for record, found in (await deps.ask(deps.store.cache.begins, FORGETTING)).items():
+    for record, found in (await deps.ask(deps.store.cache.begins, FORGETTING_PREFIX)).items():
         if not found["open"] or found["instance"] != deps.store.instance or record in deps.forgetter.asked:
             continue
         adapters = sorted(await _taught(deps, found["open"]))

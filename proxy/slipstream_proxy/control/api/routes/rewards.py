@@ -57,7 +57,7 @@ scored = partial(
 async def post_reward(ctx: Ctx) -> web.StreamResponse:
     """Add or correct a reward."""
     body: c.RewardIn = ctx.body
-    if body.name in (c.WORDS, c.THUMBS) and "words" in body.meta:
+    if body.name in (c.WORDS_REWARD, c.THUMBS_REWARD) and "words" in body.meta:
         text = f"a reward {body.name} with meta.words is feedback, which is not taken here"
         raise Problem(
             422, text, field="body.meta.words", fix="POST it to …/feedback as `text`, or name the reward otherwise"
@@ -120,7 +120,7 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
     words = c.words_in(body.name, body.meta)
     if words:
         fixes += [EVAL_FIX] if await _of_eval(ctx, key, episode) else []
-    if (not words or body.name == c.THUMBS) and not deps.config.reward.weights.get(body.name):
+    if (not words or body.name == c.THUMBS_REWARD) and not deps.config.reward.weights.get(body.name):
         mine = "the words train; of the thumb: " if words else ""
         fixes.append(mine + unweighted_fix(body.name, deps.config.reward.weights))
     ack = ack.model_copy(update={"fix": "; ".join(fixes) or None})
