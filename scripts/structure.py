@@ -33,7 +33,9 @@ LIMITS = {
     "one_word_constants": 0,
 }
 COLUMNS = 120
-ONE_WORD_CONSTANT = re.compile(r"[A-Z]{3,}(?:: [^=]+)? = ")
+CONSTANTS = re.compile(r"([A-Z][A-Z0-9_]*(?:(?:, [A-Z][A-Z0-9_]*)+(?! = [A-Z][a-z]\w*$))?)(?:: [^=]+)? = ")
+"""The names of a line's constants. An enum's own names that are unpacked (``BLOCKS, SLOWS = Severity``) are none."""
+ONE_WORD = re.compile(r"[A-Z]{3,}")
 """A constant is a noun with a unit (``ENGINE_ANSWER_TIMEOUT_S``): one word had up to 13 meanings."""
 
 
@@ -199,7 +201,7 @@ def measure() -> Figures:
         f"{m.where}:{number} {line.split()[0]}"
         for m in found
         for number, line in enumerate(m.text.splitlines(), 1)
-        if ONE_WORD_CONSTANT.match(line)
+        if (constants := CONSTANTS.match(line)) and any(map(ONE_WORD.fullmatch, constants[1].split(", ")))
     ]
     figures.put("one_word_constants", len(short), short)
     crossed = importing_tests()

@@ -16,10 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
+from slipstream.contract import KeyScope
 from slipstream.errors import SlipstreamError
 from slipstream_proxy.json_types import JsonObject
 
-KEY_SCOPES = ("inference", "reward", "grade", "judge", "trainer", "viewer", "admin")
+KEY_SCOPES = tuple(scope.value for scope in KeyScope)
 
 
 @dataclass(slots=True, frozen=True)
@@ -40,7 +41,7 @@ class Key:
         return self.until is not None and time.time() >= self.until
 
     def may(self, scope: str) -> bool:
-        return scope in self.scopes or "admin" in self.scopes
+        return scope in self.scopes or KeyScope.ADMIN in self.scopes
 
 
 KEYLESS_CALLER = Key("-", "-", KEY_SCOPES)

@@ -71,9 +71,18 @@ def test_each_place_over_a_limit_is_named(tree: Path) -> None:
 
 
 def test_a_constant_of_one_word_is_named(tree: Path) -> None:
-    (tree / "two.py").write_text("MOST = 3\nKEPT: int = 2\nMAX_RUNS = 3\nclass A:\n    MOST = 3\n")
+    lines = (
+        "MOST = 3",
+        "KEPT: int = 2",
+        "MAX_RUNS = 3",
+        "class A:",
+        "    MOST = 3",
+        "MAX_A, LEAST = 1, 2",
+        "ON, OFF = Enum",
+    )
+    (tree / "two.py").write_text("\n".join(lines))
     places = structure.measure().places["one_word_constants"]
-    assert [place.split(":", 1)[1] for place in places] == ["1 MOST", "2 KEPT:"]
+    assert [place.split(":", 1)[1] for place in places] == ["1 MOST", "2 KEPT:", "6 MAX_A,"]
 
 
 def test_a_function_that_only_assigns_may_not_be_long_either(tree: Path) -> None:

@@ -7,8 +7,9 @@ import aiohttp
 from prometheus_client import Counter
 from pydantic import BaseModel
 
+from slipstream.contract import KeyScope
 from slipstream.contract.plugins import PluginBlock, PluginView
-from slipstream_proxy.control.api.http import ADMIN, VIEWER_SCOPE, Routes, reply
+from slipstream_proxy.control.api.http import Routes, reply
 from slipstream_proxy.control.api.plugins import ControlPlugin
 from slipstream_proxy.control.api.routes.plugins import plugin_of
 from slipstream_proxy.store.tables.extensions import Extension
@@ -39,7 +40,7 @@ REPORTS = EXTENSION.table("sent")
 ROUTES = Routes()
 
 
-@ROUTES.add("GET", "/nightly-report", (VIEWER_SCOPE, ADMIN), result=Report)
+@ROUTES.add("GET", "/nightly-report", (KeyScope.VIEWER, KeyScope.ADMIN), result=Report)
 async def get_report(ctx):
     """The report that was sent last."""
     return reply(await plugin_of(ctx, NightlyReport).last())

@@ -18,10 +18,10 @@ from typing import Self
 from slipstream.client import AsyncClient
 from slipstream.errors import ApiError
 from slipstream.settings import JudgeConfig
+from slipstream.shared.clock import DAY_S
 from slipstream_judge.model.metrics import JudgeMetrics
 
 log = logging.getLogger(__name__)
-DAY_S = 86_400
 BUDGET_FIGURES = ("calls", "tokens", "dollars")
 
 

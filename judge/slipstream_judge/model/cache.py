@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from pydantic import JsonValue
 
 from slipstream.client import AsyncClient
+from slipstream.contract import JUDGE_CACHE_PREFIX
 from slipstream.errors import ApiError
 from slipstream_judge.model.metrics import JudgeMetrics
 
@@ -26,7 +27,7 @@ CONCURRENT_LOOKUPS = 4
 
 
 def cache_key(**inputs: object) -> str:
-    return "judge-" + hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    return JUDGE_CACHE_PREFIX + hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
 class VoteCache:

@@ -9,8 +9,9 @@ from statistics import fmean
 
 from slipstream.contract import JudgeAgreement, JudgeReport, JudgeSpent
 from slipstream.settings import JudgeConfig
+from slipstream.shared.clock import DAY_S
 from slipstream_judge.compare.group import Judged
-from slipstream_judge.model.budget import DAY_S, Budget
+from slipstream_judge.model.budget import Budget
 from slipstream_judge.trust.consistency import Consistency
 
 RATE_WINDOW_S = 300.0

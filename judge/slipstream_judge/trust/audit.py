@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
 
-from slipstream.contract import Group, Score
+from slipstream.contract import Group, RewardSource, Score
 from slipstream.settings import JudgeConfig
 from slipstream_judge.compare.group import GroupJudge
 from slipstream_judge.model.metrics import JudgeMetrics
@@ -67,7 +67,7 @@ class Auditor:
             e.episode.id: r.value
             for e in group.episodes
             for r in e.rewards
-            if r.source == "agent" and r.call is None and not e.context
+            if r.source == RewardSource.AGENT and r.call is None and not e.context
         }
         both = [(s.value, given[s.episode]) for s in scores if s.episode in given]
         if len(both) < 2:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.contract import Group
+from slipstream.shared.clock import DAY_S
 from slipstream.shared.log import brief
 from slipstream.shared.printable import own
 from slipstream_judge.compare.group import Judged
@@ -28,7 +29,6 @@ from slipstream_judge.trust.cases import read_cases
 from slipstream_judge.trust.stats import concordance, mean, slope, spearman
 
 log = logging.getLogger(__name__)
-DAY_S = 24 * 3600.0
 
 
 class Placed(NamedTuple):

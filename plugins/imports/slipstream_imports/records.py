@@ -13,7 +13,6 @@ from slipstream.chat.report import Place, Report, Value
 from slipstream.contract import name_of, tag_text
 
 YEAR_2100 = 4_102_444_800.0
-DAY_S = 86_400.0
 
 
 @dataclass(slots=True)

@@ -8,16 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from slipstream.contract import CallRecord
+from slipstream.contract import CallRecord, Verdict
 from slipstream.errors import ConfigError
-from slipstream.shared.refusals import refuses
+from slipstream.shared.refusals import MAX_REFUSAL_CHARS, refuses
 from slipstream_replay.steps import BROKEN_REPLY, ReplayCase, ReplayStep, Reply
 
 Score = Callable[[CallRecord, Reply], float]
 """(the recorded call, a reply's message) → from 0 to 1."""
-Verdict = Literal["worse", "better", "undecided"]
 TESTED_ARM_SHARE = 1e-9
 """The tested arm's share in the gate's bets: the reference is a half, and is known."""
 
@@ -117,8 +116,6 @@ class CasePair:
         return self.candidate - self.control
 
 
-MAX_REFUSAL_CHARS = 1200
-"""Characters of a reply above which it is no refusal in plain words."""
 SCALE_CASES, MIN_SCALE = 8, 0.2
 """Cases after which differences are measured by the largest of them, and what they are measured by at least."""
 

@@ -9,13 +9,12 @@ from types import TracebackType
 from typing import Self
 
 from slipstream.client import Client
-from slipstream.contract import AdapterState
+from slipstream.contract import SERVED_STATES
 from slipstream.errors import ApiError, SlipstreamError, StartError
 from slipstream_replay.steps import ReplayCase, Side
 
 log = logging.getLogger(__name__)
 KEEP_SECONDS, RENEW_SECONDS = 60.0, 15.0
-SERVED_STATES = (AdapterState.LIVE, AdapterState.CANDIDATE)
 
 
 def models_asked(sides: Sequence[Side], cases: Iterable[ReplayCase]) -> dict[str, set[str]]:

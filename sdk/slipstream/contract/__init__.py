@@ -5,7 +5,13 @@ travels as Arrow IPC streams, and ``BATCH_COLUMNS`` names their columns. Times a
 floats.
 """
 
+from slipstream.contract.access import SCOPE_OF_SOURCE as SCOPE_OF_SOURCE
+from slipstream.contract.access import SCORER_SCOPES as SCORER_SCOPES
+from slipstream.contract.access import TEACHER_SCOPES as TEACHER_SCOPES
+from slipstream.contract.access import KeyScope as KeyScope
+from slipstream.contract.access import RewardSource as RewardSource
 from slipstream.contract.adapters import MAX_LORA_RANKS as MAX_LORA_RANKS
+from slipstream.contract.adapters import SERVED_STATES as SERVED_STATES
 from slipstream.contract.adapters import Action as Action
 from slipstream.contract.adapters import Adapter as Adapter
 from slipstream.contract.adapters import AdapterEffect as AdapterEffect
@@ -27,6 +33,7 @@ from slipstream.contract.adapters import ReplaySet as ReplaySet
 from slipstream.contract.adapters import ReplayShown as ReplayShown
 from slipstream.contract.adapters import ReplayVerdict as ReplayVerdict
 from slipstream.contract.adapters import TrainedOn as TrainedOn
+from slipstream.contract.adapters import Verdict as Verdict
 from slipstream.contract.adapters import check_lora_rank as check_lora_rank
 from slipstream.contract.adapters import descendants as descendants
 from slipstream.contract.adapters import fallen as fallen
@@ -48,6 +55,8 @@ from slipstream.contract.audit import PauseIn as PauseIn
 from slipstream.contract.base import API_PREFIX as API_PREFIX
 from slipstream.contract.base import EXPLORE_TAG as EXPLORE_TAG
 from slipstream.contract.base import ID_PATTERN as ID_PATTERN
+from slipstream.contract.base import IMPORT_UPSTREAM as IMPORT_UPSTREAM
+from slipstream.contract.base import JUDGE_CACHE_PREFIX as JUDGE_CACHE_PREFIX
 from slipstream.contract.base import PLAIN_ID_PATTERN as PLAIN_ID_PATTERN
 from slipstream.contract.base import REPLAY_OF_TAG as REPLAY_OF_TAG
 from slipstream.contract.base import SIBLING_TAG as SIBLING_TAG

@@ -33,6 +33,12 @@ class AdapterState(StrEnum):
     REFUSED = "refused"
 
 
+SERVED_STATES = frozenset((AdapterState.LIVE, AdapterState.CANDIDATE))
+"""Of an adapter that agents meet."""
+Verdict = Literal["worse", "better", "undecided"]
+"""What a comparison with the accepted version says."""
+
+
 def folder_of(adapter: str) -> str:
     """The folder of an adapter's name. A model may be called as on a hub (``Qwen/Qwen3-4B``)."""
     return adapter.replace("/", "--")
@@ -203,7 +209,7 @@ class ReplayQuestion(Model):
     set: str
     question: str
     """``guards``, ``tool calls``, ``judge``, or the function's name."""
-    verdict: Literal["worse", "better", "undecided"]
+    verdict: Verdict
     cases: int
     candidate: float
     control: float

@@ -54,6 +54,11 @@ RewardValue = Annotated[float, Field(allow_inf_nan=False, ge=-1e12, le=1e12), Wr
 API_PREFIX = "/slipstream/v1"
 
 
+IMPORT_UPSTREAM = "import"
+"""Where a call, a reward and a run came from that were brought in from a log."""
+JUDGE_CACHE_PREFIX = "judge-"
+"""How the names of the judge's cached answers begin, which hold what it said of some episodes."""
+
 EXPLORE_TAG = "explore"
 """The tag of an episode that was sampled otherwise than its agent asked. Its value says how."""
 

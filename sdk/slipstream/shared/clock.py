@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from email.utils import parsedate_to_datetime
 
+DAY_S = 86_400.0
+"""Seconds of a day."""
 SKEW_SECONDS = 5.0
 """By which two clocks may differ."""
 NTP_ADVICE = "run an NTP client on both (`timedatectl set-ntp true`)"

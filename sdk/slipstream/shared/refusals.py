@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+MAX_REFUSAL_CHARS = 1200
+"""A reply that is longer is not taken for a refusal: it says something else, too."""
 PLAIN_REFUSAL_PATTERN = re.compile(
     r"""\W*(?:
     (?:(?:i(?:'m|\ am)\ )?(?:\w+\ )?(?:sorry|afraid|apologi[sz]e)\b[^.!?\n]{0,60}?\W)?(?:but\ |that\ )?

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli import main
-from slipstream.cli.steer.keys import KEY_SCOPES
 from slipstream.shared.processes.proxy_file import announce_proxy
 
 
@@ -113,12 +112,6 @@ def test_the_first_key_of_a_proxy_that_runs_without(capsys: pytest.CaptureFixtur
     assert "next start" not in said
     assert keys("add", "ci") == 0
     assert capsys.readouterr().err == ""
-
-
-def test_the_scopes_are_the_proxys() -> None:
-    from slipstream_proxy.keys import KEY_SCOPES as THEIRS
-
-    assert KEY_SCOPES == THEIRS
 
 
 def test_an_action_is_needed() -> None:

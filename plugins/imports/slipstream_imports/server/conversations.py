@@ -13,8 +13,8 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from slipstream import contract as c
+from slipstream.contract import IMPORT_UPSTREAM, KeyScope
 from slipstream_proxy.control.api.http import (
-    ADMIN,
     Ctx,
     Routes,
     check_reward,
@@ -35,7 +35,6 @@ from slipstream_proxy.store.values import KnownEpisode
 if TYPE_CHECKING:
     pass
 
-IMPORT_UPSTREAM = "import"
 MAX_REQUEST_CONVERSATIONS = 256
 """Conversations or episodes of one request."""
 YEAR_2100 = 4_102_444_800.0
@@ -294,7 +293,7 @@ async def _keep(deps: Deps, conversations: Sequence[_Conversation]) -> None:
 CONVERSATION_ROUTES = Routes()
 
 
-@CONVERSATION_ROUTES.add("POST", "/import", (ADMIN,), KeyQuery, ImportIn, result=c.Imported, errors=(409,))
+@CONVERSATION_ROUTES.add("POST", "/import", (KeyScope.ADMIN,), KeyQuery, ImportIn, result=c.Imported, errors=(409,))
 async def post_import(ctx: Ctx) -> web.StreamResponse:
     """Import a conversation from elsewhere. A repeat changes nothing."""
     body: ImportIn = ctx.body
@@ -304,7 +303,7 @@ async def post_import(ctx: Ctx) -> web.StreamResponse:
 
 
 @CONVERSATION_ROUTES.add(
-    "POST", "/import/conversations", (ADMIN,), KeyQuery, ConversationsIn, result=c.ImportedMany, errors=(409,)
+    "POST", "/import/conversations", (KeyScope.ADMIN,), KeyQuery, ConversationsIn, result=c.ImportedMany, errors=(409,)
 )
 async def post_conversations(ctx: Ctx) -> web.StreamResponse:
     """Import up to 256 conversations at once. A repeat changes nothing.

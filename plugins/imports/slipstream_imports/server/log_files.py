@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from slipstream.contract import KeyScope
 from slipstream_imports.contract import LogFile, LogFiles, LogFilesIn
-from slipstream_proxy.control.api.http import ADMIN, Ctx, Routes, reply
+from slipstream_proxy.control.api.http import Ctx, Routes, reply
 from slipstream_proxy.control.api.plugins import ControlPlugin
 from slipstream_proxy.control.api.routes.episodes import KeyQuery
 from slipstream_proxy.control.api.routes.plugins import plugin_of
@@ -109,7 +110,7 @@ def _fresh(file: LogFile) -> str:
     return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
 
 
-@FILE_ROUTES.add("POST", "/import/files", (ADMIN,), KeyQuery, LogFilesIn, result=LogFiles)
+@FILE_ROUTES.add("POST", "/import/files", (KeyScope.ADMIN,), KeyQuery, LogFilesIn, result=LogFiles)
 async def post_files(ctx: Ctx) -> web.StreamResponse:
     """Name log files whose runs have no ids. A file that was imported before has the name that it had.
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from slipstream import contract as c
+from slipstream.contract import RewardSource
 from slipstream_proxy.control.api.plugins import ControlPlugin
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.threads import in_thread
@@ -49,7 +50,7 @@ def case_change(detail: c.EpisodeDetail) -> Change:
     """Without the set, and without what a judge noted: it may quote a run that is forgotten later. As text: a
     transcript may hold numbers and letters that the spool's JSON has no way to write.
     """
-    rewards = [r.model_copy(update={"reason": None}) if r.source == "judge" else r for r in detail.rewards]
+    rewards = [r.model_copy(update={"reason": None}) if r.source == RewardSource.JUDGE else r for r in detail.rewards]
     text = json_line(detail.model_copy(update={"rewards": rewards}))
     return "case", {"key": detail.key, "episode": detail.id, "text": text}
 

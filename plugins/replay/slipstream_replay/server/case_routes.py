@@ -6,8 +6,9 @@ from aiohttp import web
 from pydantic import Field
 
 from slipstream import contract as c
+from slipstream.contract import KeyScope
 from slipstream.settings.gate import AUTOMATIC_CASE_SETS
-from slipstream_proxy.control.api.http import ADMIN, JSON_TYPE, VIEWER_SCOPE, Ctx, Query, Routes, json_of, reply
+from slipstream_proxy.control.api.http import JSON_TYPE, Ctx, Query, Routes, json_of, reply
 from slipstream_proxy.control.api.routes.episodes import FilterQuery, KeyId, wanted
 from slipstream_proxy.control.api.routes.plugins import plugin_of
 from slipstream_proxy.control.api.routes.restore import EpisodesIn, as_stored
@@ -35,13 +36,13 @@ class CaseKeyQuery(Query):
 CASE_ROUTES = Routes()
 
 
-@CASE_ROUTES.add("GET", "/cases", (ADMIN, VIEWER_SCOPE), result=c.CaseSets)
+@CASE_ROUTES.add("GET", "/cases", (KeyScope.ADMIN, KeyScope.VIEWER), result=c.CaseSets)
 async def list_case_sets(ctx: Ctx) -> web.StreamResponse:
     """List sets of cases."""
     return reply(c.CaseSets(sets=await ctx.deps.ask(ctx.deps.store.cases.sets)))
 
 
-@CASE_ROUTES.add("GET", CASE_SET, (ADMIN, VIEWER_SCOPE), CasesQuery, result=c.CasePage, errors=(404,))
+@CASE_ROUTES.add("GET", CASE_SET, (KeyScope.ADMIN, KeyScope.VIEWER), CasesQuery, result=c.CasePage, errors=(404,))
 async def get_case_set(ctx: Ctx) -> web.StreamResponse:
     """A page of a set's cases, at any version."""
     q: CasesQuery = ctx.query
@@ -55,7 +56,7 @@ async def get_case_set(ctx: Ctx) -> web.StreamResponse:
 
 
 @CASE_ROUTES.add(
-    "POST", CASE_SET, (ADMIN,), FilterQuery, c.CasesIn, tags=True, result=c.CasesChanged, audit="cases add"
+    "POST", CASE_SET, (KeyScope.ADMIN,), FilterQuery, c.CasesIn, tags=True, result=c.CasesChanged, audit="cases add"
 )
 async def add_cases(ctx: Ctx) -> web.StreamResponse:
     """Add episodes to a set: by id, by filters, or a stratified sample. It is made if there is none."""
@@ -84,7 +85,9 @@ async def add_cases(ctx: Ctx) -> web.StreamResponse:
     return reply(changed)
 
 
-@CASE_ROUTES.add("POST", CASE_SET + "/import", (ADMIN,), body=EpisodesIn, result=c.CasesChanged, audit="cases import")
+@CASE_ROUTES.add(
+    "POST", CASE_SET + "/import", (KeyScope.ADMIN,), body=EpisodesIn, result=c.CasesChanged, audit="cases import"
+)
 async def import_cases(ctx: Ctx) -> web.StreamResponse:
     """Add episodes that another Slipstream exported. They are cases only, and are never trained on. Those that were
     forgotten here are left out, and named.
@@ -101,7 +104,13 @@ async def import_cases(ctx: Ctx) -> web.StreamResponse:
 
 
 @CASE_ROUTES.add(
-    "POST", CASE_SET + "/remove", (ADMIN,), CaseKeyQuery, c.CasesRemoved, result=c.CasesChanged, audit="cases remove"
+    "POST",
+    CASE_SET + "/remove",
+    (KeyScope.ADMIN,),
+    CaseKeyQuery,
+    c.CasesRemoved,
+    result=c.CasesChanged,
+    audit="cases remove",
 )
 async def remove_cases(ctx: Ctx) -> web.StreamResponse:
     """Take episodes out of a set's newest version. Earlier versions keep them."""
@@ -115,7 +124,7 @@ async def remove_cases(ctx: Ctx) -> web.StreamResponse:
     return reply(changed)
 
 
-@CASE_ROUTES.add("DELETE", CASE_SET, (ADMIN,), result=c.CaseSet, errors=(404,), audit="cases drop")
+@CASE_ROUTES.add("DELETE", CASE_SET, (KeyScope.ADMIN,), result=c.CaseSet, errors=(404,), audit="cases drop")
 async def drop_case_set(ctx: Ctx) -> web.StreamResponse:
     """Delete a set with all its versions. Episodes in the store stay."""
     found = await _stored(ctx)

@@ -26,6 +26,7 @@ from slipstream.engines.engine import EngineAway
 from slipstream.errors import ConfigError
 from slipstream.settings.gate import AUTOMATIC_CASE_SETS, GateReplayConfig
 from slipstream.shared.backoff import rest
+from slipstream.shared.clock import DAY_S
 from slipstream.shared.functions import load_function
 from slipstream_proxy.control.adapters.fleet import Fleet
 from slipstream_proxy.control.adapters.idle import BUSY_AGENTS_TIMEOUT_S, IdleTurns, at_once, load_of
@@ -132,7 +133,6 @@ WORST_CASES_SHOWN = 3
 """Cases of a question that are shown."""
 KEPT_RESULT_VERSIONS = 20
 """Newest versions of a model whose worst cases are kept."""
-DAY_S = 86_400.0
 MOST_VALUES = 64
 """Values of a tag above which it is no stratum: it names runs."""
 ROLLBACKS_LOOKED_AT = 10

@@ -5,7 +5,8 @@ from __future__ import annotations
 from aiohttp import web
 
 from slipstream import contract as c
-from slipstream_proxy.control.api.http import ADMIN, VIEWER_SCOPE, Ctx, Routes, reply
+from slipstream.contract import KeyScope
+from slipstream_proxy.control.api.http import Ctx, Routes, reply
 from slipstream_proxy.control.api.routes.plugins import plugin_of
 from slipstream_proxy.control.deps import Deps
 from slipstream_replay.server.case_keeper import KeepsCases
@@ -15,7 +16,9 @@ from slipstream_replay.server.gate import ReplayGate
 REPLAY_ROUTES = Routes()
 
 
-@REPLAY_ROUTES.add("GET", "/adapters/{adapter}/replay", (ADMIN, VIEWER_SCOPE), result=c.ReplayShown, errors=(404, 409))
+@REPLAY_ROUTES.add(
+    "GET", "/adapters/{adapter}/replay", (KeyScope.ADMIN, KeyScope.VIEWER), result=c.ReplayShown, errors=(404, 409)
+)
 async def get_replay(ctx: Ctx) -> web.StreamResponse:
     """How a version did on recorded steps, with its worst cases side by side."""
     return reply(await plugin_of(ctx, ReplayPlugin).replays.worst(ctx.deps.registry.find(ctx.path("adapter"))))

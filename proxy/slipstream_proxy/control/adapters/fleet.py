@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
-from slipstream.contract import Adapter, AdapterIn, AdapterState, AdapterTrial, folder_of
+from slipstream.contract import SERVED_STATES, Adapter, AdapterIn, AdapterState, AdapterTrial, folder_of
 from slipstream.shared.adapter_config import BadAdapter
 from slipstream_proxy.control.adapters.files import AdapterDigests, base_shapes, check_folder, split_name
 from slipstream_proxy.control.adapters.journal import AdapterJournal, ConcurrentChange, LivePublisher, event, made_from
@@ -28,7 +28,6 @@ T = TypeVar("T")
 LOAD_ATTEMPTS = 5
 TAKE_OVER = 10.0
 """Seconds after which this proxy decides on an adapter that another one is loading: that proxy may have died."""
-SERVED_STATES = frozenset({AdapterState.LIVE, AdapterState.CANDIDATE})
 
 
 class Fleet:

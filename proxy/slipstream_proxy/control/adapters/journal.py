@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import JsonValue
 
-from slipstream.contract import Action, Adapter, AdapterState, Event, GateReport, fallen
+from slipstream.contract import SERVED_STATES, Action, Adapter, AdapterState, Event, GateReport, fallen
 from slipstream.engines import was_the_engines
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.engines.live import LiveState, ModelLive
@@ -127,7 +127,7 @@ class AdapterJournal:
 
 
 BY_HAND = "promoted by hand"
-SERVED, WAITS_TEXT = (S.CANDIDATE, S.LIVE), ": it goes live when it is loaded"
+WAITS_TEXT = ": it goes live when it is loaded"
 
 
 class Change(NamedTuple):
@@ -344,7 +344,7 @@ class StateChanges:
 
     def _served(self, adapter: Adapter) -> Adapter:
         """The same. Raises ``Problem`` 409 where new runs do not get it."""
-        if adapter.state in SERVED:
+        if adapter.state in SERVED_STATES:
             return adapter
         text = f"{adapter.name} is {adapter.state.value.replace('_', ' ')}: no new run gets it"
         raise Problem(409, text, field="path.adapter", fix="name the version on trial, or the live one")

@@ -18,6 +18,7 @@ from slipstream.engines.engine import NEUTRAL_SAMPLING, EngineAway
 from slipstream.settings import ModelRoute
 from slipstream.settings.proxy import route_of
 from slipstream.shared.backoff import rest
+from slipstream.shared.clock import DAY_S
 from slipstream.shared.usage import tokens_of
 from slipstream_proxy.assignment import place
 from slipstream_proxy.control.adapters.idle import IdleTurns, at_once, load_of
@@ -53,7 +54,6 @@ MAX_STEP_AGE_S = 3600.0
 """Seconds after which a step is not sampled any more."""
 BLOCKED_RETRY_INTERVAL_S = 10.0
 """Seconds until the next look, where nothing can be sampled now."""
-DAY_S = 86_400.0
 UNLIMITED_SAMPLE_TOKENS = 16_384
 """Tokens that a sample may have whose step named no limit: so many are set aside for it."""
 KEPT_SAMPLING_FIELDS = ("stop", "stop_token_ids", "max_tokens", "max_completion_tokens")

@@ -13,7 +13,7 @@ import shutil
 import time
 from collections import Counter
 
-from slipstream.contract import Adapter, AdapterState
+from slipstream.contract import SERVED_STATES, Adapter, AdapterState
 from slipstream.engines.engine import EngineAway
 from slipstream.shared.backoff import rest
 from slipstream.shared.files import bytes_of
@@ -40,7 +40,6 @@ FIRST_CHECK = 5.0
 MOVE_CAUSES = ("slot", "taken_back", "refused")
 """Causes for which a running episode leaves its adapter. All are counted from the start: an alert asks for them."""
 S = AdapterState
-SERVED_STATES = (S.LIVE, S.CANDIDATE)
 
 
 class Swapper:

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from slipstream.chat.inputs import messages_of, tool_of
 from slipstream.chat.report import Place, Report
-from slipstream.contract import CallRecord, EpisodeDetail, Form, Reward
+from slipstream.contract import CallRecord, EpisodeDetail, Form, Reward, RewardSource
 from slipstream.shared.chat_template import for_template, template_of, tools_for_template
 from slipstream.shared.prefixes import Conversations
 from slipstream_proxy.control.api.http import json_of
@@ -60,7 +60,7 @@ def edits_of(calls: Sequence[CallRecord], rewards: Sequence[Reward], last: CallR
         text = reward.meta.get(EDITED_MARK)
         named = reward.call or reward.meta.get(EDITED_CALL)
         call = last if named is None else by_id.get(str(named))
-        if reward.source == "human" and isinstance(text, str) and text.strip() and call is not None:
+        if reward.source == RewardSource.HUMAN and isinstance(text, str) and text.strip() and call is not None:
             found[call.id] = Edit(call, text, reward.value)
     return sorted(found.values(), key=lambda e: e.call.number)
 

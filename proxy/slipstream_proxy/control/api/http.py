@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from slipstream.contract import API_PREFIX, Error, Model
+from slipstream.contract import API_PREFIX, SCOPE_OF_SOURCE, TEACHER_SCOPES, Error, KeyScope, Model
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.shares import CHANGES_LINE, READS_LINE, SEARCHES_LINE, WaitingLine
 from slipstream_proxy.control.shared.threads import in_thread
@@ -47,15 +47,12 @@ BEGUN_HEADER = "x-slipstream-begun"
 """Names a reward or an end mark. The data plane makes the name once, and keeps it when it sends the request again."""
 F = TypeVar("F")
 JSON_TYPE, OPENAPI_PATH = "application/json", "/slipstream/openapi.json"
-INFERENCE, REWARD, GRADE, JUDGE, TRAINER, ADMIN = "inference", "reward", "grade", "judge", "trainer", "admin"
-VIEWER_SCOPE = "viewer"
-"""Reads everything, whosever it is, and changes nothing."""
 MAX_JSON_INTEGER = 2**53
 ENDLESS_MARK: JsonObject = {"x-endless": True}
 """Marks a query parameter that makes the reply endless. OpenAPI tools try every parameter: it is told in words."""
 AUDITED_FIELDS = ("reason", "text", "group")
 """Fields of a body that its audit entry holds."""
-EVERY_SCOPE = (INFERENCE, REWARD, GRADE, JUDGE, TRAINER, VIEWER_SCOPE, ADMIN)
+EVERY_SCOPE = tuple(KeyScope)
 
 
 class Query(BaseModel):
@@ -73,19 +70,21 @@ class Caller:
 
     @property
     def admin(self) -> bool:
-        return ADMIN in self.scopes
+        return KeyScope.ADMIN in self.scopes
 
     @property
     def sees_all(self) -> bool:
         """Whether it may read what belongs to other keys."""
-        return self.admin or VIEWER_SCOPE in self.scopes
+        return self.admin or KeyScope.VIEWER in self.scopes
 
     def may(self, scopes: tuple[str, ...]) -> bool:
         return self.admin or any(s in self.scopes for s in scopes)
 
     def only(self, scope: str) -> bool:
         """Whether it has this scope and none that writes rewards of other sources."""
-        return scope in self.scopes and not self.may(tuple({INFERENCE, REWARD, GRADE} - {scope}))
+        return scope in self.scopes and not self.may(
+            tuple({KeyScope.INFERENCE, KeyScope.REWARD, KeyScope.GRADE}.difference({scope}))
+        )
 
 
 @dataclass(slots=True)
@@ -329,7 +328,7 @@ IN_TEXT = ("q", "outcome", "trainable", "kind")
 
 def _line(route: Route, caller: Caller, query: BaseModel) -> WaitingLine | None:
     """Where a caller's request waits for its turn; None: nowhere."""
-    if route.endless or caller.may((JUDGE, TRAINER, VIEWER_SCOPE)):
+    if route.endless or caller.may((KeyScope.JUDGE, KeyScope.TRAINER, KeyScope.VIEWER)):
         return None
     if route.method != "GET":
         return CHANGES_LINE
@@ -340,7 +339,7 @@ async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamR
     """Run a route: scope, query, body, handler."""
     caller = caller_of(request)
     if not caller.may(route.scopes):
-        need = " or ".join(dict.fromkeys((*route.scopes, ADMIN)))
+        need = " or ".join(dict.fromkeys((*route.scopes, KeyScope.ADMIN)))
         text = f"the key lacks the scope for {request.method} {request.path}"
         raise Problem(403, text, field="header.authorization", fix=f"use a key with {need}")
     plain, tags = _one_by_one(request, route)
@@ -364,15 +363,9 @@ async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamR
     return response
 
 
-RESERVED_SOURCE_SCOPES = {"judge": JUDGE, "human": GRADE}
-"""Reserved source → the scope that it needs."""
-OF_OTHERS = (GRADE, JUDGE, ADMIN)
-"""Scopes that may score an episode of another key."""
-
-
 def check_teacher(ctx: Ctx) -> None:
     """Raises ``Problem`` 403: the key may call the model, and not say what is learned."""
-    if ctx.caller.may((REWARD, GRADE, JUDGE)) or ctx.deps.config.reward.by_agents:
+    if ctx.caller.may(TEACHER_SCOPES) or ctx.deps.config.reward.by_agents:
         return
     text = (
         "a key with the scope inference alone may not post rewards or feedback, nor forget runs: both change the policy"
@@ -383,11 +376,11 @@ def check_teacher(ctx: Ctx) -> None:
 
 def check_source(caller: Caller, source: str, field: str) -> None:
     """Raises ``Problem`` 403: the source belongs to another scope."""
-    needed = RESERVED_SOURCE_SCOPES.get(source.lower())
+    needed = SCOPE_OF_SOURCE.get(source.lower())
     if needed is not None and not caller.may((needed,)):
         fix = f"use a key with the scope {needed}, or leave `source` out"
         raise Problem(403, f"this key may not write rewards with the source {source!r}", field=field, fix=fix)
-    if needed is None and caller.only(JUDGE):
+    if needed is None and caller.only(KeyScope.JUDGE):
         fix = 'use the source "judge", or a key with the scope reward'
         raise Problem(403, f"a judge's key may not write rewards with the source {source!r}", field=field, fix=fix)
 
@@ -418,10 +411,6 @@ def check_reward(caller: Caller, name: str, source: str, judge_names: Collection
     ``judge_names``: reward names that the judge writes.
     """
     check_source(caller, source, "body.source")
-    if (
-        name.lower() in {n.lower() for n in judge_names}
-        and source.lower() not in RESERVED_SOURCE_SCOPES
-        and not caller.admin
-    ):
+    if name.lower() in {n.lower() for n in judge_names} and source.lower() not in SCOPE_OF_SOURCE and not caller.admin:
         fix = "choose a name of your own and give it a weight in reward.weights"
         raise Problem(403, f"{name!r} is a reward name of the judge's", field="body.name", fix=fix)

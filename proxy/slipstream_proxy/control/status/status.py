@@ -16,6 +16,7 @@ from slipstream import contract as c
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterState
 from slipstream.engines.engine import NEUTRAL_SAMPLING, EngineSampling
+from slipstream.shared.clock import DAY_S
 from slipstream.shared.intervals import difference, mean_interval, reward_bounds, told
 from slipstream.shared.processes.sidecars import StackReport, read_stack, sentence, starts_again
 from slipstream_proxy.control.deps import Deps
@@ -37,7 +38,6 @@ Measured = tuple[float, float, float, int]
 """Mean reward, its interval's ends, runs."""
 HANGING_TRAINER_S = 60.0
 """Seconds after which a trainer that has a batch and computes nothing hangs."""
-DAY_S = 86_400.0
 WEEKDAY_AGE_S = 6 * DAY_S
 """A version younger than that is dated by its weekday."""
 

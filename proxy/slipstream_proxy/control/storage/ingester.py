@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import orjson
 from crc32c import crc32c
 
+from slipstream.contract import JUDGE_CACHE_PREFIX
 from slipstream.shared.backoff import Backoff, rest
 from slipstream_proxy.control.shared.threads import end, in_thread
 from slipstream_proxy.control.storage.identity import ahead, missing_segments, say_missing
@@ -46,16 +47,13 @@ from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.tables.driver import is_store_fault
 from slipstream_proxy.store.tables.rows import eid_of
 from slipstream_proxy.store.values import Position, RecordedCall
+from slipstream_proxy.store.write.mutations import NAMING_MUTATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BLANK_KIND = "blank"
 _PIECE = 2**20
-EPISODE_MUTATIONS = ("reward", "episode", "done", "pin", "case", "uncase")
-"""Mutations about one episode."""
-JUDGE_CACHE_PREFIX = "judge-"
-"""How the names of the judge's cached answers begin, which hold what it said of some episodes."""
 Marked = tuple[str, str]
 """(key, ``mark_of`` the episode)."""
 Wanted = Collection[Marked]
@@ -67,7 +65,7 @@ def _is_wanted(key: object, episode: object, wanted: Wanted) -> bool:
 
 def _without(op: str, data: JsonObject, wanted: Wanted) -> JsonObject | None:
     """A mutation's data without these episodes; None: nothing is left to be said. The same object: it names none."""
-    if op in EPISODE_MUTATIONS and _is_wanted(data.get("key"), data.get("episode"), wanted):
+    if op in NAMING_MUTATIONS and _is_wanted(data.get("key"), data.get("episode"), wanted):
         return None
     if op == "cache" and str(data.get("key")).startswith(JUDGE_CACHE_PREFIX):
         return None

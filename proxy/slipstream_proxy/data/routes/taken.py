@@ -27,12 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RESERVED_SOURCES: Final = frozenset(("judge", "human"))
-"""Sources whose rewards need a scope, and an entry in the audit log."""
-SCORER_SCOPES: Final = frozenset(("grade", "judge", "admin"))
-"""Scopes that may score another key's episodes (``control.api.http.OF_OTHERS``)."""
-TEACHER_SCOPES: Final = SCORER_SCOPES | {"reward"}
-"""Scopes that may say what is learned (``control.api.http.check_teacher``)."""
+ENDING_SCOPES: Final = (c.KeyScope.INFERENCE, c.KeyScope.REWARD, c.KeyScope.ADMIN)
+"""Scopes that may say that a run of their own is over."""
 CONTROL_AWAY_TEXT: Final = "the control plane is away just now: this is written down, and counts once it is back"
 
 
@@ -87,7 +83,7 @@ class TakenRewards:
             if not isinstance(e, ValidationError):
                 log.warning("a reward waits for the control plane: %s", type(e).__name__)
             return None
-        if reward.source.lower() in RESERVED_SOURCES or reward.name.lower() in self._judged:
+        if reward.source.lower() in c.SCOPE_OF_SOURCE or reward.name.lower() in self._judged:
             return None
         ends = reward.ends({name for name, weight in self._config.reward.weights.items() if weight})
         kept = reward.model_copy(update={"done": ends}).model_dump(mode="json")
@@ -95,13 +91,13 @@ class TakenRewards:
 
     def _is_own(self, asked: EndingRequest) -> bool:
         scopes = set(asked.caller["scopes"])
-        if asked.what != "done" and not (scopes & TEACHER_SCOPES or self._config.reward.by_agents):
+        if asked.what != "done" and scopes.isdisjoint(c.TEACHER_SCOPES) and not self._config.reward.by_agents:
             return False
         if asked.named is not None and asked.named != asked.caller["key"]:
-            return bool(scopes & SCORER_SCOPES)
-        if asked.what == "done" and not scopes & {"inference", "reward", "admin"}:
+            return not scopes.isdisjoint(c.SCORER_SCOPES)
+        if asked.what == "done" and scopes.isdisjoint(ENDING_SCOPES):
             return False
-        return asked.begun or "inference" in scopes or asked.caller["key"] == "-"
+        return asked.begun or c.KeyScope.INFERENCE in scopes or asked.caller["key"] == "-"
 
     def _reward(self, asked: EndingRequest) -> c.RewardIn:
         kind = c.RewardIn if asked.what == "rewards" else c.FeedbackIn

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 from pydantic import JsonValue
 
 from slipstream.contract import Reward, RewardAck, is_sibling
-from slipstream.shared.refusals import refuses
+from slipstream.shared.refusals import MAX_REFUSAL_CHARS, refuses
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.spool import BOOT_ID
 from slipstream_proxy.store.conversation.order import Stamp, StoreClock, place
@@ -326,8 +326,6 @@ REWARD_SUMS = (
     f"sum(CASE WHEN {FORMAL_REFUSAL_CONDITION} THEN 1 ELSE 0 END)",
 )
 """Of an episode's calls in a day's table."""
-MAX_REFUSAL_CHARS = 1200
-"""Characters of a stored reply above which it is no refusal in plain words."""
 FAILED_RUN_REWARD = math.nan
 """What stands for a reward in the log where the run failed: it is no evidence of anything."""
 LOOK_BACK = 50_000

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from slipstream import contract as c
+from slipstream.contract import RewardSource
 from slipstream_proxy.store.learning.groups import GroupTable, adapters_of
 from slipstream_proxy.store.learning.rewards import RewardTable
 from slipstream_proxy.store.read.labels import votes_of
@@ -22,7 +23,7 @@ from slipstream_proxy.store.tables.rows import (
     same_named,
 )
 
-JUDGING_SOURCES = ("judge", "human")
+JUDGING_SOURCES = (RewardSource.JUDGE, RewardSource.HUMAN)
 """Sources of rewards that are somebody's judgement."""
 
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from slipstream.contract import JUDGE_CACHE_PREFIX
 from slipstream.contract.status import ErasingProxy
 from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.conversation.call_rows import ID_BYTES, PAGE_BYTES, CallList
@@ -52,8 +53,6 @@ TEXT_TABLES = frozenset((*BY_EID, "t_stamps", "t_groups", "t_members", "t_export
 """Tables beside the calls' that may hold what a client wrote about an episode."""
 ALIVE_PREFIX, AWAY_AFTER_S = "proxy/", 60.0
 """How ``t_meta`` names when a proxy was alive, and the seconds after which it is taken for away."""
-JUDGE_CACHE_PREFIX = "judge-"
-"""How the names of the judge's cached answers begin."""
 
 
 @dataclass(eq=False)

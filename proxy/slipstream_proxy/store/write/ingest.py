@@ -42,7 +42,7 @@ from slipstream_proxy.store.tables.tallies import TallyTable
 from slipstream_proxy.store.values import Name, Position, RecordedCall
 from slipstream_proxy.store.write.claims import InstanceClaim
 from slipstream_proxy.store.write.deletion import Deletion
-from slipstream_proxy.store.write.mutations import EPISODE_MUTATIONS, MutationReplay
+from slipstream_proxy.store.write.mutations import RUN_MUTATIONS, MutationReplay
 
 
 class SpoolPositions:
@@ -258,7 +258,7 @@ class Ingest:
         changes = Changes()
         touched = {eid_of(c.head.key, c.head.episode) for c in calls.values()}
         touched |= {origin for c in calls.values() if (origin := _origin(c.head)) is not None}
-        touched |= {eid_of(m.data["key"], m.data["episode"]) for m in mutations.values() if m.op in EPISODE_MUTATIONS}
+        touched |= {eid_of(m.data["key"], m.data["episode"]) for m in mutations.values() if m.op in RUN_MUTATIONS}
         changes.eps = self.recall.known(tx, touched)
         self.mutations.prepare(tx, changes, mutations.values())
         for kind, same in itertools.groupby(_once(items, calls, mutations), _kind_of):

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from slipstream.shared.clock import DAY_S
 from slipstream_proxy.store.learning.adapters import PinTable
 from slipstream_proxy.store.learning.groups import Agent, GroupTable, Pace
 from slipstream_proxy.store.learning.rewards import OutcomeLog, RewardTable
@@ -20,7 +21,6 @@ from slipstream_proxy.store.tables.tallies import TallyTable
 from slipstream_proxy.store.values import Rules
 from slipstream_proxy.store.write.batches import BatchQueue
 
-DAY_S = 86_400.0
 MUTATION_IDS_KEPT_S = 7 * DAY_S
 """Seconds for which ids of mutations are kept. Positions tell what was read; ids guard against reading it twice."""
 EXPORT_LISTS_KEPT_S = 365 * DAY_S

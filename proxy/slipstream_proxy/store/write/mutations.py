@@ -54,8 +54,10 @@ from slipstream_proxy.store.write.deletion import Deletion
 from slipstream_proxy.store.write.judge_queue import JudgeQueue
 from slipstream_proxy.store.write.restore import AT_ONCE, EpisodeRestore
 
-EPISODE_MUTATIONS = ("reward", "done", "episode", "case")
-"""Mutations that name an episode by ``key`` and ``episode``."""
+RUN_MUTATIONS = ("reward", "done", "episode", "case")
+"""Mutations that change a run, or what is kept of it, and name it by ``key`` and ``episode``."""
+NAMING_MUTATIONS = (*RUN_MUTATIONS, "pin", "uncase")
+"""All mutations that name an episode so: what forgetting looks through."""
 
 
 def _is_gone(changes: Changes, eid: str) -> bool:

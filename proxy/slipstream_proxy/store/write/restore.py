@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pydantic import ValidationError
 
 from slipstream.contract import (
+    IMPORT_UPSTREAM,
     CallRecord,
     EpisodeDetail,
 )
@@ -35,9 +36,6 @@ from slipstream_proxy.store.tables.rows import (
     eid_of,
 )
 from slipstream_proxy.store.values import RecordedCall, Rules
-
-IMPORT_UPSTREAM = "import"
-
 
 AT_ONCE = 64
 """Episodes whose calls and groups are looked up together."""

@@ -11,11 +11,10 @@ from urllib.parse import urlsplit
 
 from slipstream.cli.common import add_config, add_json, age, finite, read_config, say, table
 from slipstream.config import Config
+from slipstream.contract import KeyScope
 from slipstream.errors import ConfigError
 from slipstream.shared.functions import need
 from slipstream.shared.processes.proxy_file import running_proxy
-
-KEY_SCOPES = ("inference", "reward", "grade", "judge", "trainer", "viewer", "admin")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +24,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     sub = parser.add_subparsers(dest="action", required=True)
     new = sub.add_parser("add", help="create a key; it is shown once")
     new.add_argument("name")
-    new.add_argument(
-        "--scopes", default="inference,reward", help=f"of {', '.join(KEY_SCOPES)}; default inference,reward"
-    )
+    new.add_argument("--scopes", default="inference,reward", help=f"of {', '.join(KeyScope)}; default inference,reward")
     new.add_argument("--rate", type=finite, help="requests a second")
     new.add_argument("--concurrency", type=int, help="requests at once")
     sub.add_parser("list", help="list keys with name, scopes, limits and age, never the secrets")
@@ -74,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
     keys = need("slipstream_proxy.keys", "proxy").Keys(config.keys_file)
     if args.action == "add":
         scopes = [s.strip() for s in args.scopes.split(",") if s.strip()]
-        if unknown := [s for s in scopes if s not in KEY_SCOPES]:
-            raise ConfigError(f"no such scope: {', '.join(unknown)}; there are {', '.join(KEY_SCOPES)}")
+        if unknown := [s for s in scopes if s not in tuple(KeyScope)]:
+            raise ConfigError(f"no such scope: {', '.join(unknown)}; there are {', '.join(KeyScope)}")
         key_id, secret = keys.add(args.name, scopes, rate=args.rate, concurrency=args.concurrency)
         if args.json:
             print(json.dumps({"id": key_id, "key": secret, "name": args.name, "scopes": scopes}))

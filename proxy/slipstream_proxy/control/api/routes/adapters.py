@@ -17,12 +17,13 @@ from aiohttp.http_exceptions import HttpProcessingError
 from pydantic import Field, StringConstraints, ValidationError
 
 from slipstream import contract as c
+from slipstream.contract import KeyScope
 from slipstream.contract.adapters import RUN_GROUP_PATTERN
 from slipstream.shared.adapter_config import CONFIG_BYTES, CONFIG_FILE_NAME, WEIGHTS_FILE_NAME
 from slipstream.shared.files import open_to_engine, sync
 from slipstream_proxy.control.adapters.fleet import NEXT_NAME_ADVICE
 from slipstream_proxy.control.adapters.journal import effect_of
-from slipstream_proxy.control.api.http import ADMIN, TRAINER, Ctx, Query, Routes, explain, reply
+from slipstream_proxy.control.api.http import Ctx, Query, Routes, explain, reply
 from slipstream_proxy.control.api.routes.episodes import KeyId, made_of_forgotten, unpublished
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.gate.report import joined, last_reading
@@ -81,7 +82,7 @@ CREATED_REPLIES = {201: c.Adapter}
 @API_ROUTES.add(
     "POST",
     "/adapters",
-    (TRAINER,),
+    (KeyScope.TRAINER,),
     WaitQuery,
     AdapterPost,
     responses=CREATED_REPLIES,
@@ -123,7 +124,7 @@ async def _note_trained_on(deps: Deps, adapter: c.Adapter, batch: str, body: c.A
     await deps.mutate("ack", {"batch": batch, "ack": ack, "members": told})
 
 
-@API_ROUTES.add("POST", "/adapters/try", (TRAINER,), body=c.AdapterTrialIn, result=c.AdapterTrial)
+@API_ROUTES.add("POST", "/adapters/try", (KeyScope.TRAINER,), body=c.AdapterTrialIn, result=c.AdapterTrial)
 async def try_adapter(ctx: Ctx) -> web.StreamResponse:
     """Ask the engines about an adapter that is to be no version: it is loaded, must change a log-probability, and is
     unloaded.
@@ -222,7 +223,13 @@ def _publish(temp: Path, folder: Path) -> None:
 
 
 by_hand = partial(
-    API_ROUTES.add, "POST", scopes=(ADMIN,), body=c.GateIn, body_required=False, result=c.Adapter, errors=(404, 409)
+    API_ROUTES.add,
+    "POST",
+    scopes=(KeyScope.ADMIN,),
+    body=c.GateIn,
+    body_required=False,
+    result=c.Adapter,
+    errors=(404, 409),
 )
 
 
@@ -260,7 +267,9 @@ async def _by_hand(ctx: Ctx, action: c.Action) -> web.StreamResponse:
     return reply(_shown(ctx, adapter))
 
 
-@API_ROUTES.add("POST", ADAPTER_PATH + "/keep", (ADMIN,), body=c.AdapterKeepIn, result=c.Adapter, errors=(404, 409))
+@API_ROUTES.add(
+    "POST", ADAPTER_PATH + "/keep", (KeyScope.ADMIN,), body=c.AdapterKeepIn, result=c.Adapter, errors=(404, 409)
+)
 async def keep(ctx: Ctx) -> web.StreamResponse:
     """For a replay: load the version, and keep it in the engines for so many seconds, though no run needs it."""
     adapter = ctx.deps.registry.find(ctx.path("adapter"))

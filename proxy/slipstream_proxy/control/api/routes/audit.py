@@ -6,9 +6,8 @@ from aiohttp import web
 from pydantic import Field
 
 from slipstream import contract as c
+from slipstream.contract import KeyScope
 from slipstream_proxy.control.api.http import (
-    ADMIN,
-    VIEWER_SCOPE,
     Ctx,
     Query,
     Routes,
@@ -35,7 +34,7 @@ class AuditQuery(Query):
     limit: int = Field(100, ge=1, le=1000)
 
 
-@API_ROUTES.add("GET", "/audit", (VIEWER_SCOPE, ADMIN), AuditQuery, result=c.AuditPage, errors=(404,))
+@API_ROUTES.add("GET", "/audit", (KeyScope.VIEWER, KeyScope.ADMIN), AuditQuery, result=c.AuditPage, errors=(404,))
 async def get_audit(ctx: Ctx) -> web.StreamResponse:
     """Who promoted, rolled back, labelled, deleted, paused or made keys, the newest first."""
     return await paged(ctx, ctx.deps.store.audit.page, AuditFilter(**ctx.query.model_dump()))

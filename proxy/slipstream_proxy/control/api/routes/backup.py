@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from slipstream_proxy.control.api.http import ADMIN, Ctx, Routes
+from slipstream.contract import KeyScope
+from slipstream_proxy.control.api.http import Ctx, Routes
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.storage import backup
@@ -40,7 +41,7 @@ class _Reply(io.RawIOBase):
         return len(part)
 
 
-@API_ROUTES.add("GET", "/backup", (ADMIN,), result=TAR_TYPE)
+@API_ROUTES.add("GET", "/backup", (KeyScope.ADMIN,), result=TAR_TYPE)
 async def get_backup(ctx: Ctx) -> web.StreamResponse:
     """Store, spool, adapters, keys and checkpoints as a tar file, to be unpacked into an empty data_dir."""
     deps, root = ctx.deps, ctx.deps.config.root

@@ -10,10 +10,9 @@ from aiohttp import web
 from pydantic import Field, StringConstraints
 
 from slipstream import contract as c
+from slipstream.contract import KeyScope
 from slipstream_proxy.control.api import export
 from slipstream_proxy.control.api.http import (
-    ADMIN,
-    INFERENCE,
     JSON_TYPE,
     Ctx,
     Query,
@@ -215,7 +214,15 @@ def ended_reply(response: web.Response) -> web.Response:
     return response
 
 
-@API_ROUTES.add("DELETE", EPISODE_PATH, (ADMIN, INFERENCE), KeyQuery, result=c.Deleted, errors=(404,), audit="delete")
+@API_ROUTES.add(
+    "DELETE",
+    EPISODE_PATH,
+    (KeyScope.ADMIN, KeyScope.INFERENCE),
+    KeyQuery,
+    result=c.Deleted,
+    errors=(404,),
+    audit="delete",
+)
 async def delete_episode(ctx: Ctx) -> web.StreamResponse:
     """Forget an episode; names the adapters trained on it."""
     check_teacher(ctx)
@@ -242,7 +249,9 @@ def _as_stored(ctx: Ctx, asked: c.ForgetIn) -> c.ForgetIn:
     return asked.model_copy(update={"episodes": episodes, "tags": tags, "user": user})
 
 
-@API_ROUTES.add("POST", "/forget", (ADMIN, INFERENCE), body=c.ForgetIn, result=c.ForgetOut, audit="forget")
+@API_ROUTES.add(
+    "POST", "/forget", (KeyScope.ADMIN, KeyScope.INFERENCE), body=c.ForgetIn, result=c.ForgetOut, audit="forget"
+)
 async def forget_episodes(ctx: Ctx) -> web.StreamResponse:
     """Forget many episodes: by id, key, tags or user."""
     check_teacher(ctx)

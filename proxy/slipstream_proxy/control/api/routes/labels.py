@@ -8,10 +8,8 @@ from aiohttp import web
 from pydantic import Field
 
 from slipstream import contract as c
+from slipstream.contract import SCORER_SCOPES, KeyScope
 from slipstream_proxy.control.api.http import (
-    ADMIN,
-    GRADE,
-    OF_OTHERS,
     Ctx,
     Query,
     Routes,
@@ -59,7 +57,13 @@ async def get_comments(ctx: Ctx) -> web.StreamResponse:
 
 
 @API_ROUTES.add(
-    "POST", EPISODE_PATH + "/comments", (GRADE, ADMIN), KeyQuery, c.CommentIn, result=c.Comments, errors=(404, 409)
+    "POST",
+    EPISODE_PATH + "/comments",
+    (KeyScope.GRADE, KeyScope.ADMIN),
+    KeyQuery,
+    c.CommentIn,
+    result=c.Comments,
+    errors=(404, 409),
 )
 async def post_comment(ctx: Ctx) -> web.StreamResponse:
     """Say something of an episode, or assign it to a person who is to label it. It is no reward and ends nothing."""
@@ -84,6 +88,6 @@ async def _commented(ctx: Ctx) -> tuple[str, str]:
     if named is None and caller.sees_all:
         owners = await ctx.deps.ask(ctx.deps.store.episodes.owners, episode)
         named = owners[0] if len(owners) == 1 else None
-    if named is None or not (caller.sees_all or caller.may(OF_OTHERS)):
+    if named is None or not (caller.sees_all or caller.may(SCORER_SCOPES)):
         named = await owner_of(ctx, episode)
     return named, episode

@@ -6,11 +6,9 @@ from aiohttp import web
 from pydantic import Field
 
 from slipstream import contract as c
+from slipstream.contract import KeyScope
 from slipstream_proxy.control.adapters.gatekeeper import REWARDS_CHANGED
 from slipstream_proxy.control.api.http import (
-    ADMIN,
-    GRADE,
-    TRAINER,
     Ctx,
     Query,
     Routes,
@@ -36,7 +34,12 @@ class AnnotationsQuery(Query):
 
 
 @API_ROUTES.add(
-    "POST", "/annotations", (TRAINER, GRADE, ADMIN), body=c.AnnotationIn, result=c.Annotations, audit="annotate"
+    "POST",
+    "/annotations",
+    (KeyScope.TRAINER, KeyScope.GRADE, KeyScope.ADMIN),
+    body=c.AnnotationIn,
+    result=c.Annotations,
+    audit="annotate",
 )
 async def annotate(ctx: Ctx) -> web.StreamResponse:
     """Write a note on the time axis. With ``rewards_changed`` the gate's evidence begins anew."""

@@ -6,9 +6,9 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from slipstream.contract import API_PREFIX
+from slipstream.contract import API_PREFIX, KeyScope
 from slipstream.contract.plugins import PluginList, PluginView
-from slipstream_proxy.control.api.http import EVERY_SCOPE, VIEWER_SCOPE, Ctx, Routes, reply
+from slipstream_proxy.control.api.http import EVERY_SCOPE, Ctx, Routes, reply
 from slipstream_proxy.control.api.plugins import ControlPlugin, ControlPlugins
 from slipstream_proxy.control.shared.problem import Problem
 
@@ -28,7 +28,7 @@ async def get_plugins(ctx: Ctx) -> web.StreamResponse:
     return reply(PluginList(plugins=ctx.deps.plugins.all()))
 
 
-@API_ROUTES.add("GET", "/plugins/{name}/views/{view}", (VIEWER_SCOPE,), result=PluginView)
+@API_ROUTES.add("GET", "/plugins/{name}/views/{view}", (KeyScope.VIEWER,), result=PluginView)
 async def get_view(ctx: Ctx) -> web.StreamResponse:
     """What a view of a plug-in shows."""
     name, view = ctx.path("name"), ctx.path("view")

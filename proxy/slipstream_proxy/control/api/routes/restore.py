@@ -12,8 +12,9 @@ from aiohttp import web
 from pydantic import Field, StringConstraints
 
 from slipstream import contract as c
+from slipstream.contract import KeyScope
 from slipstream.shared.prefixes import whole_calls
-from slipstream_proxy.control.api.http import ADMIN, Ctx, Routes, json_of, redaction_problems, reply
+from slipstream_proxy.control.api.http import Ctx, Routes, json_of, redaction_problems, reply
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.json_types import JsonObject
@@ -159,7 +160,7 @@ def change_of(body: EpisodeIn) -> JsonObject:
     return {"key": body.key, "episode": body.id, "days": days, "text": text}
 
 
-@API_ROUTES.add("POST", "/import/episode", (ADMIN,), body=EpisodeIn, result=c.Imported, errors=(409,))
+@API_ROUTES.add("POST", "/import/episode", (KeyScope.ADMIN,), body=EpisodeIn, result=c.Imported, errors=(409,))
 async def post_episode(ctx: Ctx) -> web.StreamResponse:
     """Restore an exported episode. A repeat changes nothing."""
     body: EpisodeIn = ctx.body
@@ -169,7 +170,7 @@ async def post_episode(ctx: Ctx) -> web.StreamResponse:
     return reply(c.Imported(episode=body.id, calls=len(body.call_list)))
 
 
-@API_ROUTES.add("POST", "/import/episodes", (ADMIN,), body=EpisodesIn, result=c.ImportedMany, errors=(409,))
+@API_ROUTES.add("POST", "/import/episodes", (KeyScope.ADMIN,), body=EpisodesIn, result=c.ImportedMany, errors=(409,))
 async def post_episodes(ctx: Ctx) -> web.StreamResponse:
     """Restore up to 256 exported episodes at once, all or none. A repeat changes nothing.
 
@@ -191,7 +192,7 @@ async def post_episodes(ctx: Ctx) -> web.StreamResponse:
     return reply(c.ImportedMany(episodes=found))
 
 
-@API_ROUTES.add("POST", "/import/adapters", (ADMIN,), body=c.AdapterList, result=BroughtIn, errors=(409,))
+@API_ROUTES.add("POST", "/import/adapters", (KeyScope.ADMIN,), body=c.AdapterList, result=BroughtIn, errors=(409,))
 async def post_adapters(ctx: Ctx) -> web.StreamResponse:
     """Import the adapters of another store, as GET adapters returns them. A repeat changes nothing.
 

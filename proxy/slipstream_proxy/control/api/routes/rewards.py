@@ -11,13 +11,9 @@ from typing import Literal
 from aiohttp import web
 
 from slipstream import contract as c
+from slipstream.contract import SCORER_SCOPES, KeyScope, RewardSource
 from slipstream.shared.backoff import rest
 from slipstream_proxy.control.api.http import (
-    GRADE,
-    INFERENCE,
-    JUDGE,
-    OF_OTHERS,
-    REWARD,
     Ctx,
     Routes,
     check_reward,
@@ -45,7 +41,7 @@ API_ROUTES = Routes()
 scored = partial(
     API_ROUTES.add,
     "POST",
-    scopes=(INFERENCE, REWARD, GRADE, JUDGE),
+    scopes=(KeyScope.INFERENCE, KeyScope.REWARD, KeyScope.GRADE, KeyScope.JUDGE),
     query=KeyQuery,
     result=c.RewardAck,
     errors=(404, 409),
@@ -69,7 +65,9 @@ async def post_reward(ctx: Ctx) -> web.StreamResponse:
 async def post_feedback(ctx: Ctx) -> web.StreamResponse:
     """Say in words what was wrong with a run or a call, or give a better reply: the model learns from it."""
     body: c.FeedbackIn = ctx.body
-    return await _keep(ctx, body.reward("judge" if ctx.caller.only(JUDGE) else "user"))
+    return await _keep(
+        ctx, body.reward((RewardSource.JUDGE if ctx.caller.only(KeyScope.JUDGE) else RewardSource.USER).value)
+    )
 
 
 async def _acknowledged(ctx: Ctx, key: str, episode: str, idempotency: str | None) -> c.RewardAck | Literal["late"]:
@@ -110,7 +108,7 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
         change = {"key": key, "episode": episode, "reward": reward}
         wait = 10.0 if deps.store_answers else 0
         await deps.mutate("reward", change, wait=wait, id=ctx.write, soon=there)
-    if body.source == "human" and ack.stored:
+    if body.source == RewardSource.HUMAN and ack.stored:
         # its name and number; the text of notes and edits stays with the reward, which may be forgotten
         detail = {"name": body.name, "value": body.value, "key": key, "edited": "edited" in body.meta}
         await deps.audit.note(ctx.caller.key, "label", episode, detail, write=ctx.write)
@@ -131,7 +129,7 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
 @API_ROUTES.add(
     "POST",
     EPISODE_PATH + "/done",
-    (INFERENCE, REWARD),
+    (KeyScope.INFERENCE, KeyScope.REWARD),
     KeyQuery,
     c.DoneIn,
     body_required=False,
@@ -184,7 +182,7 @@ async def _why_unknown(ctx: Ctx, key: str, episode: str) -> str:
     pending = 1
     if deps.ingester is not None and deps.store_answers:
         pending, _ = await in_thread(deps.ingester.backlog)
-    if deps.store_answers and caller.may(OF_OTHERS):
+    if deps.store_answers and caller.may(SCORER_SCOPES):
         others = [owner for owner in await deps.ask(deps.store.episodes.owners, episode) if owner != key]
         if others:
             named = " or ".join(f"?key={owner}" for owner in others[:3])
@@ -205,16 +203,16 @@ async def owner_of(ctx: Ctx, episode: str) -> str:
     caller, deps = ctx.caller, ctx.deps
     named: str | None = ctx.query.key
     if named is not None and named != caller.key:
-        if not caller.may(OF_OTHERS):
+        if not caller.may(SCORER_SCOPES):
             fix = "use a key with the scope grade, or leave ?key= out"
             raise Problem(403, "this key may score its own episodes only", field="query.key", fix=fix)
         return named
-    if named is not None or INFERENCE in caller.scopes or not deps.store_answers:
+    if named is not None or KeyScope.INFERENCE in caller.scopes or not deps.store_answers:
         return caller.key  # its first call may still be on the way
     owners: list[str] = await deps.ask(deps.store.episodes.owners, episode)
     if caller.key in owners:
         return caller.key
-    if not caller.may(OF_OTHERS):
+    if not caller.may(SCORER_SCOPES):
         fix = "use the key that made its calls, or a key with the scope grade"
         raise Problem(404, f"this key has no episode {episode}", field="path.episode", fix=fix)
     if len(owners) > 1:

@@ -13,8 +13,9 @@ from aiohttp import web
 from pydantic import Field
 
 from slipstream import contract as c
+from slipstream.contract import KeyScope
 from slipstream.shared.backoff import rest
-from slipstream_proxy.control.api.http import ADMIN, ENDLESS_MARK, JUDGE, TRAINER, Ctx, Query, Routes, json_of, reply
+from slipstream_proxy.control.api.http import ENDLESS_MARK, Ctx, Query, Routes, json_of, reply
 from slipstream_proxy.control.api.routes.episodes import KeyId, Label, Number, Stored, pair_of
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.status.status import status_of
@@ -96,7 +97,9 @@ async def _write_events(ctx: Ctx, response: web.StreamResponse, events: Sequence
         events = await deps.ask(deps.store.events.page, after, EVENTS_PER_PAGE)
 
 
-@API_ROUTES.add("POST", "/training/events", (TRAINER, JUDGE), body=c.Event, result=Stored, at_once=True)
+@API_ROUTES.add(
+    "POST", "/training/events", (KeyScope.TRAINER, KeyScope.JUDGE), body=c.Event, result=Stored, at_once=True
+)
 async def post_event(ctx: Ctx) -> web.StreamResponse:
     """Add an event.
 
@@ -123,7 +126,7 @@ async def get_status(ctx: Ctx) -> web.StreamResponse:
     return reply(status.model_copy(update={"scopes": sorted(ctx.caller.scopes)}))
 
 
-@API_ROUTES.add("POST", "/sql", (ADMIN,), body=c.Sql, result=c.SqlResult, errors=(408, 409))
+@API_ROUTES.add("POST", "/sql", (KeyScope.ADMIN,), body=c.Sql, result=c.SqlResult, errors=(408, 409))
 async def post_sql(ctx: Ctx) -> web.StreamResponse:
     """One SELECT over the documented views."""
     deps = ctx.deps

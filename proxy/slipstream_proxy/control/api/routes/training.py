@@ -7,9 +7,8 @@ from functools import partial
 from aiohttp import web
 
 from slipstream import contract as c
+from slipstream.contract import KeyScope
 from slipstream_proxy.control.api.http import (
-    ADMIN,
-    TRAINER,
     Ctx,
     Routes,
     reply,
@@ -17,7 +16,14 @@ from slipstream_proxy.control.api.http import (
 from slipstream_proxy.control.api.routes.rewards import who_asks
 
 API_ROUTES = Routes()
-switch = partial(API_ROUTES.add, "POST", scopes=(TRAINER, ADMIN), body=c.PauseIn, body_required=False, result=c.Paused)
+switch = partial(
+    API_ROUTES.add,
+    "POST",
+    scopes=(KeyScope.TRAINER, KeyScope.ADMIN),
+    body=c.PauseIn,
+    body_required=False,
+    result=c.Paused,
+)
 
 
 @switch("/training/pause", audit="pause")

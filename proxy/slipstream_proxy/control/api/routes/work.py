@@ -10,7 +10,8 @@ import pyarrow as pa
 from aiohttp import web
 
 from slipstream import contract as c
-from slipstream_proxy.control.api.http import ADMIN, JUDGE, TRAINER, VIEWER_SCOPE, Ctx, Routes, check_source, reply
+from slipstream.contract import KeyScope
+from slipstream_proxy.control.api.http import Ctx, Routes, check_source, reply
 from slipstream_proxy.control.api.routes.episodes import (
     OF_FORGOTTEN,
     FilterQuery,
@@ -58,7 +59,9 @@ class Released(c.Model):
 API_ROUTES = Routes()
 
 
-@API_ROUTES.add("POST", "/groups/lease", (JUDGE,), body=c.GroupLeaseIn, responses={200: c.GroupLease, 204: None})
+@API_ROUTES.add(
+    "POST", "/groups/lease", (KeyScope.JUDGE,), body=c.GroupLeaseIn, responses={200: c.GroupLease, 204: None}
+)
 async def lease_groups(ctx: Ctx) -> web.StreamResponse:
     """Groups to score; 204: none."""
     ctx.deps.activity.seen("judge")
@@ -68,7 +71,7 @@ async def lease_groups(ctx: Ctx) -> web.StreamResponse:
     return web.Response(status=204) if lease is None else reply(lease)
 
 
-@API_ROUTES.add("POST", GROUP_PATH + "/scores", (JUDGE,), body=c.ScoresIn, result=Stored, errors=(409,))
+@API_ROUTES.add("POST", GROUP_PATH + "/scores", (KeyScope.JUDGE,), body=c.ScoresIn, result=Stored, errors=(409,))
 async def post_scores(ctx: Ctx) -> web.StreamResponse:
     """Scores of a leased group."""
     deps, group = ctx.deps, ctx.path("group")
@@ -123,14 +126,14 @@ def _check_scores(body: c.ScoresIn) -> None:
             raise Problem(422, text, field=f"{field}.value", fix=fix)
 
 
-@API_ROUTES.add("POST", "/judge/reruns", (JUDGE,), body=c.RerunIn, result=Stored, audit="judge rerun")
+@API_ROUTES.add("POST", "/judge/reruns", (KeyScope.JUDGE,), body=c.RerunIn, result=Stored, audit="judge rerun")
 async def begin_rerun(ctx: Ctx) -> web.StreamResponse:
     """Write into the audit log that stored groups are about to be scored again."""
     ctx.target = ctx.body.id
     return reply(Stored())
 
 
-@API_ROUTES.add("POST", "/judge/report", (JUDGE,), body=c.JudgeReport, result=c.JudgeBacklog)
+@API_ROUTES.add("POST", "/judge/report", (KeyScope.JUDGE,), body=c.JudgeReport, result=c.JudgeBacklog)
 async def report_judge(ctx: Ctx) -> web.StreamResponse:
     """Report how a copy of the judge is doing. The reply is the judge's queue."""
     deps = ctx.deps
@@ -139,13 +142,13 @@ async def report_judge(ctx: Ctx) -> web.StreamResponse:
     return reply(await deps.ask(deps.judges.backlog, deps.store.judging, deps.now()))
 
 
-@API_ROUTES.add("GET", "/groups/parked", (JUDGE, VIEWER_SCOPE), result=Parked)
+@API_ROUTES.add("GET", "/groups/parked", (KeyScope.JUDGE, KeyScope.VIEWER), result=Parked)
 async def parked(ctx: Ctx) -> web.StreamResponse:
     """Groups that the judge has given up."""
     return reply(Parked(groups=await ctx.deps.ask(ctx.deps.store.judging.parked)))
 
 
-@API_ROUTES.add("POST", GROUP_PATH + "/retry", (JUDGE,), result=Retried, errors=(404,))
+@API_ROUTES.add("POST", GROUP_PATH + "/retry", (KeyScope.JUDGE,), result=Retried, errors=(404,))
 async def retry(ctx: Ctx) -> web.StreamResponse:
     """Hand a parked group out again."""
     count = await ctx.deps.ask(ctx.deps.store.judging.unpark, ctx.path("group"))
@@ -155,7 +158,9 @@ async def retry(ctx: Ctx) -> web.StreamResponse:
     return reply(Retried(retried=count))
 
 
-@API_ROUTES.add("GET", "/judge/cache/{key:" + ID + "}", (JUDGE, VIEWER_SCOPE), result=c.CacheEntry, errors=(404,))
+@API_ROUTES.add(
+    "GET", "/judge/cache/{key:" + ID + "}", (KeyScope.JUDGE, KeyScope.VIEWER), result=c.CacheEntry, errors=(404,)
+)
 async def cache_get(ctx: Ctx) -> web.StreamResponse:
     """Read from the judge's cache."""
     value = await ctx.deps.ask(ctx.deps.store.cache.get, ctx.path("key"))
@@ -164,7 +169,9 @@ async def cache_get(ctx: Ctx) -> web.StreamResponse:
     return reply(c.CacheEntry(key=ctx.path("key"), value=value))
 
 
-@API_ROUTES.add("PUT", "/judge/cache/{key:" + ID + "}", (JUDGE,), body=c.CacheEntry, result=c.CacheEntry, errors=(409,))
+@API_ROUTES.add(
+    "PUT", "/judge/cache/{key:" + ID + "}", (KeyScope.JUDGE,), body=c.CacheEntry, result=c.CacheEntry, errors=(409,)
+)
 async def cache_put(ctx: Ctx) -> web.StreamResponse:
     """Write to the judge's cache."""
     body: c.CacheEntry = ctx.body
@@ -191,7 +198,12 @@ def arrow_bytes(table: pa.Table) -> bytes:
 
 
 @API_ROUTES.add(
-    "POST", "/batches/lease", (TRAINER,), body=c.BatchLeaseIn, responses={200: ARROW_TYPE, 204: None}, at_once=True
+    "POST",
+    "/batches/lease",
+    (KeyScope.TRAINER,),
+    body=c.BatchLeaseIn,
+    responses={200: ARROW_TYPE, 204: None},
+    at_once=True,
 )
 async def lease_batch(ctx: Ctx) -> web.StreamResponse:
     """A batch to train on, as an Arrow IPC stream; 204: not enough groups, or it is paused or out of its hours."""
@@ -218,7 +230,13 @@ async def lease_batch(ctx: Ctx) -> web.StreamResponse:
 
 
 @API_ROUTES.add(
-    "POST", "/training/again", (TRAINER, ADMIN), FilterQuery, c.TrainAgainIn, tags=True, result=c.TrainAgain
+    "POST",
+    "/training/again",
+    (KeyScope.TRAINER, KeyScope.ADMIN),
+    FilterQuery,
+    c.TrainAgainIn,
+    tags=True,
+    result=c.TrainAgain,
 )
 async def train_again(ctx: Ctx) -> web.StreamResponse:
     """Train on stored groups with such a run again, until each was trained on ``epochs`` times with its rewards."""
@@ -234,7 +252,7 @@ async def train_again(ctx: Ctx) -> web.StreamResponse:
     return reply(plan)
 
 
-@API_ROUTES.add("POST", "/training/anew", (ADMIN,), body=c.TrainAnewIn, result=c.TrainAnew, errors=(404, 409))
+@API_ROUTES.add("POST", "/training/anew", (KeyScope.ADMIN,), body=c.TrainAnewIn, result=c.TrainAnew, errors=(404, 409))
 async def make_anew(ctx: Ctx) -> web.StreamResponse:
     """Take versions back, and train anew on what they were trained on: without some episodes."""
     deps, body = ctx.deps, ctx.body
@@ -257,7 +275,13 @@ async def make_anew(ctx: Ctx) -> web.StreamResponse:
     return reply(plan)
 
 
-@API_ROUTES.add("DELETE", "/training/again", (TRAINER, ADMIN), result=c.TrainAgainStopped, audit="train again, stop")
+@API_ROUTES.add(
+    "DELETE",
+    "/training/again",
+    (KeyScope.TRAINER, KeyScope.ADMIN),
+    result=c.TrainAgainStopped,
+    audit="train again, stop",
+)
 async def stop_training_again(ctx: Ctx) -> web.StreamResponse:
     """Train on no stored group again. What is leased goes on."""
     left = (await ctx.deps.ask(ctx.deps.store.batches.again)).groups
@@ -267,7 +291,13 @@ async def stop_training_again(ctx: Ctx) -> web.StreamResponse:
 
 
 @API_ROUTES.add(
-    "POST", "/batches/{batch:" + ID + "}/ack", (TRAINER,), body=c.BatchAck, result=Stored, errors=(409,), at_once=True
+    "POST",
+    "/batches/{batch:" + ID + "}/ack",
+    (KeyScope.TRAINER,),
+    body=c.BatchAck,
+    result=Stored,
+    errors=(409,),
+    at_once=True,
 )
 async def ack_batch(ctx: Ctx) -> web.StreamResponse:
     """Acknowledge a batch: it was trained on, or it goes back."""
@@ -295,7 +325,13 @@ async def ack_batch(ctx: Ctx) -> web.StreamResponse:
 
 
 @API_ROUTES.add(
-    "POST", "/batches/{batch:" + ID + "}/gaps", (TRAINER,), body=c.BatchGaps, result=Kept, errors=(409,), at_once=True
+    "POST",
+    "/batches/{batch:" + ID + "}/gaps",
+    (KeyScope.TRAINER,),
+    body=c.BatchGaps,
+    result=Kept,
+    errors=(409,),
+    at_once=True,
 )
 async def take_gaps(ctx: Ctx) -> web.StreamResponse:
     """Report the gap between trainer and engine at each token. Only the newest are kept."""
@@ -308,14 +344,14 @@ async def take_gaps(ctx: Ctx) -> web.StreamResponse:
     return reply(Kept(kept=kept))
 
 
-@API_ROUTES.add("POST", "/leases/release", (JUDGE, TRAINER), body=ReleaseIn, result=Released)
+@API_ROUTES.add("POST", "/leases/release", (KeyScope.JUDGE, KeyScope.TRAINER), body=ReleaseIn, result=Released)
 async def release(ctx: Ctx) -> web.StreamResponse:
     """Release everything that a worker holds."""
     body: ReleaseIn = ctx.body
     return reply(Released(released=await ctx.deps.ask(ctx.deps.store.release_leases, body.worker)))
 
 
-@API_ROUTES.add("POST", "/engine/hold", (TRAINER,), body=c.HoldIn, result=c.Hold, errors=(409,))
+@API_ROUTES.add("POST", "/engine/hold", (KeyScope.TRAINER,), body=c.HoldIn, result=c.Hold, errors=(409,))
 async def hold_engine(ctx: Ctx) -> web.StreamResponse:
     """Hold the engine: calls wait and it sleeps (engine.share). A repeat extends the hold."""
     deps = ctx.deps
@@ -324,7 +360,7 @@ async def hold_engine(ctx: Ctx) -> web.StreamResponse:
     return reply(await deps.lease.hold(ctx.body))
 
 
-@API_ROUTES.add("POST", "/engine/release", (TRAINER,), body=c.EngineReleaseIn, result=c.EngineReleased)
+@API_ROUTES.add("POST", "/engine/release", (KeyScope.TRAINER,), body=c.EngineReleaseIn, result=c.EngineReleased)
 async def release_engine(ctx: Ctx) -> web.StreamResponse:
     """Release the engine: it wakes and the calls go on."""
     return reply(await ctx.deps.lease.release(ctx.body.worker))
