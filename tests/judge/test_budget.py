@@ -7,7 +7,8 @@ import pytest
 
 from slipstream.client import AsyncClient
 from slipstream.settings import JudgeConfig
-from slipstream_judge.model.budget import DAY_S, Budget, OverBudget
+from slipstream.shared.clock import DAY_S
+from slipstream_judge.model.budget import Budget, OverBudget
 from slipstream_judge.model.metrics import JudgeMetrics
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.records import NOW, call, done, reward
 
-from slipstream_proxy.store.write.lifecycle import DAY_S
+from slipstream.shared.clock import DAY_S
 
 
 def rows(store, sql):
