@@ -18,8 +18,7 @@ from tests.support.store_writes import pin
 from slipstream.contract import BatchLeaseIn, RewardIn
 from slipstream_proxy.log.records import CallHead, Choice, Mutation, Parsed
 from slipstream_proxy.store import open_store
-from slipstream_proxy.store.conversation import calls
-from slipstream_proxy.store.conversation import fingerprint as delta
+from slipstream_proxy.store.conversation import calls, fingerprint
 from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.values import Position, RecordedCall, Rules
 
@@ -92,13 +91,13 @@ def feed(store: Store, records: list[Any], size: int) -> dict[str, float]:
     }
 
 
-def no_cut(prompt: delta.Prompt, _known: object) -> delta.Cut:
-    return delta.Cut(None, 0, 0, prompt.texts, prompt.ids, prompt.tools)
+def no_cut(prompt: fingerprint.Prompt, _known: object) -> fingerprint.Cut:
+    return fingerprint.Cut(None, 0, 0, prompt.texts, prompt.ids, prompt.tools)
 
 
 def sizes(folder: Path, *, whole: bool) -> dict[str, float]:
     """File and log of 200 episodes × 20 turns; ``whole``: every call with all of its history."""
-    cut = delta.cut
+    cut = fingerprint.cut
     if whole:
         calls.cut = no_cut
     try:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream_proxy.dialects import chat as large_replies
+from slipstream_proxy.dialects import chat
 from slipstream_proxy.dialects.base import null_ids, null_logprobs
 from slipstream_proxy.dialects.chat import nulled
 
@@ -43,7 +43,7 @@ def test_a_large_one_loses_the_same(reply, ids, logprobs):
     expected = null_ids(one_by_one) if ids and one_by_one is not None else one_by_one
     assert nulled(reply, ids=ids, logprobs=logprobs) == expected
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(large_replies, "LARGE_REPLY_BYTES", -1)
+        patch.setattr(chat, "LARGE_REPLY_BYTES", -1)
         assert nulled(reply, ids=ids, logprobs=logprobs) == expected
 
 
@@ -59,12 +59,12 @@ def test_a_large_one_is_copied_once():
 
 
 def test_one_without_any_is_not_copied(monkeypatch):
-    monkeypatch.setattr(large_replies, "LARGE_REPLY_BYTES", 10)
+    monkeypatch.setattr(chat, "LARGE_REPLY_BYTES", 10)
     reply = b'{"choices":[{"logprobs":null,"finish_reason":"stop","token_ids":null}]}'
     assert nulled(reply, ids=True, logprobs=True) is reply
 
 
 def test_keys_in_another_order_are_left_to_json(monkeypatch):
-    monkeypatch.setattr(large_replies, "LARGE_REPLY_BYTES", 10)
+    monkeypatch.setattr(chat, "LARGE_REPLY_BYTES", 10)
     reply = b'{"choices":[{"finish_reason":"stop","logprobs":{"content":[]}}]}'
     assert nulled(reply, ids=True, logprobs=True) is None

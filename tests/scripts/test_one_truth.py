@@ -31,7 +31,7 @@ from slipstream_proxy.control.observe.metrics import METRIC_ALIASES, STEP_NUMBER
 from slipstream_proxy.data.engines.live import LiveView
 from slipstream_trainer.algorithm.losses import CISPO_HIGH
 from slipstream_trainer.model.adapter import check_adapter
-from slipstream_trainer.versions import events as metrics
+from slipstream_trainer.versions import events
 from slipstream_vllm import packing, versions
 
 SOURCES = [p for area in ("sdk", "proxy", "judge", "trainer", "engine", "plugins") for p in (ROOT / area).rglob("*.py")]
@@ -155,7 +155,7 @@ def test_every_figure_that_is_shown_is_sent() -> None:
     sent = {name for path in modules for name in re.findall(r'"(\w+)"', path.read_text())}
     shown = {name: name for name in STEP_NUMBERS} | {metric: name for name, metric in METRIC_ALIASES.items()}
     assert not set(shown.values()) - sent
-    assert not set(metrics.STEP_GAUGES) - sent - {"memory_bytes"}, "memory_bytes is memory_mib in bytes"
+    assert not set(events.STEP_GAUGES) - sent - {"memory_bytes"}, "memory_bytes is memory_mib in bytes"
     assert "memory_mib" in sent
 
 

@@ -10,7 +10,7 @@ from tests.support.tiny import apart, conversation, gradients, make_config, make
 
 from slipstream.errors import ConfigError
 from slipstream.settings import TrainerConfig
-from slipstream.settings.trainer import LOSS_FUNCTIONS as NAMES
+from slipstream.settings.trainer import LOSS_FUNCTIONS
 from slipstream_trainer.algorithm.advantage import assign
 from slipstream_trainer.algorithm.losses import (
     BNPO_LOSS,
@@ -24,7 +24,7 @@ from slipstream_trainer.algorithm.losses import (
 from slipstream_trainer.batch.layout import make_plan
 from slipstream_trainer.step.trl_seam import GRPOTrainer, grpo_config
 
-LOSSES = list(NAMES)
+LOSSES = list(LOSS_FUNCTIONS)
 
 
 def own_cispo(tokens, settings):
@@ -173,7 +173,7 @@ def test_what_a_function_of_ones_own_must_give(monkeypatch, made, message: str) 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_name_stands_for_what_is_there(loss: str) -> None:
     check_loss(TrainerConfig(loss=loss))
-    assert find_loss(TrainerConfig(loss=loss)) is find_loss(TrainerConfig(loss=NAMES[loss]))
+    assert find_loss(TrainerConfig(loss=loss)) is find_loss(TrainerConfig(loss=LOSS_FUNCTIONS[loss]))
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from slipstream.engines.engine import EngineFacts
 from slipstream_proxy.control.adapters import idle
 from slipstream_proxy.control.adapters.idle import IdleTurns
 from slipstream_replay.comparison import Questions
-from slipstream_replay.server import gate as replays
+from slipstream_replay.server import gate
 from slipstream_replay.server.gate import spread
 from slipstream_replay.steps import ReplayBudget, case_of
 
@@ -197,7 +197,7 @@ async def test_without_a_verdict_it_can_be_held_for_a_person_and_a_newer_one_tak
 
 
 async def test_a_restart_goes_on_and_newer_versions_wait(make_plane, engine, monkeypatch):
-    monkeypatch.setattr(replays, "KEEP_EVERY", 0.0)
+    monkeypatch.setattr(gate, "KEEP_EVERY", 0.0)
     plane = await with_cases(make_plane)
     await register(plane, 1, wait=0)
     await until(lambda: len(engine.replayed) >= CASES)
@@ -210,11 +210,11 @@ async def test_a_restart_goes_on_and_newer_versions_wait(make_plane, engine, mon
 
 
 def test_a_replay_goes_on_in_the_round_where_it_stopped() -> None:
-    def progress() -> replays.ReplayProgress:
-        questions = Questions(replays.detect, 0.01, "f", lambda _, message: message["score"])
-        return replays.ReplayProgress("m@1", {"mine": (1, [])}, {"mine": questions}, ReplayBudget(), 0.0)
+    def progress() -> gate.ReplayProgress:
+        questions = Questions(gate.detect, 0.01, "f", lambda _, message: message["score"])
+        return gate.ReplayProgress("m@1", {"mine": (1, [])}, {"mine": questions}, ReplayBudget(), 0.0)
 
-    def take(of: replays.ReplayProgress, n: int) -> None:
+    def take(of: gate.ReplayProgress, n: int) -> None:
         one = case_of(recorded(f"e{n}"))
         sides = [[{"message": {"content": "x", "score": x}}] for x in (0.4 + 0.03 * (n % 10), 0.65)]
         one.steps[0].candidate, one.steps[0].control = sides

@@ -8,7 +8,7 @@ import json
 from tests.support.adapters import write_adapter
 from tests.support.plane import SHARED, give, take, until
 
-from slipstream_proxy.control.engines import engine_lease as holds
+from slipstream_proxy.control.engines import engine_lease
 
 
 async def test_the_engine_sleeps_and_wakes(make_plane, engine):
@@ -40,7 +40,7 @@ async def test_a_hold_that_is_not_renewed_ends(make_plane, engine):
 
 
 async def test_an_engine_that_cannot_sleep(make_plane, engine, monkeypatch):
-    monkeypatch.setattr(holds, "WAKE_PAUSE", 0.01)
+    monkeypatch.setattr(engine_lease, "WAKE_PAUSE", 0.01)
     plane = await make_plane(**SHARED)
     engine.sleeping.fail = 500
     status, body = await take(plane)

@@ -14,7 +14,7 @@ from tests.support.postgres import fresh_schema, postgres  # noqa: F401 - a fixt
 from slipstream_proxy.control.run.worker import ControlPlane
 from slipstream_proxy.control.storage import forgetter
 from slipstream_proxy.log.records import mark_of
-from slipstream_proxy.store.backends import duckfile as duckcopy
+from slipstream_proxy.store.backends import duckfile
 from slipstream_proxy.store.tables.driver import StoreError
 
 
@@ -136,7 +136,7 @@ async def test_a_stop_does_not_wait_for_it(make_plane, monkeypatch):
     await filled(plane, "gone", "kept")
     folder = plane.config.root
     with monkeypatch.context() as m:
-        m.setattr(duckcopy, "REST_PER_COPY_S", 1e6)
+        m.setattr(duckfile, "REST_PER_COPY_S", 1e6)
         await plane.ask("DELETE", "/episodes/gone")
         await until((folder / "slipstream.duckdb.rewrite").exists)
         began = time.monotonic()

@@ -14,7 +14,7 @@ from tests.support.plane import register, state, until
 
 from slipstream_proxy.control.adapters import gatekeeper
 from slipstream_proxy.control.gate.rules import Decision
-from slipstream_proxy.store.learning import rewards as outcomes
+from slipstream_proxy.store.learning import rewards
 
 
 async def pins(
@@ -355,7 +355,7 @@ async def test_the_evidence_of_a_version_that_was_taken_back_stays_to_be_seen(ma
 
 async def test_outcomes_that_were_read_are_dropped(make_plane, monkeypatch):
     for module, name, value in (
-        (outcomes, "LOOK_BACK", 8),
+        (rewards, "LOOK_BACK", 8),
         (gatekeeper, "KEEP_EVERY", 4),
         (gatekeeper, "PRUNE_EVERY", 1),
     ):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.plane import until
 
-from slipstream_proxy.control.storage import spool_reader as large_records
+from slipstream_proxy.control.storage import spool_reader
 from slipstream_proxy.control.storage.spool_reader import LargeRecords, too_large
 from slipstream_proxy.log import segments
 from slipstream_proxy.log.ids import new_id
@@ -46,7 +46,7 @@ async def test_the_store_has_the_head_and_a_file_has_the_raw_reply(plane, small_
 
 async def test_a_bomb_is_not_parsed(plane, monkeypatch):
     """Three bytes of JSON that become seventy in Python."""
-    monkeypatch.setattr(large_records, "MAX_PARSE_BYTES", 64 * 2**20)
+    monkeypatch.setattr(spool_reader, "MAX_PARSE_BYTES", 64 * 2**20)
     before = await plane.call("bomb", request={"metadata": [{}] * 700_000})
     await plane.seen("bomb")
     assert [p.name for p in kept(plane)] == [before]

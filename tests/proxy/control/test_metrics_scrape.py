@@ -4,7 +4,7 @@ import time
 
 from tests.support.plane import until
 
-from slipstream_proxy.control.status import status as metrics_scrape
+from slipstream_proxy.control.status import status
 
 
 async def test_a_slow_store_leaves_no_series_out(plane, monkeypatch):
@@ -13,7 +13,7 @@ async def test_a_slow_store_leaves_no_series_out(plane, monkeypatch):
 
     await plane.call("e1")
     await plane.seen("e1")
-    monkeypatch.setattr(metrics_scrape, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(status, "LOOK_EVERY", 0.0)
 
     async def counted() -> bool:
         return "slipstream_stored_calls 1.0" in await scrape()

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 from tests.support.records import call
 
-from slipstream_proxy.process import query as query_process
+from slipstream_proxy.process import query
 from slipstream_proxy.store.tables.driver import QueryError
 
 
 def test_a_result_that_is_too_large_is_refused(store):
     store.ingest([call()], {})
     with pytest.raises(QueryError, match="the result is larger than|it needs more than"):
-        store.sql(f"select repeat('x', {query_process.RESULT_BYTES + 1}) from calls", 10, 30)
+        store.sql(f"select repeat('x', {query.RESULT_BYTES + 1}) from calls", 10, 30)
 
 
 def test_the_program_imports_nothing_of_ours():
     """The whole product takes a second to import, at each query."""
-    tree = ast.parse(Path(query_process.__file__).read_text())
+    tree = ast.parse(Path(query.__file__).read_text())
     names = [a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names]
     names += [str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
     assert "duckdb" in names and not [n for n in names if n.startswith("slipstream")]
@@ -62,6 +62,6 @@ def test_threads_do_not_grow_with_the_machine(store):
         time.sleep(0.02)
     asking.join()
     own = 10  # the main thread, the timer that ends the query, and DuckDB's eight for reading and writing
-    assert 1 <= most <= own + query_process.QUERY_THREADS
+    assert 1 <= most <= own + query.QUERY_THREADS
     stack_and_arena = 72 * 2**20
-    assert query_process.QUERY_THREADS * stack_and_arena < query_process.QUERY_MEMORY_BYTES / 4
+    assert query.QUERY_THREADS * stack_and_arena < query.QUERY_MEMORY_BYTES / 4

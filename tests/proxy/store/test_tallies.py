@@ -12,7 +12,7 @@ from tests.support.store_writes import take_ack, take_scores
 
 from slipstream.contract import BatchAck, GroupLeaseIn, Score, ScoresIn
 from slipstream_proxy.store.read.status import StoreStatistics
-from slipstream_proxy.store.tables import memory as figures
+from slipstream_proxy.store.tables import memory
 from slipstream_proxy.store.tables.driver import IN
 from slipstream_proxy.store.tables.tallies import COUNTS_SQL, MOST_ROWS, KeptCount
 from slipstream_proxy.store.values import EpisodeFilter
@@ -111,7 +111,7 @@ class Life:
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
 def test_kept_is_counted_after_anything(store, seed, monkeypatch):
-    monkeypatch.setattr(figures, "CHEAP_CPU_S", float("inf"))
+    monkeypatch.setattr(memory, "CHEAP_CPU_S", float("inf"))
     life = Life(store, seed)
     for n in range(40):
         life.step()

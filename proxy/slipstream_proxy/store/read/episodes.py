@@ -23,6 +23,7 @@ from slipstream.contract import (
     EpisodePage,
     Form,
     Lineage,
+    RewardSource,
     Split,
     replay_of,
 )
@@ -403,7 +404,7 @@ class EpisodeTable:
                 for eid, call in tx.all(f"SELECT eid, id FROM {table} WHERE eid {IN}", (list(eps),)):
                     found[by_eid[eid]].calls.add(call)
             sql = f"""SELECT eid, name, value FROM t_rewards
-                WHERE source = 'import' AND call IS NULL AND eid {IN} ORDER BY seq"""
+                WHERE source = '{RewardSource.IMPORT}' AND call IS NULL AND eid {IN} ORDER BY seq"""
             for eid, name, value in tx.all(sql, (list(eps),)):
                 rewards = found[by_eid[eid]].rewards
                 rewards[name] = value, rewards.get(name, (value, 0))[1] + 1

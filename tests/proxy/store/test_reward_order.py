@@ -8,7 +8,7 @@ import pytest
 from tests.support.records import NOW, call, done, group, reward
 from tests.support.store_writes import pin
 
-from slipstream_proxy.store.learning import rewards as outcomes
+from slipstream_proxy.store.learning import rewards
 from slipstream_proxy.store.learning.rewards import _refuses
 
 CHANCES = "live=0.9 control=0.1"
@@ -83,7 +83,7 @@ def test_what_an_episode_was_assigned_with_stays_with_its_pin(store):
 
 
 def test_what_the_gate_has_read_goes_and_what_it_has_not_stays(store, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(outcomes, "LOOK_BACK", 4)
+    monkeypatch.setattr(rewards, "LOOK_BACK", 4)
     for i in range(10):
         store.ingest([call(f"e{i}", done=True), reward(f"e{i}", float(i))], {})
     store.ingest([call("other", trained="n", done=True), reward("other", 0.0)], {})

@@ -6,7 +6,7 @@ from tests.support.oracle import filtered_logprob
 from tests.support.tiny import make_config, make_trainer
 
 from slipstream_trainer.algorithm.guards import Snapshot
-from slipstream_trainer.model import compute as head
+from slipstream_trainer.model import compute
 from slipstream_trainer.model.compute import ScoredPositions
 
 
@@ -19,7 +19,7 @@ def trainer(tiny, tmp_path_factory):
 @pytest.mark.parametrize("temperatures", [False, True])
 def test_scored_positions_as_the_full_logits_have_them(trainer, monkeypatch, small: bool, temperatures: bool) -> None:
     if not small:
-        monkeypatch.setattr(head, "DIRECT_LIMIT", 0)
+        monkeypatch.setattr(compute, "DIRECT_LIMIT", 0)
     torch.manual_seed(0)
     ids = torch.randint(3, 60, (2, 9))
     source, target = torch.tensor([3, 8, 9, 17]), torch.tensor([5, 6, 7, 8])
@@ -35,7 +35,7 @@ def test_scored_positions_as_the_full_logits_have_them(trainer, monkeypatch, sma
 
 @pytest.mark.parametrize("temperatures", [False, True])
 def test_two_policies_are_compared_over_the_whole_vocabulary(trainer, monkeypatch, temperatures: bool) -> None:
-    monkeypatch.setattr(head, "PIECE_ELEMENTS", 1)  # place by place
+    monkeypatch.setattr(compute, "PIECE_ELEMENTS", 1)  # place by place
     torch.manual_seed(0)
     ids, places = torch.randint(3, 60, (1, 9)), torch.tensor([0, 2, 3])
     source, target = torch.tensor([1, 4, 6, 7]), torch.tensor([5, 6, 7, 8])
@@ -68,7 +68,7 @@ def test_without_score_the_forward_is_what_it_was(trainer) -> None:
 @pytest.mark.parametrize("small", [True, False])
 def test_what_a_filter_cuts_off_is_cut_off_here_as_well(trainer, monkeypatch, small: bool) -> None:
     if not small:
-        monkeypatch.setattr(head, "DIRECT_LIMIT", 0)
+        monkeypatch.setattr(compute, "DIRECT_LIMIT", 0)
     torch.manual_seed(1)
     filters = [
         (0, 0, 1),
@@ -87,7 +87,9 @@ def test_what_a_filter_cuts_off_is_cut_off_here_as_well(trainer, monkeypatch, sm
     logits = (trainer.model(input_ids=ids).logits[0, source] * cold[:, None]).detach()
     # every third token is one that the filter cuts: the sampler drew it all the same
     drawn = (
-        logits.masked_fill(~head.kept(logits, cut, logits.argmax(-1)), float("-inf")).softmax(-1).multinomial(1)[:, 0]
+        logits.masked_fill(~compute.kept(logits, cut, logits.argmax(-1)), float("-inf"))
+        .softmax(-1)
+        .multinomial(1)[:, 0]
     )
     target = torch.where(source % 3 == 0, logits.argmin(-1), drawn)
     found, entropy = trainer.model(input_ids=ids, score=ScoredPositions(source, target, cold, filter_S3=cut))
@@ -103,5 +105,5 @@ def test_what_a_filter_cuts_off_is_cut_off_here_as_well(trainer, monkeypatch, sm
 def test_of_tokens_that_tie_at_the_edge_exactly_k_are_kept_and_the_sampled_one_among_them(target: int) -> None:
     logits = torch.tensor([[1.0, 2.0, 1.0, 1.0, 0.0]])
     for rule, count in (((0, 2, 1), 2), ((0, 3, 0.99), 3), ((0, 0, 1), 5), ((0.5, 2, 1), 1 + (target != 1))):
-        found = head.kept(logits, torch.tensor([rule]), torch.tensor([target]))[0]
+        found = compute.kept(logits, torch.tensor([rule]), torch.tensor([target]))[0]
         assert found[target] and found[1] and int(found.sum()) == count, rule

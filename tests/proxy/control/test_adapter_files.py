@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from slipstream.shared.adapter_config import CONFIG_BYTES, WEIGHTS_FILE_NAME, BadAdapter
-from slipstream_proxy.control.adapters import files as validation
+from slipstream_proxy.control.adapters import files
 from slipstream_proxy.control.adapters.files import (
     base_shapes,
     check_folder,
@@ -144,7 +144,7 @@ def test_names(name: str) -> None:
 
 def test_weights_are_looked_at_to_their_last_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces; and a file that somebody cuts off meanwhile is refused."""
-    monkeypatch.setattr(validation, "_PIECE", 64)
+    monkeypatch.setattr(files, "_PIECE", 64)
     path = tmp_path / WEIGHTS_FILE_NAME
     for wrong in (0, 31, 32, 999, None):
         values = np.ones(1000, np.float16)
@@ -192,7 +192,7 @@ def test_numbers_of_a_header_are_bounded_before_they_are_multiplied(tmp_path: Pa
 
 
 def test_a_long_header_and_a_long_configuration_are_not_read(tmp_path: Path) -> None:
-    padded = '{"__metadata__": {"a": "' + "x" * validation.HEADER_BYTES + '"}}'
+    padded = '{"__metadata__": {"a": "' + "x" * files.HEADER_BYTES + '"}}'
     with pytest.raises(BadAdapter, match="header has .* bytes, at most"):
         check_folder(header(tmp_path / "m@1", padded), 16)
     folder = adapter(tmp_path / "m@2", padding="x" * CONFIG_BYTES)

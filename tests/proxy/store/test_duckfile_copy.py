@@ -11,7 +11,7 @@ from tests.support.records import NOW, at, call, group, reward, rules
 from tests.support.store_writes import pin
 
 from slipstream_proxy.log.records import mark_of
-from slipstream_proxy.store.backends import duckfile as duckcopy
+from slipstream_proxy.store.backends import duckfile
 from slipstream_proxy.store.backends.duckdb import DuckDriver, DuckStore
 from slipstream_proxy.store.backends.duckfile import Write, WriteLog
 from slipstream_proxy.store.tables.driver import StoreError
@@ -57,16 +57,16 @@ def test_nothing_is_forgotten_but_what_was_asked(store, tmp_path):
 def test_what_is_written_meanwhile_is_in_the_new_file(store, monkeypatch):
     """Calls, rewards, deletions, a new day's table, a pin: every kind of change, in the middle of the copy."""
     store.ingest([r for n in range(20) for r in group(f"t{n}", 4)], at(0, 1))
-    monkeypatch.setattr(duckcopy, "ROWS_PER_COPY", 16)
-    monkeypatch.setattr(duckcopy, "REST_PER_COPY_S", 3.0)
+    monkeypatch.setattr(duckfile, "ROWS_PER_COPY", 16)
+    monkeypatch.setattr(duckfile, "REST_PER_COPY_S", 3.0)
     copying, failed = threading.Event(), []
-    copied = duckcopy._copy_tables
+    copied = duckfile._copy_tables
 
     def tell(*args):
         copying.set()
         copied(*args)
 
-    monkeypatch.setattr(duckcopy, "_copy_tables", tell)
+    monkeypatch.setattr(duckfile, "_copy_tables", tell)
 
     def rewrite():
         try:
@@ -112,7 +112,7 @@ def test_a_failure_leaves_the_old_file(store, tmp_path, monkeypatch):
 
     for step in ("_copy_tables", "_catch_up", "_take_place"):
         with monkeypatch.context() as m:
-            m.setattr(duckcopy, step, fail)
+            m.setattr(duckfile, step, fail)
             with pytest.raises(StoreError, match="no room"):
                 store.rewrite()
         assert dump(store) == before
@@ -126,14 +126,14 @@ def test_a_failure_leaves_the_old_file(store, tmp_path, monkeypatch):
 def test_a_difference_keeps_the_old_file(store, monkeypatch):
     """Should a write be missing in the new file, whyever, it does not take the old one's place."""
     store.ingest(group("t1", 2), at(0, 1))
-    catch_up = duckcopy._catch_up
+    catch_up = duckfile._catch_up
 
     def forgetful(to, written):
         pin(store, "-", "late", "m", "m@1", "live", NOW)
         written.take()
         catch_up(to, written)
 
-    monkeypatch.setattr(duckcopy, "_catch_up", forgetful)
+    monkeypatch.setattr(duckfile, "_catch_up", forgetful)
     with pytest.raises(StoreError, match="does not hold"):
         store.rewrite()
     assert store.pins.open()["m@1"] == 1
@@ -141,7 +141,7 @@ def test_a_difference_keeps_the_old_file(store, monkeypatch):
 
 def test_too_much_at_once_gives_up():
     log = WriteLog()
-    log.add([Write("insert", ("t",), [()] * duckcopy.MOST_ROWS)])
+    log.add([Write("insert", ("t",), [()] * duckfile.MOST_ROWS)])
     assert len(log) == 1 and not log.over
     log.add([Write("run", ("DELETE", ()))])
     assert log.over and log.take() == []
@@ -151,7 +151,7 @@ def test_too_much_at_once_gives_up():
 
 def test_a_reader_is_let_go_on(store, monkeypatch):
     """The swap waits for who reads, and nobody waits long for the swap."""
-    monkeypatch.setattr(duckcopy, "SWAP_PATIENCE", 0.05)
+    monkeypatch.setattr(duckfile, "SWAP_PATIENCE", 0.05)
     store.ingest(group("t1", 2), at(0, 1))
     with store.db.read() as tx:
         thread = threading.Thread(target=store.rewrite)
@@ -170,8 +170,8 @@ def test_a_reader_is_let_go_on(store, monkeypatch):
 def test_closing_gives_the_copy_up(tmp_path, monkeypatch):
     store = DuckStore(tmp_path / "s.duckdb", rules())
     store.ingest([r for n in range(20) for r in group(f"t{n}", 4)], at(0, 1))
-    monkeypatch.setattr(duckcopy, "ROWS_PER_COPY", 1)
-    monkeypatch.setattr(duckcopy, "REST_PER_COPY_S", 20.0)
+    monkeypatch.setattr(duckfile, "ROWS_PER_COPY", 1)
+    monkeypatch.setattr(duckfile, "REST_PER_COPY_S", 20.0)
     failed = []
 
     def rewrite():
@@ -203,7 +203,7 @@ def test_a_new_file_that_cannot_be_made_leaves_no_reader_behind(store):
     """On a full disk, for one. Else the file could never be closed again, and whoever tried to would hold up all writers."""
     store.ingest(group("t", 4), at(0, 1))
     with pytest.raises(duckdb.Error):
-        duckcopy.copy_anew(store.db, {"memory_limit": "no size"})
+        duckfile.copy_anew(store.db, {"memory_limit": "no size"})
     assert closes(store.db)
     store.ingest([call("new")], at(0, 2))
 
