@@ -90,7 +90,7 @@ class Deps(StoreAccess):
         self.plugins = PluginBoard(self.config, self.metrics.plugin_failed)
         self.schedule = TrainingSchedule(self.config.trainer.schedule, self.engines.busy)
         self.pins = Together(lambda asks: self.store.pins.pin_many(asks))  # noqa: PLW0108 - opened later
-        self.standings = Together(lambda asks: self.store.rewards.acknowledge(asks, self.now()))
+        self.standings = Together(lambda asks: self.store.standings.ask(asks, self.now()))
 
     def notify(self) -> None:
         """Wake whoever waits for ``changed``."""

@@ -23,6 +23,7 @@ from slipstream_proxy.store.read.episodes import EpisodeTable
 from slipstream_proxy.store.read.gaps import GapTable
 from slipstream_proxy.store.read.groups import GroupPages
 from slipstream_proxy.store.read.labels import LabelQueue
+from slipstream_proxy.store.read.standing import StandingTable
 from slipstream_proxy.store.read.status import StoreStatistics
 from slipstream_proxy.store.read.tasks import TaskReport
 from slipstream_proxy.store.read.tokens import CallTokenTable
@@ -66,6 +67,7 @@ class Store:
         self.tallies.begin()
         self.calls = CallTable(db, days, self.tallies, rules.untrained_kinds)
         self.rewards = RewardTable(db, rules, memory, self.tallies)
+        self.standings = StandingTable(db, rules, memory, self.calls)
         self.outcomes = OutcomeLog(db, days)
         self.pins = PinTable(db, self.outcomes)
         self.groups = GroupTable(db, rules)

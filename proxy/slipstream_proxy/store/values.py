@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from slipstream.contract import RewardAck
 from slipstream_proxy.log.records import CallHead, Parsed
 
 SAME_REWARD_DISTANCE = 1e-8
@@ -112,6 +111,37 @@ class RewardAsk(NamedTuple):
     episode: str
     idempotency: str | None = None
     begun: bool = False
+    call: str | None = None
+    """The call that it is of."""
+    anyone: bool = False
+    """Whose episode is meant is found by its id, unless this key has one."""
+
+    def of(self, owners: Sequence[str]) -> str:
+        """The key whose episode is meant, of those that have one of this id."""
+        return owners[0] if self.anyone and owners and self.key not in owners else self.key
+
+
+How = Literal["new", "known", "forgotten", "late"]
+"""``late``: the episode is unknown, and its rewards have waited ``orphan_ttl``."""
+
+
+class Standing(NamedTuple):
+    """How an episode stands to a reward."""
+
+    how: How = "new"
+    key: str = ""
+    """Whose it is."""
+    stored: bool = True
+    """A reward of it is to be written: the store has none of the same idempotency key."""
+    owners: tuple[str, ...] = ()
+    """Keys that have an episode of this id."""
+    call: bool = True
+    """It has the call that was asked for."""
+    split: str | None = None
+
+    @property
+    def known(self) -> bool:
+        return self.how == "known"
 
 
 @dataclass(slots=True)
@@ -124,10 +154,6 @@ class KnownEpisode:
     calls: set[str] = field(default_factory=set)
     rewards: dict[str, tuple[float, int]] = field(default_factory=dict)
     """Of imports, by name: the latest value, and how many there were."""
-
-
-Standing = RewardAck | Literal["forgotten", "late"]
-"""How an episode stands to a reward: known or not, or why it takes none."""
 
 
 class PinAsk(NamedTuple):

@@ -150,7 +150,7 @@ def test_where_nobody_else_writes_orphans_are_searched_for_once(opened, url, mon
         assert len(searched) == 1
         store.ingest([reward("late", at=NOW + 200)], {})
         assert len(searched) == 1
-    assert store.rewards.acknowledge([RewardAsk("-", "nobody", None)], NOW)[0] == "late", "it has expired"
+    assert store.standings.ask([RewardAsk("-", "nobody", None)], NOW)[0].how == "late", "it has expired"
 
 
 SHORT = {"idle_timeout": 100, "orphan_ttl": 150, "group_max_age": 130, "group_size": 3}

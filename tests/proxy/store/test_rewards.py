@@ -11,19 +11,19 @@ from slipstream_proxy.store.values import RewardAsk
 
 def test_a_reward_before_its_first_call_waits_for_it(store):
     store.ingest([reward("late", 0.5)], {})
-    assert store.rewards.acknowledge([RewardAsk("-", "late", None)], NOW)[0].known is False
+    assert store.standings.ask([RewardAsk("-", "late", None)], NOW)[0].known is False
     store.ingest([call("late")], {})
     assert store.episodes.get("-", "late").reward == 0.5
-    assert store.rewards.acknowledge([RewardAsk("-", "late", None)], NOW)[0].known is True
+    assert store.standings.ask([RewardAsk("-", "late", None)], NOW)[0].known is True
 
 
 def test_a_reward_whose_episode_never_comes_is_dropped_and_refused(opened):
     store = opened(orphan_ttl=60.0)
     store.ingest([reward("never", at=NOW)], {})
-    assert store.rewards.acknowledge([RewardAsk("-", "never", None)], NOW + 59)[0] != "late"
-    assert store.rewards.acknowledge([RewardAsk("-", "never", None)], NOW + 61)[0] == "late"
+    assert store.standings.ask([RewardAsk("-", "never", None)], NOW + 59)[0].how != "late"
+    assert store.standings.ask([RewardAsk("-", "never", None)], NOW + 61)[0].how == "late"
     store.sweep(NOW + 61)
-    assert store.rewards.acknowledge([RewardAsk("-", "never", None)], NOW + 62)[0] == "late"
+    assert store.standings.ask([RewardAsk("-", "never", None)], NOW + 62)[0].how == "late"
     store.ingest([call("never", at=NOW + 62)], {})
     assert store.episodes.get("-", "never").reward is None
 
@@ -33,8 +33,8 @@ def test_one_idempotency_key_counts_once_in_one_batch_or_in_two(store):
     store.ingest([call("a"), first, reward("a", 2.0, idem="k")], {})
     store.ingest([reward("a", 3.0, idem="k"), reward("a", 4.0, name="other", idem="l")], {})
     assert [r.value for r in store.episodes.get("-", "a").rewards] == [1.0, 4.0]
-    assert store.rewards.acknowledge([RewardAsk("-", "a", "k")], NOW)[0].stored is False
-    assert store.rewards.acknowledge([RewardAsk("-", "a", "new")], NOW)[0].stored is True
+    assert store.standings.ask([RewardAsk("-", "a", "k")], NOW)[0].stored is False
+    assert store.standings.ask([RewardAsk("-", "a", "new")], NOW)[0].stored is True
 
 
 def test_the_latest_of_a_name_wins_whoever_posts_it(store):
@@ -64,7 +64,7 @@ def test_new_weights_count_for_what_is_stored(opened):
 def test_a_deleted_episode_takes_no_reward(store):
     store.ingest([call("a")], {})
     store.forget([("-", "a")], NOW)
-    assert store.rewards.acknowledge([RewardAsk("-", "a", None)], NOW)[0] == "forgotten"
+    assert store.standings.ask([RewardAsk("-", "a", None)], NOW)[0].how == "forgotten"
 
 
 def test_where_many_episodes_stand(opened):
@@ -76,8 +76,8 @@ def test_where_many_episodes_stand(opened):
     found = store.rewards.standing(names, NOW)
     assert list(found.values()) == ["known", "gone", "new", "gone", "new", "new"]
     for name, standing in found.items():
-        ack = store.rewards.acknowledge([RewardAsk(*name)], NOW)[0]
-        assert standing == ("gone" if isinstance(ack, str) else "known" if ack.known else "new")
+        ack = store.standings.ask([RewardAsk(*name)], NOW)[0]
+        assert standing == ("gone" if ack.how in ("forgotten", "late") else ack.how)
     store.sweep(NOW)
     assert store.rewards.standing([("-", "late")], NOW) == {("-", "late"): "gone"}
     assert store.rewards.standing([], NOW) == {}

@@ -36,28 +36,28 @@ def test_an_idempotency_key_counts_once(store):
     store.ingest([one], {})
     store.ingest([two], {})
     assert store.episodes.get("-", "e1").reward == 5
-    assert store.rewards.acknowledge([RewardAsk("-", "e1", "k")], NOW)[0].stored is False
-    assert store.rewards.acknowledge([RewardAsk("-", "e1", "other")], NOW)[0].stored is True
+    assert store.standings.ask([RewardAsk("-", "e1", "k")], NOW)[0].stored is False
+    assert store.standings.ask([RewardAsk("-", "e1", "other")], NOW)[0].stored is True
 
 
 def test_a_reward_may_come_before_its_calls(opened):
     store = opened(orphan_ttl=100)
     store.ingest([reward(value=7)], {})
-    ack = store.rewards.acknowledge([RewardAsk("-", "e1", None)], NOW + 5)[0]
+    ack = store.standings.ask([RewardAsk("-", "e1", None)], NOW + 5)[0]
     assert (ack.stored, ack.known) == (True, False)
     assert store.statistics.counts(NOW)["orphans"] == 1
     store.sweep(NOW + 50)
     store.ingest([call()], {})
     assert store.episodes.get("-", "e1").reward == 7
-    assert store.rewards.acknowledge([RewardAsk("-", "e1", None)], NOW + 500)[0].known
+    assert store.standings.ask([RewardAsk("-", "e1", None)], NOW + 500)[0].known
 
 
 def test_an_orphan_expires(opened):
     store = opened(orphan_ttl=100)
     store.ingest([reward("lost")], {})
-    assert store.rewards.acknowledge([RewardAsk("-", "lost", None)], NOW + 200)[0] == "late"
+    assert store.standings.ask([RewardAsk("-", "lost", None)], NOW + 200)[0].how == "late"
     store.sweep(NOW + 200)
-    assert store.rewards.acknowledge([RewardAsk("-", "lost", None)], NOW + 201)[0] == "late"
+    assert store.standings.ask([RewardAsk("-", "lost", None)], NOW + 201)[0].how == "late"
     store.ingest([call("lost")], {})
     assert store.episodes.get("-", "lost").reward is None
 
@@ -86,7 +86,7 @@ def test_a_reward_of_a_deleted_episode_is_swallowed(store):
     store.forget([("-", "e1")], NOW)
     store.ingest([reward(), call(at=NOW + 1)], {})
     assert store.episodes.get("-", "e1") is None
-    assert store.rewards.acknowledge([RewardAsk("-", "e1", None)], NOW)[0] == "forgotten"
+    assert store.standings.ask([RewardAsk("-", "e1", None)], NOW)[0].how == "forgotten"
     assert store.statistics.counts(NOW)["rewards"] == {}
 
 

@@ -42,7 +42,7 @@ def ignore(task: asyncio.Future[Any]) -> None:
         task.exception()
 
 
-ARRIVING_CALLS_TIMEOUT_S = 1.0
+ARRIVING_CALLS_TIMEOUT_S = 5.0
 """Seconds that a look at an episode waits for calls that have ended."""
 
 

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import JsonValue
 
-from slipstream.contract import Reward, RewardAck, is_sibling
+from slipstream.contract import Reward, is_sibling
 from slipstream.shared.refusals import MAX_REFUSAL_CHARS, refuses
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.spool import BOOT_ID
@@ -38,7 +38,7 @@ from slipstream_proxy.store.tables.rows import (
 )
 from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import CountedReward, TallyTable, get_meta, newest_rewards, set_meta
-from slipstream_proxy.store.values import Name, Outcome, RewardAsk, Rules, Standing
+from slipstream_proxy.store.values import Name, Outcome, Rules
 
 
 class LatestReward(NamedTuple):
@@ -95,52 +95,6 @@ class RewardTable:
         self.memory = memory
         self.tallies = tallies
         self._clock = StoreClock()
-
-    def acknowledge(self, asks: Sequence[RewardAsk], now: float) -> list[Standing]:
-        """What posts answer. ``late`` (404): the episode is unknown, and its rewards have waited ``orphan_ttl``."""
-        rest = [ask for ask in asks if ask.idempotency or not self._remembers(ask)]
-        found = self._looked_up(rest, now) if rest else {}
-        return [found.get(ask, RewardAck(stored=True, known=True)) for ask in asks]
-
-    def _remembers(self, ask: RewardAsk) -> bool:
-        ep = self.memory.episodes.get(eid_of(ask.key, ask.episode))
-        return ep is not None and ep.state != "deleted"
-
-    def _looked_up(self, asks: Sequence[RewardAsk], now: float) -> dict[RewardAsk, Standing]:
-        eids = {ask: eid_of(ask.key, ask.episode) for ask in asks}
-        idems = {ask.idempotency for ask in asks if ask.idempotency}
-        with self.db.read() as tx:
-            asked = with_tombs(eids.values())
-            rows = tx.all(f"SELECT eid, state FROM t_episodes WHERE eid {IN}", (list(asked),))
-            states: dict[str, str] = {asked[eid]: state for eid, state in rows}
-            new = [eid for ask, eid in eids.items() if eid not in states and not ask.begun]
-            gone: set[str] = set()
-            if new:
-                old = f"SELECT eid FROM t_rewards WHERE eid {IN} GROUP BY eid HAVING min(ts) < ?"
-                gone = {eid for (eid,) in tx.all(old, (new, now - self.rules.orphan_ttl))}
-                gone |= {eid for (eid,) in tx.all(f"SELECT eid FROM t_expired WHERE eid {IN}", (new,))}
-            said: set[tuple[str, str]] = set()
-            if idems:
-                same = f"SELECT eid, idem FROM t_rewards WHERE eid {IN} AND idem {IN}"
-                said = {(eid, idem) for eid, idem in tx.all(same, ([*eids.values()], list(idems)))}
-        found: dict[RewardAsk, Standing] = {}
-        for ask, eid in eids.items():
-            if states.get(eid) == "deleted":
-                found[ask] = "forgotten"
-            elif eid in gone:
-                found[ask] = "late"
-            else:
-                found[ask] = RewardAck(stored=(eid, ask.idempotency) not in said, known=eid in states)
-        return found
-
-    def split_of(self, key: str, episode: str) -> str | None:
-        """None: the episode is unknown."""
-        eid = eid_of(key, episode)
-        if (ep := self.memory.episodes.get(eid)) is not None:
-            return ep.split
-        with self.db.read() as tx:
-            rows = tx.all("SELECT split FROM t_episodes WHERE eid = ?", (eid,))
-        return rows[0][0] if rows else None
 
     def standing(self, names: Collection[Name], now: float) -> dict[Name, Literal["new", "known", "gone"]]:
         """What the store knows of these episodes. ``gone``: forgotten, or never seen within ``orphan_ttl``."""

@@ -121,7 +121,7 @@ async def test_a_reward_that_trains_has_nothing_to_mend(plane):
     assert (await score(plane, "e1", ["inference", "reward"], key="agent"))[1]["fix"] is None
 
 
-@pytest.mark.parametrize("asked", ["known", "acknowledge"])
+@pytest.mark.parametrize("asked", ["known", "ask"])
 async def test_a_store_that_goes_away_beside_a_reward_does_not_have_it_sent_again(plane, monkeypatch, asked):
     """What was written down is answered so: an agent sends again what gets an error, and it would be stored twice."""
 
@@ -132,15 +132,15 @@ async def test_a_store_that_goes_away_beside_a_reward_does_not_have_it_sent_agai
     await plane.seen("e1")
     store = plane.deps.store
     with monkeypatch.context() as broken:
-        broken.setattr(store.episodes if asked == "known" else store.rewards, asked, away)
+        broken.setattr(store.episodes if asked == "known" else store.standings, asked, away)
         for path, body in (("rewards", {"value": 0.5, "done": False}), ("done", {})):
-            episode = "e1" if asked == "acknowledge" else "later"
+            episode = "e1" if asked == "ask" else "later"
             status, ack = await plane.ask("POST", f"/episodes/{episode}/{path}", body)
             assert (status, ack["stored"]) == (200, True)
-            assert ack["known"] is (asked == "acknowledge") or "once the store is back" in ack["fix"]
+            assert ack["known"] is (asked == "ask") or "once the store is back" in ack["fix"]
     await plane.call("later")
     assert len((await plane.seen("later"))["rewards"]) == (asked == "known")
-    assert len((await plane.seen("e1"))["rewards"]) == (asked == "acknowledge")
+    assert len((await plane.seen("e1"))["rewards"]) == (asked == "ask")
 
 
 async def say(plane, episode: str = "e1", **body):
@@ -251,3 +251,26 @@ async def test_feedback_is_redacted_before_it_is_stored(plane):
     assert (status, body["error"]["field"]) == (422, "body")
     (reward,) = (await known(plane, "agent", "e1"))["rewards"]
     assert (reward["reason"], reward["meta"]) == ("someone is not the other someone", {"words": reward["reason"]})
+
+
+@pytest.mark.parametrize("scopes", [["inference", "reward"], ["reward"], ["grade"]])
+async def test_the_store_is_asked_once_about_a_run_that_it_knows(plane, monkeypatch, scopes):
+    """Whoever posts, of a call, with a key of idempotency, with words."""
+    call = await plane.call("e1", key="agent", split="eval")
+    await plane.seen("e1", key="agent")
+    key = "agent" if "reward" in scopes else "wall"
+    asked: list[str] = []
+    real = type(plane.deps).wait_for
+
+    async def counting(self, coroutine):
+        asked.append(str(coroutine))
+        return await real(self, coroutine)
+
+    monkeypatch.setattr(type(plane.deps), "wait_for", counting)
+    source = {"source": "human"} if scopes == ["grade"] else {}
+    body = {"value": 1.0, "call": call, "key": "once", **source}
+    status, ack = await plane.ask("POST", "/episodes/e1/rewards", body, key=key, scopes=scopes)
+    assert (status, ack["stored"], ack["known"], len(asked)) == (200, True, True, 1), (ack, asked)
+    asked.clear()
+    status, ack = await plane.ask("POST", "/episodes/e1/feedback", {"text": "be brief"}, key=key, scopes=scopes)
+    assert status == 200 and "eval" in ack["fix"] and len(asked) == 1, (ack, asked)
