@@ -19,6 +19,8 @@ class Panel:
     height: int = 8
     red_above: float | None = None
     red_below: float | None = None
+    names: tuple[tuple[int, str], ...] = ()
+    """Numbers that are shown as words."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +88,61 @@ REWARD = 'max by (adapter, arm) (slipstream_reward_mean{split="%s", adapter=~"$a
 SHARE_5XX = f"({rate('slipstream_calls_total', where=FAILED)} or vector(0)) / {rate('slipstream_calls_total')}"
 EVERY_REWARD = [(REWARD % "train", "{{adapter}} {{arm}}")]
 
+VERDICTS = ((1, "accepted"), (0, "none yet"), (-1, "taken back"))
+
+
+def recent(role: str, end: str = "mean") -> str:
+    return f'max by (model) (slipstream_recent_reward_{end}{{role="{role}", model=~"$model"}})'
+
+
+def judged(metric: str) -> str:
+    return f'max by (model, adapter) (slipstream_gate_{metric}{{model=~"$model"}})'
+
+
+LIVE_AGAINST_CONTROL = (
+    "Live against control, last hour, with the gate's verdict",
+    [
+        Panel(
+            "Mean reward of the last hour",
+            [
+                (recent("live"), "live {{model}}"),
+                (recent("control"), "control {{model}}"),
+                *((recent(role, end), f"{role}, {end} end") for role in ("live", "control") for end in ("low", "high")),
+            ],
+            width=10,
+            text="Runs that began in the last hour, with 95 % intervals. Control: the same tasks with the version before.",
+        ),
+        Panel(
+            "Live less control, with the gate's interval",
+            [
+                (judged("difference"), "{{adapter}}"),
+                (judged("difference_lower"), "{{adapter}} at least"),
+                (judged("difference_upper"), "{{adapter}} at most"),
+            ],
+            width=10,
+            text="Below 0 as a whole: it is taken back. Of all runs since the trial began.",
+        ),
+        stat("Verdict on the newest version", judged("verdict"), names=VERDICTS, red_below=0),
+        Panel(
+            "Evidence that it is worse",
+            [(judged("evidence"), "{{adapter}}"), (judged("evidence_threshold"), "{{adapter}} is taken back at")],
+            width=12,
+        ),
+        Panel(
+            "Rewarded runs of the last hour",
+            [('max by (model, role) (slipstream_recent_rewarded_episodes{model=~"$model"})', "{{role}} {{model}}")],
+            width=12,
+        ),
+    ],
+)
+
 OVERVIEW = Dashboard("overview", "Slipstream: overview", [
     ("Is the agent getting better?", [
-        Panel("Mean reward by adapter and arm (train)", EVERY_REWARD, width=12,
-              text="An adapter and its control arm (the last accepted one, on the same tasks) belong side by side."),
-        Panel("Mean reward by adapter (eval)", [(REWARD % "eval", "{{adapter}}")], width=12, text="Episodes with x-slipstream-split: eval."),
+        Panel("Mean reward of the last hour, by role", [('max by (model, role) (slipstream_recent_reward_mean{model=~"$model"})', "{{role}} {{model}}")], width=12,
+              text="Runs that began in the last hour: live, control (the same tasks with the version before), held-out."),
+        Panel("Held-out mean reward of the last hour", [
+            (recent("held-out"), "{{model}}"), (recent("held-out", "low"), "at least"), (recent("held-out", "high"), "at most"),
+        ], width=12, text="Episodes with x-slipstream-split: eval, with the 95 % interval."),
         stat("Live version", 'max by (model) (slipstream_adapter_live_version{model=~"$model"})'),
         stat("Training steps", "sum(slipstream_training_steps_total)"),
         stat("Rolled back, 24 h", "sum(increase(slipstream_adapter_rollbacks_total[1d]))", red_above=1),
@@ -98,6 +150,7 @@ OVERVIEW = Dashboard("overview", "Slipstream: overview", [
         stat("Groups parked", 'max(slipstream_groups{state="parked"})', red_above=1),
         stat("Calls lost to capture, 24 h", "sum(increase(slipstream_capture_lost_total[1d]))", red_above=1),
     ]),
+    LIVE_AGAINST_CONTROL,
     ("Is traffic healthy?", [
         Panel("Calls by outcome", [(rate("slipstream_calls_total", "outcome"), "{{outcome}}")], "reqps"),
         Panel("Time of a call", quantiles("slipstream_call_seconds"), "s"),
@@ -207,51 +260,36 @@ def training(name: str, unit: str = "short", title: str = "") -> Panel:
     return Panel(title or name, [(f"max(slipstream_training_{name})", name)], unit)
 
 
-def own(name: str, title: str, unit: str = "short") -> Panel:
-    return Panel(title, [(f"max(slipstream_trainer_{name})", name)], unit)
-
-
 TRAINER = Dashboard("trainer", "Slipstream: trainer", [
     ("Learning", [
-        Panel("Steps", [("sum(slipstream_training_steps_total)", "told to the proxy"), ("max(slipstream_trainer_step)", "kept by the trainer")]),
-        Panel("Batches by outcome", [(rate("slipstream_trainer_batches_total", "outcome"), "{{outcome}}")], "ops",
+        Panel("Steps", [("sum(slipstream_training_steps_total)", "steps")]),
+        Panel("Batches by outcome", [(rate("slipstream_training_batches_total", "outcome"), "{{outcome}}")], "ops",
               text="skipped and undone: a guard was against it, and the event says why."),
-        Panel("Reward of the batch", [("max(slipstream_trainer_reward)", "mean"), ("max(slipstream_trainer_reward_std)", "standard deviation")]),
-        own("loss", "Loss"), own("kl", "KL to the adapter before, nats a token"), own("entropy", "Entropy, nats"),
-        own("grad_norm", "Gradient norm before clipping"), own("learning_rate", "Learning rate"),
-        Panel("Clipped and truncated tokens", [("max(slipstream_trainer_clipped)", "clipped"), ("max(slipstream_trainer_truncated)", "weight capped")], "percentunit"),
+        Panel("Reward of the batch", [("max(slipstream_training_reward)", "mean"), ("max(slipstream_training_reward_std)", "standard deviation")]),
+        training("loss", title="Loss"), training("kl", title="KL to the adapter before, nats a token"), training("entropy", title="Entropy, nats"),
+        training("grad_norm", title="Gradient norm before clipping"), training("learning_rate", title="Learning rate"),
+        Panel("Clipped and truncated tokens", [("max(slipstream_training_clip_ratio)", "clipped"), ("max(slipstream_training_truncated)", "weight capped")], "percentunit"),
     ]),
     ("Is what it trains on what was sampled?", [
-        own("ratio", "Mean ratio, trainer to engine"), own("logprob_gap", "Gap of log-probabilities, engine against trainer"),
-        own("staleness", "Versions behind the live adapter"),
-        Panel("Choices left out, by reason", [(rate("slipstream_trainer_untrainable_total", "reason"), "{{reason}}")], "ops"),
-        own("continuations", "Calls that continue an earlier one token by token", "percentunit"),
-        Panel("Requests that the proxy did not answer", [(rate("slipstream_trainer_proxy_unavailable_total"), "requests")], "reqps"),
+        training("ratio", title="Mean ratio, trainer to engine"), training("logprob_gap", title="Gap of log-probabilities, engine against trainer"),
+        training("staleness", title="Versions behind the live adapter"),
+        Panel("Choices left out, by reason", [(rate("slipstream_training_left_out_total", "reason"), "{{reason}}")], "ops"),
+        training("continuations", "percentunit", "Calls that continue an earlier one token by token"),
+        Panel("Groups by state", [("max by (state) (slipstream_groups)", "{{state}}")]),
     ]),
     ("Speed", [
-        own("tokens_per_second", "Computed tokens a second", "ops"), Panel("Tokens trained on", [(rate("slipstream_trainer_tokens_total"), "tokens")], "ops"),
-        Panel("Time of a batch", quantiles("slipstream_trainer_step_seconds"), "s"),
-        own("padding", "Padding", "percentunit"), own("saving", "Tokens spared by merging and trees", "percentunit"), own("memory_bytes", "Peak memory", "bytes"),
-    ]),
-    ("As the trainer told the proxy", [
-        training("reward", title="Mean reward of the batch"), training("loss", title="Loss"),
-        training("kl", title="KL to the adapter before, nats a token"), training("entropy", title="Entropy, nats a token"),
-        training("clip_ratio", "percentunit", "Share of clipped tokens"), training("grad_norm", title="Gradient norm"),
-        training("staleness", title="Versions behind"), training("logprob_gap", title="Gap of log-probabilities"),
-        training("tokens_per_second", "ops", "Tokens a second"),
-        Panel("Events", [(rate("slipstream_events_total", "kind"), "{{kind}}")], "ops", width=12),
-        Panel("Groups by state", [("max by (state) (slipstream_groups)", "{{state}}")], width=12),
+        training("tokens_per_second", "ops", "Computed tokens a second"), Panel("Tokens trained on", [(rate("slipstream_training_tokens_total"), "tokens")], "ops"),
+        Panel("Time of a batch", quantiles("slipstream_training_batch_seconds"), "s"),
+        training("padding", "percentunit", "Padding"), training("saving", "percentunit", "Tokens spared by merging and trees"), training("memory_bytes", "bytes", "Peak memory"),
+        Panel("Events", [(rate("slipstream_events_total", "kind"), "{{kind}}")], "ops", width=24),
     ]),
 ])  # fmt: skip
 
 ADAPTERS = Dashboard("adapters", "Slipstream: adapters compared", [
+    LIVE_AGAINST_CONTROL,
     ("Reward", [
         Panel("Mean reward by adapter and arm (train)", EVERY_REWARD, width=12),
         Panel("Mean reward by adapter (eval)", [(REWARD % "eval", "{{adapter}}")], width=12),
-        Panel("Live against control", [
-            ('max by (adapter) (slipstream_reward_mean{split="train", arm="live", adapter=~"$adapter"})', "live {{adapter}}"),
-            ('max by (adapter) (slipstream_reward_mean{split="train", arm="control", adapter=~"$adapter"})', "control {{adapter}}"),
-        ], width=12),
         Panel("Spread of rewards", [('max by (adapter, arm) (slipstream_reward_std{split="train", adapter=~"$adapter"})', "{{adapter}} {{arm}}")], width=12),
         Panel("Mean reward by source (train)", [('max by (source, adapter) (slipstream_source_reward_mean{split="train", adapter=~"$adapter"})', "{{source}} {{adapter}}")], width=12),
         Panel("Spread of rewards by source (train)", [('max by (source, adapter) (slipstream_source_reward_std{split="train", adapter=~"$adapter"})', "{{source}} {{adapter}}")], width=12),

@@ -34,6 +34,9 @@ def render_panel(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
         "gridPos": {"x": x, "y": y, "w": panel.width, "h": panel.height}, "targets": targets,
         "fieldConfig": {"defaults": {"unit": panel.unit, "thresholds": thresholds(panel)}, "overrides": []},
     }  # fmt: skip
+    if panel.names:
+        words = {str(value): {"text": text, "index": i} for i, (value, text) in enumerate(panel.names)}
+        found["fieldConfig"]["defaults"]["mappings"] = [{"type": "value", "options": words}]
     if panel.kind == "stat":
         found["options"] = {
             "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},

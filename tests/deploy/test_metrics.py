@@ -126,6 +126,15 @@ def test_the_data_source_and_the_folder_are_provisioned():
     assert f"{provider['options']['path']}/overview.json" in compose
 
 
+def test_the_page_names_the_jobs_that_the_alerts_need():
+    """Who follows the page scrapes under the names that an alert asks for, as deploy/ does."""
+    scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    jobs = {c["job_name"] for c in scraped} - {"prometheus"}
+    (line,) = re.findall(r"Let Prometheus scrape .*", (ROOT / "docs" / "operations.md").read_text())
+    asked = {name for r in ALERTS for name in re.findall(r'job="([^"]+)"', r["expr"])}
+    assert asked and asked <= jobs <= set(re.findall(r"`([\w-]+)`", line))
+
+
 def test_panels_mean_the_same_with_many_proxies():
     """Every selector stands inside an aggregation, so that `instance` is gone."""
     for where, expr in queries():

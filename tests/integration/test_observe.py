@@ -191,7 +191,7 @@ def check_documented(prom: Prom) -> None:
         for end in ("", "_bucket", "_sum", "_count")
     }
     found = prom.query('{__name__=~"(slipstream|gen_ai)_.*"}')
-    assert {"slipstream-proxy", "slipstream-judge", "slipstream-trainer"} == {s["metric"]["job"] for s in found}
+    assert {"slipstream-proxy", "slipstream-judge"} == {s["metric"]["job"] for s in found}
     for series in found:
         labels = dict(series["metric"])
         name = labels.pop("__name__")
@@ -203,14 +203,13 @@ def check_documented(prom: Prom) -> None:
 @contextmanager
 def demo(engine: Any, start_proxy: Any, tmp_path: Path) -> Iterator[tuple[str, list[Any], dict[str, str]]]:
     """Proxy, judge and trainer at work → the proxy's URL, the other two processes, and job → address of its metrics."""
-    ports = {"judge": free_port(), "trainer": free_port()}
+    ports = {"judge": free_port()}  # the trainer has no port at the defaults: its panels are the proxy's
     with Served(RuledJudge().app()) as url:
         judge = {
             "model": "openai/ruled", "api_base": url + "/v1", "api_key_env": "OF_A_TEST", "metrics_port": ports["judge"], "votes": 2, "audit_share": 1.0,
             "audit_model": "openai/ruled", "calls_per_minute": 100_000,
         }  # fmt: skip
         trainer = {
-            "metrics_port": ports["trainer"],
             "min_groups": 1,
             "max_wait": 0.5,
             "lora_rank": 8,
@@ -264,7 +263,7 @@ def test_every_panel_and_alert_is_answered(engine, start_proxy, tmp_path: Path) 
             def trained() -> bool:
                 return TRAINED in client.adapters().live.values()
 
-            wait_for(scraped, 120, 0.5, "Prometheus scrapes proxy, judge and trainer")
+            wait_for(scraped, 120, 0.5, "Prometheus scrapes proxy and judge")
             given = make_adapter(tmp_path / "proxy0" / "data" / "adapters" / GIVEN, 1, rank=8)
             client.add_adapter(AdapterIn(path=given.name, step=1))
             with agents(url):

@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 from collections import Counter as Counted
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from slipstream.contract import Event
+from slipstream.contract import Event, GateReport, LearningPoint
 from slipstream_proxy.data.observe.exposition import operation
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.values import RecordedCall
@@ -130,15 +130,121 @@ STEP_NUMBERS = {
     "reward": "Mean reward of the last training step.",
     "tokens_per_second": "Tokens a second of the last training step.",
     "grad_norm": "Gradient norm of the last training step.",
+    "reward_std": "Spread (standard deviation) of the rewards of the last training step.",
+    "truncated": "Share of tokens whose importance weight was capped in the last training step.",
+    "ratio": "Mean ratio of the trainer's to the engine's probabilities in the last training step.",
+    "learning_rate": "Learning rate of the last training step.",
+    "continuations": "Share of later calls of the last training step that continue an earlier one token by token.",
+    "padding": "Share of computed tokens of the last training step that is padding.",
+    "saving": "Share of tokens that merging and trees spared in the last training step.",
+    "memory_bytes": "Peak memory of the trainer in the last training step.",
 }
 METRIC_ALIASES = {"clipped": "clip_ratio"}
 """Names in a step's event → names of metrics."""
+BATCH_OUTCOMES = ("step", "skipped", "undone")
+"""Kinds of events that say what became of a batch."""
+MAX_LEFT_OUT_REASONS = 30
+BATCH_SECONDS_BUCKETS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
+RECENT_REWARD_SPAN_S = 3600.0
+"""Seconds that the recent rewards look back."""
+DECISION_NUMBERS = {"accept": 1, "undecided": 0, "rollback": -1}
+
+
+class BatchMetrics:
+    """What became of the trainer's batches, as its events say: they need no port of the trainer's own."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter = partial(Counter, registry=registry)
+        self.outcomes = counter("slipstream_training_batches", "Batches by what became of them.", ["outcome"])
+        self.tokens = counter("slipstream_training_tokens", "Tokens trained on.")
+        self.left_out = counter(
+            "slipstream_training_left_out",
+            "Sampled choices of batches that were left out, by reason; runs, of groups with equal rewards.",
+            ["reason"],
+        )
+        self.seconds = Histogram(
+            "slipstream_training_batch_seconds", "Time of a batch.", registry=registry, buckets=BATCH_SECONDS_BUCKETS
+        )
+        self._reasons = {"rolled_back"}
+        self.left_out.labels("rolled_back")
+        for outcome in BATCH_OUTCOMES:
+            self.outcomes.labels(outcome)
+
+    def event(self, event: Event) -> None:
+        if event.kind not in BATCH_OUTCOMES:
+            return
+        data = event.data
+        self.outcomes.labels(event.kind).inc()
+        if isinstance(seconds := data.get("seconds"), int | float) and seconds >= 0:
+            self.seconds.observe(seconds)
+        if event.kind == "step" and isinstance(tokens := data.get("tokens"), int) and tokens > 0:
+            self.tokens.inc(tokens)
+        reasons = data.get("untrainable")
+        for reason, count in reasons.items() if isinstance(reasons, dict) else ():
+            if isinstance(count, int) and count > 0:
+                self.left_out.labels(self._known(reason)).inc(count)
+
+    def _known(self, reason: str) -> str:
+        if reason in self._reasons or len(self._reasons) < MAX_LEFT_OUT_REASONS:
+            self._reasons.add(reason)
+            return reason
+        return OTHER_LABEL
+
+
+class TrialMetrics:
+    """What is served against what it is compared with: the gate's figures, and the rewards of the last hour."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        gate = partial(Gauge, labelnames=["model", "adapter"], registry=registry)
+        self.difference = gate(
+            "slipstream_gate_difference", "Mean reward of what is served or on trial less that of its control."
+        )
+        lower = "The difference is above this with probability 1 - gate.alpha, at any time."
+        self.lower = gate("slipstream_gate_difference_lower", lower)
+        self.upper = gate("slipstream_gate_difference_upper", lower.replace("above", "below"))
+        self.evidence = gate("slipstream_gate_evidence", "Evidence that it is worse than its control.")
+        self.threshold = gate("slipstream_gate_evidence_threshold", "Evidence at which it is taken back.")
+        self.decision = gate("slipstream_gate_verdict", "The gate's verdict: 1 accepted, 0 none yet, -1 taken back.")
+        recent = partial(Gauge, labelnames=["model", "role"], registry=registry)
+        self.mean = recent(
+            "slipstream_recent_reward_mean",
+            "Mean reward of runs that began in the last hour, by role (live, control, held-out).",
+        )
+        self.low = recent("slipstream_recent_reward_low", "The lower end of its 95 % interval.")
+        self.high = recent("slipstream_recent_reward_high", "The upper end of its 95 % interval.")
+        self.runs = recent("slipstream_recent_rewarded_episodes", "Runs that it is of.")
+
+    def gate(self, reports: Mapping[tuple[str, str], GateReport]) -> None:
+        """``reports``: (model, adapter) → what the gate knows of it."""
+        for gauge in (self.difference, self.lower, self.upper, self.evidence, self.threshold, self.decision):
+            gauge.clear()
+        for labels, report in reports.items():
+            known = ((self.difference, report.difference), (self.lower, report.lower), (self.upper, report.upper))
+            for gauge, value in known:
+                if value is not None:
+                    gauge.labels(*labels).set(value)
+            self.evidence.labels(*labels).set(report.evidence)
+            self.threshold.labels(*labels).set(report.threshold)
+            self.decision.labels(*labels).set(DECISION_NUMBERS[report.decision])
+
+    def rewards(self, points: Mapping[str, Sequence[LearningPoint]]) -> None:
+        """``points``: model → one point for each role."""
+        for gauge in (self.mean, self.low, self.high, self.runs):
+            gauge.clear()
+        for model, found in points.items():
+            for point in found:
+                labels = (model, point.series or "")
+                self.mean.labels(*labels).set(point.mean)
+                self.low.labels(*labels).set(point.low)
+                self.high.labels(*labels).set(point.high)
+                self.runs.labels(*labels).set(point.n)
 
 
 class ControlMetrics:
     def __init__(self) -> None:
         r = self.registry = CollectorRegistry()
         self.of_calls, self.of_sources = CallMetrics(r), RewardMetrics(r)
+        self.of_batches, self.of_trials = BatchMetrics(r), TrialMetrics(r)
         self._kinds = {"skipped"}
         counter, gauge = partial(Counter, registry=r), partial(Gauge, registry=r)
         histogram = partial(Histogram, registry=r)
@@ -275,10 +381,14 @@ class ControlMetrics:
         kind = event.kind if event.kind in self._kinds or len(self._kinds) < MAX_EVENT_KINDS else "other"
         self._kinds.add(kind)
         self.events.labels(kind).inc()
+        self.of_batches.event(event)
         if event.kind != "step":
             return
         self.steps.inc()
-        for name, value in event.data.items():
+        data = event.data
+        if isinstance(mib := data.get("memory_mib"), int | float):
+            data = {**data, "memory_bytes": mib * 2**20}
+        for name, value in data.items():
             gauge = self.step.get(METRIC_ALIASES.get(name, name))
             if gauge is not None and isinstance(value, int | float):
                 gauge.set(value)

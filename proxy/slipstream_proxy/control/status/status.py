@@ -22,7 +22,7 @@ from slipstream.shared.processes.sidecars import StackReport, read_stack, senten
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.engines.pool import EngineReplica
 from slipstream_proxy.control.observe.activity import Role
-from slipstream_proxy.control.observe.metrics import OTHER_LABEL
+from slipstream_proxy.control.observe.metrics import OTHER_LABEL, RECENT_REWARD_SPAN_S
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.status.funnel import Surroundings, funnel_of
@@ -32,6 +32,7 @@ from slipstream_proxy.data.engines.models import ModelMap
 from slipstream_proxy.data.observe.losses import read_losses
 from slipstream_proxy.data.observe.metrics import read_split_names, read_turned_away, read_uncaptured
 from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.store.read.curves import LearningFilter
 from slipstream_proxy.store.read.status import FunnelCounts, span
 
 Measured = tuple[float, float, float, int]
@@ -291,6 +292,7 @@ LOOK_PATIENCE = 1.0
 ADAPTER_LABELS = 50
 """Adapters with series of their own in the reward metrics: the newest. Bounds the number of series."""
 MAX_NAMES = 30
+ENDLESS_SPAN_S = 1e12
 STATE_NAMES = {
     "episodes": ("open", "done", "failed"),
     "groups": ("forming", "waiting_reward", "ready", "leased", "trained", "parked"),
@@ -343,9 +345,13 @@ class MetricsScrape:
         for name, count in sorted(a.pins.items(), key=lambda kv: -kv[1])[:ADAPTER_LABELS]:
             m.pinned.labels(name if name in known else OTHER_LABEL).inc(count)
         for model in a.models:
+            m.pinned.labels(model).inc(0)  # where no run is open the series is there, too
             m.live.labels(model).set(a.versions(model)[1])
             m.frozen.labels(model).set(deps.trials.of(model).frozen)
             m.kept_groups.labels(model).set(len(a.kept_from(model)))
+        m.of_trials.gate(
+            {(model, item.name): item.gate for model in a.models if (item := self._judged(model)) and item.gate}
+        )
         m.sidecar_up.clear()
         leased = self._leased
         stack = read_stack(deps.config.root)
@@ -357,8 +363,24 @@ class MetricsScrape:
             m.engine_up.labels(engine.url).set(engine.ok)
             m.engine_takes_adapters.labels(engine.url).set(engine.outage is None)
 
+    def _judged(self, model: str) -> Adapter | None:
+        """The newest version that the gate has looked at."""
+        items = [a for a in self.deps.registry.items.values() if a.model == model and a.gate is not None]
+        return max(items, key=lambda a: a.version, default=None)
+
+    async def _recent(self) -> None:
+        """The rewards of the last hour, by what runs were for."""
+        deps, read = self.deps, self.deps.store.reports.learning.read
+        since, points = deps.now() - RECENT_REWARD_SPAN_S, {}
+        for model in deps.registry.models:
+            # one span of time holds them all
+            wanted = LearningFilter(by="time", bucket=ENDLESS_SPAN_S, each="role", model=model, since=since)
+            points[model] = (await deps.ask(read, wanted)).points
+        self.metrics.of_trials.rewards(points)
+
     async def _look(self) -> None:
         deps, m = self.deps, self.metrics
+        await self._recent()
         funnel = await read_funnel(deps)
         m.funnel.clear()
         # alerts ask for these also before there is one: a new series does not show how it grew
