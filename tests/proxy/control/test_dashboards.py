@@ -64,14 +64,14 @@ async def test_no_panel_is_empty_after_a_demo(make_plane):
     }
     assert (await plane.ask("POST", "/training/events", event))[0] == 200
 
+    series: dict[str, list[tuple[dict[str, str], float]]] = {}
+
     async def scraped() -> list[str]:
         reply = await plane.client.get("/internal/metrics", headers=plane.as_())
         assert reply.status == 200
-        nonlocal series
-        series = samples(await reply.text())
+        series.clear()
+        series.update(samples(await reply.text()))
         return [line for board in BOARDS for line in empty(board, series)]
-
-    series: dict[str, list[tuple[dict[str, str], float]]] = {}
 
     async def none_is_empty() -> bool:
         return not await scraped()

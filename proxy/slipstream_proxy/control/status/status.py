@@ -349,9 +349,8 @@ class MetricsScrape:
             m.live.labels(model).set(a.versions(model)[1])
             m.frozen.labels(model).set(deps.trials.of(model).frozen)
             m.kept_groups.labels(model).set(len(a.kept_from(model)))
-        m.of_trials.gate(
-            {(model, item.name): item.gate for model in a.models if (item := self._judged(model)) and item.gate}
-        )
+        judged = [(model, self._judged(model)) for model in a.models]
+        m.of_trials.gate({(model, v.name): v.gate for model, v in judged if v is not None and v.gate is not None})
         m.sidecar_up.clear()
         leased = self._leased
         stack = read_stack(deps.config.root)
