@@ -43,7 +43,7 @@ CORE_COMMANDS = {
     "judge": Command("start", "run a judge, measure one, or judge again"),
     "trainer": Command("start", "run the trainer beside a proxy"),
     "completion": Command("start", "print the script for tab completion in your shell"),
-    "status": Command("look", "where things stand, and what is wrong, worst first; --follow goes on"),
+    "status": Command("look", "where things stand and what is wrong, worst first (--follow)"),
     "episodes": Command("look", "list episodes, show one"),
     "cost": Command("look", "tokens, GPU seconds, the judge's dollars: by version, task or tag"),
     "audit": Command("look", "who promoted, demoted, labelled, deleted or made keys"),
@@ -74,8 +74,8 @@ HELP_INDENT = "  "
 
 
 def all_commands() -> dict[str, Command]:
-    """Ours, and those of plug-ins, which cannot take the name of one of ours."""
-    return {**plugin_commands(), **CORE_COMMANDS}
+    """Ours first, then those of plug-ins, which cannot take the name of one of ours."""
+    return CORE_COMMANDS | {name: c for name, c in plugin_commands().items() if name not in CORE_COMMANDS}
 
 
 def module_of(command: str) -> str:
