@@ -239,7 +239,6 @@ UNSHOWN_FIELDS = frozenset(
         "model",
         "object",
         "status",
-        "audio",
         "annotations",
         "trainable",
         "text",
@@ -265,6 +264,10 @@ UNSHOWN_FIELDS = frozenset(
     ]
 )
 """Fields that are read, or that say nothing of what was said."""
+GRADE_FIELDS = frozenset(("reward", "score", "grade", "advantage"))
+GRADE_TEXT = (
+    "no import takes a single reply's grade: post it for the call that the import made (POST …/rewards with `call`)"
+)
 SHOWN_FIELDS = frozenset(
     (
         *("role", "from", "content", "parts", "text", "value", "tool_calls", "toolCalls", "function_call", "refusal"),
@@ -374,7 +377,11 @@ def expand(value: Value, role: str, place: Place) -> list[Message]:
 
 def _kept(own: Mapping[str, Value], place: Place) -> Message:
     """A message of OpenAI's shape: columns of other messages (null) and marks of trainers are left out."""
-    message = {k: v for k, v in own.items() if (v is not None or k == "content") and k != "trainable"}
+    left_out = {"trainable", *GRADE_FIELDS}
+    message = {k: v for k, v in own.items() if (v is not None or k == "content") and k not in left_out}
+    for name in GRADE_FIELDS & own.keys():
+        if own[name] is not None:
+            place.drop(f"messages' field {name}", GRADE_TEXT)
     message.setdefault("content", None)
     content = message["content"]
     if message["role"] in ("assistant", "tool") and isinstance(content, list):
@@ -421,15 +428,36 @@ def _read(own: Mapping[str, Value], role: str, place: Place) -> list[Message]:
         if found := listed(calls):
             made.calls += [call_of(c, place) for c in found]
             break
-    single = own.get("function_call") or more.get("function_call")
-    if single and not made.calls:
-        made.calls.append(call_of({"function": single}, place))
+    _answers_beside(made, own, place)
+    if single := own.get("function_call") or more.get("function_call"):
+        call = call_of({"function": single}, place)
+        if not made.calls:
+            made.calls.append(call)
+        elif mapping(call).get("function") not in [mapping(c).get("function") for c in made.calls]:
+            place.drop("messages' field function_call", "the message has tool_calls, too, and this is none of them")
     if isinstance(thought := more.get("reasoning_content"), str) and not made.thoughts:
         made.thoughts.append(thought)
     for name in own.keys() - UNSHOWN_FIELDS:
         if own[name] not in (None, "", [], {}):
-            place.drop(f"messages' field {name}", "chat completions have no such field")
+            why = GRADE_TEXT if name in GRADE_FIELDS else "chat completions have no such field"
+            place.drop(f"messages' field {name}", why)
     return _messages(named, own, made)
+
+
+def _answers_beside(made: Spoken, own: Mapping[str, Value], place: Place) -> None:
+    """What tools answered, where a log (Gemini CLI's) keeps it in the call itself."""
+    for call in map(mapping, listed(own.get("toolCalls"))):
+        told = call.get("result")
+        if told in (None, "", [], {}):
+            continue
+        before = len(made.answers)
+        parts = listed(told)
+        if parts and all("functionResponse" in mapping(part) for part in parts):
+            content_into(made, parts, place)
+        if len(made.answers) == before:
+            text = told if isinstance(told, str) else json.dumps(told, default=str)
+            ident = text_of(call.get("id", ""))
+            made.answers.append({"role": "tool", "content": text} | ({"tool_call_id": ident} if ident else {}))
 
 
 def names_role(value: Value) -> bool:

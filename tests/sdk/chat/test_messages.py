@@ -79,3 +79,38 @@ def test_pictures_are_kept_and_unknown_fields_told():
     (message,) = found
     assert message["content"][1] == {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
     assert [what for what, _ in at.report.dropped] == ["messages' field mood"]
+
+
+@pytest.mark.parametrize(
+    ("result", "answer"),
+    [
+        ("three files", "three files"),
+        ([{"functionResponse": {"id": "c", "name": "ls", "response": {"output": "three files"}}}], "three files"),
+        ({"files": 3}, '{"files": 3}'),
+        ([], None),
+    ],
+)
+def test_what_a_tool_answered_in_its_call_itself_is_kept(result, answer):
+    """Gemini CLI's session files."""
+    said = {"type": "gemini", "content": "Let me look.", "toolCalls": [{"id": "c", "name": "ls", "args": {}, "result": result}]}  # fmt: skip
+    message, *answers = expand(said, "user", where := place())
+    assert message["tool_calls"] == [CALL]
+    assert [a["tool_call_id"] for a in answers] == ["c"] * (answer is not None)
+    assert all(answer in str(a["content"]) for a in answers) and not where.report.dropped
+
+
+@pytest.mark.parametrize(
+    ("more", "dropped"),
+    [
+        ({"function_call": {"name": "ls", "arguments": "{}"}}, []),
+        ({"function_call": {"name": "rm", "arguments": "{}"}}, ["messages' field function_call"]),
+        ({"function_call": {"name": "ls", "arguments": "{}"}, "audio": {"id": "a"}}, ["messages' field audio"]),
+        ({"reward": 0.5}, ["messages' field reward"]),
+        ({"score": 0.5, "additional_kwargs": {"x": 1}}, ["messages' field score"]),
+        ({"reward": None, "audio": None}, []),
+    ],
+)
+def test_what_a_message_says_beside_its_tool_calls_is_kept_or_told(more, dropped):
+    (message,) = expand({"role": "assistant", "content": "", "tool_calls": [CALL], **more}, "user", where := place())
+    assert message["tool_calls"] == [CALL] and not {"reward", "score"} & message.keys()
+    assert [what for what, _ in where.report.dropped] == dropped
