@@ -4,6 +4,7 @@
 # table ("there are entries that depend on it"). Without the index each of these works.
 # Seen in 2.0.0 and 2.0.1.
 # Here: proxy/slipstream_proxy/store/tables/schema.py (DUCKDB_INDEXES) drops indexes before a migration.
+# Source: https://github.com/duckdb/duckdb/issues/14664
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

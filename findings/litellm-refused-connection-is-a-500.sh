@@ -3,6 +3,7 @@
 # Is: it raises InternalServerError with status 500, as if a server had answered. APIConnectionError is in the chain.
 # Seen in 1.110, openai/ and hosted_vllm/ with api_base.
 # Here: judge/slipstream_judge/model/llm.py (_no_connection) looks through the chain.
+# Source: https://github.com/BerriAI/litellm/issues/33969
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
