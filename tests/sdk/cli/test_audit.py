@@ -13,7 +13,7 @@ def test_entries_one_a_line(server: Server, capsys: pytest.CaptureFixture[str]) 
     fill(server)
     assert main(["audit", "--url", server.url, "--action", "promote", "--limit", "5"]) == 0
     header, line = capsys.readouterr().out.splitlines()
-    assert header.split() == ["when", "who", "what", "on", "with"]
+    assert header.split() == ["age", "who", "what", "on", "with"]
     assert line.split()[-5:] == ["ann", "promote", "inbox@1", "reason:", "better"]
     assert server.seen[0].query == {"action": ["promote"], "limit": ["5"]}
     assert main(["audit", "--url", server.url, "--since", "2026-05-01", "--json"]) == 0

@@ -118,7 +118,7 @@ def test_one_whole(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["episodes", "e1", "--url", server.url]) == 0
     out = capsys.readouterr().out
     assert out.startswith("episode e1  task t1  train  done  adapter inbox@2\n")
-    assert "  reward judge = 0.25 by judge at " in out
+    assert "  reward judge = 0.25 by judge " in out
     assert "vague" in out
     assert "  call 0  ok 200  12+3 tokens  begins a conversation  not trained on: top_k\n" in out
     assert "  call 1  ok 200  12+3 tokens  goes on with call 0  not trained on: top_k\n" in out
@@ -138,11 +138,9 @@ def test_what_a_user_said_and_what_it_changed(server: Server, capsys: pytest.Cap
     server.on("GET", "/episodes/e1", EPISODE | {"call_list": [CALL, trained], "rewards": [said | words, later, unused]})
     assert main(["episodes", "e1", "--url", server.url]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].startswith("  words by user about call 1 at ") and lines[1].endswith(
-        "  (call 1 -0.26 nats a token)"
-    )
+    assert lines[1].startswith("  words by user about call 1 ") and lines[1].endswith("  (call 1 -0.26 nats a token)")
     assert lines[2].strip() == "kürzer"
-    assert lines[3].startswith("  words by user about the run at ")
+    assert lines[3].startswith("  words by user about the run ")
     assert lines[3].endswith("  thumbs -1  (not trained on yet)")
     assert lines[5].endswith("  thumbs -1  (trains nothing, see the calls)")
     counts = later | {"name": "reward", "meta": {"words": 37}}

@@ -126,7 +126,7 @@ def _list(known: Sequence[Any], *, as_json: bool) -> int:
         print(json.dumps(found))
         return 0
     rows = [
-        (k.id, k.name, ", ".join(k.scopes), limits(k.rate, k.concurrency), age(k.created, time.time())) for k in known
+        (k.id, k.name, ",".join(k.scopes), limits(k.rate, k.concurrency), age(k.created, time.time())) for k in known
     ]
-    print(table(("id", "name", "scopes", "limits", "age"), rows, {"scopes": 18, "name": 12, "limits": 12}))
+    print(table(("id", "name", "scopes", "limits", "age"), rows, {"scopes": 16, "name": 12, "limits": 12}))
     return 0
