@@ -46,6 +46,8 @@ _ESCAPE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
 _USUAL: Final = 2**20
 """Characters of a text that nobody need weigh before it is read."""
 _EVENT: Final = "data: "
+_GENERATION: Final = re.compile(r"([^~]*)((?:~[0-9]{1,12}){1,2})", re.DOTALL)
+"""A name and which run of it, ``~2``."""
 
 
 class Redaction:
@@ -70,11 +72,11 @@ class Redaction:
     def id(self, field: str, text: str, known_as: str | None = None) -> str:
         """Likewise, of a text that tells one thing from another: two of them stay two. ``known_as``: its id."""
         name = text if known_as is None else known_as
-        slug, _, generation = name.partition("~")
+        slug, generation = (m[1], m[2]) if (m := _GENERATION.fullmatch(name)) else (name, "")
         if self.text(field, text) == text and self.text(field, slug) == slug:
             return name
         digest = hmac.new(self._secret, slug.encode("utf-8", "replace"), hashlib.sha256).hexdigest()[:16]
-        return f"redacted-{digest}" + (f"~{generation}" if generation else "")
+        return f"redacted-{digest}{generation}"
 
     def texts(self, record: Mapping[str, str]) -> dict[str, str]:
         """What may be stored of these texts; ``request`` and ``reply`` are JSON. Raises whatever the function does."""

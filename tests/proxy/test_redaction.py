@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 import random
-import string
 
 import pytest
 from tests.support.dataplane import post, redact_with
+from tests.support.planted import SIGNS, case, dumped
 
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.log.records import CallHead
 from slipstream_proxy.redaction import Redaction, make_texts
-from slipstream_vllm import packing
 
 CASES = int(os.environ.get("REDACTION_CASES", "400"))
 """``REDACTION_CASES=100000`` tries as many."""
-SIGNS = string.ascii_letters + string.digits + "-_ .:/+=@#'\"\\\n\t{}[],äß€日🙂"
 
 
 def redaction_of(secret: str) -> Redaction:
@@ -27,159 +25,6 @@ def redaction_of(secret: str) -> Redaction:
 def secret_of(rng: random.Random) -> str:
     body = "".join(rng.choice(SIGNS) for _ in range(rng.randint(5, 24)))
     return f"q{body}z"
-
-
-def pieces(rng: random.Random, text: str) -> list[str]:
-    cuts = sorted(rng.sample(range(1, len(text)), min(len(text) - 1, rng.randint(1, len(text)))))
-    return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-
-
-def dumped(rng: random.Random, value: object) -> str:
-    """JSON as one client or the other writes it."""
-    text = json.dumps(value, ensure_ascii=rng.random() < 0.5, separators=rng.choice([(",", ":"), (", ", ": ")]))
-    if rng.random() < 0.3:  # each letter may be escaped
-        text = "".join(f"\\u{ord(x):04x}" if x in "qz" and rng.random() < 0.5 else x for x in text)
-    return text
-
-
-def sse(rng: random.Random, events: list[dict]) -> bytes:
-    named = [f"event: {e['type']}\n" if "type" in e else "" for e in events]
-    end = rng.choice(["\n\n", "\r\n\r\n"])
-    return "".join(f"{name}data: {dumped(rng, e)}{end}" for name, e in zip(named, events, strict=True)).encode()
-
-
-def chat_stream(rng: random.Random, said: str, field: str) -> bytes:
-    events: list[dict] = [
-        {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}], "prompt_token_ids": [1, 2]}
-    ]
-    packed = rng.random() < 0.5
-    for n, part in enumerate(pieces(rng, said)):
-        delta: dict = {field: part}
-        if field == "tool_calls":
-            call = {"index": 0, "function": {"arguments": part}}
-            delta = {field: [call | ({"id": "call_1", "type": "function"} if not n else {})]}
-        choice: dict = {"index": 0, "delta": delta, "finish_reason": None}
-        event: dict = {"model": "tiny", "choices": [choice]}
-        if packed:
-            event["slipstream"] = packing.pack([(0, [1, 2])] if not n else [], [(0, [n], [-0.5])])
-        else:
-            choice |= {
-                "token_ids": [n],
-                "logprobs": {"content": [{"token": part, "logprob": -0.5, "bytes": list(part.encode())}]},
-            }
-        events.append(event)
-    events.append(
-        {
-            "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],
-            "usage": {"prompt_tokens": 2, "completion_tokens": 3},
-        }
-    )
-    return sse(rng, events) + b"data: [DONE]\n\n"
-
-
-def completions_stream(rng: random.Random, said: str) -> bytes:
-    return (
-        sse(
-            rng,
-            [
-                {
-                    "choices": [
-                        {
-                            "index": 0,
-                            "text": part,
-                            "token_ids": [n],
-                            "logprobs": {"tokens": [part], "token_logprobs": [-0.1]},
-                        }
-                    ]
-                }
-                for n, part in enumerate(pieces(rng, said))
-            ],
-        )
-        + b"data: [DONE]\n\n"
-    )
-
-
-def responses_stream(rng: random.Random, said: str) -> bytes:
-    deltas = [{"type": "response.output_text.delta", "delta": part} for part in pieces(rng, said)]
-    output = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": said}]}]
-    return sse(
-        rng,
-        [
-            {"type": "response.created", "response": {"id": "resp_1", "output": []}},
-            *deltas,
-            {"type": "response.completed", "response": {"id": "resp_1", "status": "completed", "output": output}},
-        ],
-    )
-
-
-def messages_stream(rng: random.Random, said: str, field: str) -> bytes:
-    start = {
-        "text": {"type": "text", "text": ""},
-        "thinking": {"type": "thinking", "thinking": ""},
-        "partial_json": {"type": "tool_use", "id": "t", "name": "f", "input": {}},
-    }
-    parts = [{"type": "content_block_delta", "index": 0, "delta": {field: part}} for part in pieces(rng, said)]
-    return sse(
-        rng,
-        [
-            {"type": "message_start", "message": {"usage": {"input_tokens": 3, "output_tokens": 1}}},
-            {"type": "content_block_start", "index": 0, "content_block": start[field]},
-            *parts,
-            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 9}},
-            {"type": "message_stop"},
-        ],
-    )
-
-
-def gemini_stream(rng: random.Random, said: str) -> bytes:
-    return sse(
-        rng,
-        [
-            {"candidates": [{"index": 0, "content": {"role": "model", "parts": [{"text": part}]}}]}
-            for part in pieces(rng, said)
-        ],
-    )
-
-
-def whole_reply(name: str, said: str) -> object:
-    return {
-        "chat": {
-            "choices": [
-                {
-                    "message": {
-                        "role": "assistant",
-                        "content": said,
-                        "reasoning": said,
-                        "tool_calls": [{"function": {"name": "f", "arguments": json.dumps({"a": [said]})}}],
-                    },
-                    "token_ids": [5],
-                    "logprobs": {"content": [{"token": said, "logprob": -1.0}]},
-                    "finish_reason": "stop",
-                }
-            ]
-        },
-        "completions": {"choices": [{"text": said}]},
-        "responses": {"output": [{"type": "function_call", "arguments": json.dumps({said: 1})}]},
-        "messages": {"content": [{"type": "tool_use", "input": {"deep": [{said: said}]}}], "model": said},
-        "gemini": {"candidates": [{"content": {"parts": [{"functionCall": {"args": {"x": said}}}]}}]},
-    }[name]
-
-
-def case(rng: random.Random, secret: str) -> tuple[str, bool, bytes]:
-    """A format's name, whether the reply is a stream, and the reply with the secret in it."""
-    said = f"before {secret} after"
-    name = rng.choice(sorted(BY_NAME))
-    if rng.random() < 0.35:
-        return name, False, dumped(rng, whole_reply(name, said)).encode()
-    quoted = dumped(rng, {"card": said})
-    if name == "chat":
-        field = rng.choice(["content", "reasoning", "reasoning_content", "tool_calls"])
-        return name, True, chat_stream(rng, quoted if field == "tool_calls" else said, field)
-    if name == "messages":
-        field = rng.choice(["text", "thinking", "partial_json"])
-        return name, True, messages_stream(rng, quoted if field == "partial_json" else said, field)
-    made = {"completions": completions_stream, "responses": responses_stream, "gemini": gemini_stream}[name]
-    return name, True, made(rng, said)
 
 
 def leaves(value: object) -> list[str]:

@@ -103,7 +103,7 @@ class Plane:
             on_lost=self._lost,
         )
         self.taken = TakenRewards(config, number, self.redaction)
-        self.tracing = make_tracing(self.models.default, proxy.public_url, self.live)
+        self.tracing = make_tracing(self.models.default, proxy.public_url, self.live, self.redaction)
         self.contexts = ContextLengths(config.engine, proxy.connect_timeout, self.live)
         self.templates = ChatTemplates(config.engine, proxy.connect_timeout, self.models.default, self.live)
         self.services = Services(

@@ -157,6 +157,7 @@ from slipstream.contract.learning import TaskStanding as TaskStanding
 from slipstream.contract.learning import TaskTable as TaskTable
 from slipstream.contract.learning import WorstRun as WorstRun
 from slipstream.contract.names import IN_A_URL as IN_A_URL
+from slipstream.contract.names import LONGEST_TAG as LONGEST_TAG
 from slipstream.contract.names import Asked as Asked
 from slipstream.contract.names import Named as Named
 from slipstream.contract.names import NamedEpisode as NamedEpisode
@@ -164,6 +165,7 @@ from slipstream.contract.names import TagText as TagText
 from slipstream.contract.names import id_of as id_of
 from slipstream.contract.names import is_sibling as is_sibling
 from slipstream.contract.names import name_of as name_of
+from slipstream.contract.names import said_of as said_of
 from slipstream.contract.names import sibling_of as sibling_of
 from slipstream.contract.names import tag_text as tag_text
 from slipstream.contract.status import EngineReleased as EngineReleased

@@ -62,14 +62,36 @@ def tag_text(text: str) -> str:
     return text[:LONGEST_TAG]
 
 
+class SaidName(str):
+    """A name in a request's body, with the text that it was made of: a name may hide half of a secret in that."""
+
+    __slots__ = ("said",)
+    said: str
+
+    @classmethod
+    def of(cls, name: str, said: str) -> str:
+        if name == said:
+            return name
+        made = cls(name)
+        made.said = said
+        return made
+
+
+def said_of(name: str) -> str:
+    """What somebody wrote where this name is read."""
+    return name.said if isinstance(name, SaidName) else name
+
+
 _Text = StringConstraints(min_length=1, max_length=16 * 1024)
-Named = Annotated[str, _Text, AfterValidator(name_of)]
+Named = Annotated[str, _Text, AfterValidator(lambda text: SaidName.of(name_of(text), text))]
 """A task's or a tag's name, given as any text."""
 IN_A_URL = 4096
 """Most characters of a text in a query: it stands in the request's first line, which is bounded."""
 Asked = Annotated[str, StringConstraints(min_length=1, max_length=IN_A_URL), AfterValidator(name_of)]
 """``Named``, in a query."""
-NamedEpisode = Annotated[str, _Text, AfterValidator(id_of)]
+NamedEpisode = Annotated[str, _Text, AfterValidator(lambda text: SaidName.of(id_of(text), text))]
 """An episode's id, given as the proxy told it or as the text that a client tagged its calls with."""
-TagText = Annotated[str, StringConstraints(max_length=16 * 1024), AfterValidator(tag_text)]
+TagText = Annotated[
+    str, StringConstraints(max_length=16 * 1024), AfterValidator(lambda text: SaidName.of(tag_text(text), text))
+]
 """A tag's value: any text."""

@@ -235,11 +235,17 @@ async def _prepare(ctx: Ctx, bodies: Sequence[ImportIn], fields: Sequence[str]) 
 def _renamed(redaction: Redaction, body: ImportIn) -> ImportIn:
     """With the names that a conversation may have here."""
     names = {
-        "id": body.id and redaction.id("episode", body.id),
-        "task": body.task and redaction.name("task", body.task),
+        "id": body.id and redaction.id("episode", c.said_of(body.id), body.id),
+        "task": body.task and redaction.name("task", c.said_of(body.task)),
         "model": body.model and redaction.text("model", body.model),
-        "tags": {redaction.name("tag_name", name): value for name, value in body.tags.items()},
+        "tags": {redaction.name("tag_name", c.said_of(name)): c.said_of(value) for name, value in body.tags.items()},
+        "metrics": {redaction.name("reward.name", c.said_of(name)): value for name, value in body.metrics.items()},
     }
+    if body.replies is not None:
+        models = [reply.model and redaction.text("model", reply.model) for reply in body.replies]
+        names["replies"] = [
+            reply.model_copy(update={"model": model}) for reply, model in zip(body.replies, models, strict=True)
+        ]
     return body.model_copy(update=names)
 
 

@@ -6,8 +6,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
+from slipstream.contract import tag_text
 from slipstream_proxy.data.episode.running import CommonHead
 from slipstream_proxy.data.observe.metrics import UNCAPTURED_METRIC
+from slipstream_proxy.data.wire.identity import text_of
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.log.records import Kind
 from slipstream_proxy.log.segments import common_head
@@ -114,11 +116,13 @@ class Recorder:
                 spoken = BY_NAME["chat"] if call.through_chat else call.dialect
                 events = spoken if call.stream else None
                 request, reply, redacted = make_texts(self._redact, request, reply, tags, stream=events)
+                tags = {name: tag_text(value) for name, value in tags.items()}
                 note = redacted or note
             common = self._common(call, call.episode, note, tags)
             head = make_head(call, status, outcome)
-            if self._redact is not None and head["idempotency_key"] is not None:
-                head["idempotency_key"] = self._redact.id("idempotency_key", str(head["idempotency_key"]))
+            if self._redact is not None and call.request.idempotency is not None:
+                whole, known_as = text_of(call.request.idempotency), str(head["idempotency_key"])
+                head["idempotency_key"] = self._redact.id("idempotency_key", whole, known_as)
         except Exception as e:
             log.exception("a call could not be recorded")
             self._spool.give_up(done, e)

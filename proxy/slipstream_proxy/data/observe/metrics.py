@@ -15,6 +15,7 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slipstream.contract import tag_text
 from slipstream_proxy.data.observe.exposition import MAX_LABEL_CHARS, SECONDS_BUCKETS, render
 from slipstream_proxy.json_types import JsonList, JsonObject
 
@@ -172,7 +173,7 @@ class WorkerMetrics:
             if known is None:
                 continue
             if self._redaction is not None:
-                value = self._redaction.text(f"tag.{name}", value)
+                value = tag_text(self._redaction.text(f"tag.{name}", value))
             if value not in known:
                 if len(known) >= TAG_VALUES or len(value) > MAX_LABEL_CHARS:
                     value = OTHER_LABEL

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
-from slipstream.contract import PLAIN_ID_PATTERN, name_of, tag_text
+from slipstream.contract import LONGEST_TAG, PLAIN_ID_PATTERN, name_of, tag_text
 from slipstream_proxy.json_types import Json, JsonObject
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ _TRACE = re.compile(rb"^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _OURS = b"x-slipstream-"
 _SPLITS = ("train", "eval", "off")
 MAX_TAGS = 32
+MOST_RAW_TAG = 2 * LONGEST_TAG
+"""Characters of a tag that is kept as it came until its call is redacted. One that is cut before may hold half a
+secret.
+"""
 
 EPISODE_TEXT, TASK_TEXT, SPLIT_TEXT = "episode-text", "task-text", "split-text"
 """Tags that keep what a client wrote where the id had to be another."""
@@ -289,8 +293,13 @@ def _is_true(text: str) -> bool:
 
 def _tag(found: Tags, name: str, text: str) -> None:
     if len(found.tags) < MAX_TAGS:
-        named = name_of(name) if found.redaction is None else found.redaction.name("tag_name", name)
-        found.tags.setdefault(named, tag_text(text))
+        if found.redaction is None:
+            found.tags.setdefault(name_of(name), tag_text(text))
+            return
+        named = found.redaction.name("tag_name", name)
+        if len(text) > MOST_RAW_TAG:
+            text = tag_text(found.redaction.text(f"tag.{named}", text))
+        found.tags.setdefault(named, text)
 
 
 def _metadata(found: Tags, body: JsonObject, *, done: bool) -> None:

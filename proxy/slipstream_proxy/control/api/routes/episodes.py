@@ -243,9 +243,14 @@ def _as_stored(ctx: Ctx, asked: c.ForgetIn) -> c.ForgetIn:
     redaction = redaction_of(ctx.deps.config)
     if redaction is None:
         return asked
-    tags = {redaction.name("tag_name", n): redaction.text(f"tag.{n}", value) for n, value in asked.tags.items()}
-    episodes = [redaction.id("episode", episode) for episode in asked.episodes]
-    user = redaction.text("tag.user", asked.user) if asked.user else asked.user
+    tags = {
+        (named := redaction.name("tag_name", c.said_of(name))): c.tag_text(
+            redaction.text(f"tag.{named}", c.said_of(value))
+        )
+        for name, value in asked.tags.items()
+    }
+    episodes = [redaction.id("episode", c.said_of(episode), episode) for episode in asked.episodes]
+    user = c.tag_text(redaction.text("tag.user", c.said_of(asked.user))) if asked.user else asked.user
     return asked.model_copy(update={"episodes": episodes, "tags": tags, "user": user})
 
 

@@ -90,7 +90,7 @@ def redacted_call(
     except ValueError as e:
         fix = "mend proxy.redact: request and reply are JSON, and stay JSON"
         raise Problem(422, "what proxy.redact returned is no JSON", field="body", fix=fix) from e
-    return request, answer, {tag: after[f"tag.{tag}"] for tag in tags}
+    return request, answer, {tag: c.tag_text(after[f"tag.{tag}"]) for tag in tags}
 
 
 async def check(ctx: Ctx, bodies: Sequence[EpisodeIn], fields: Sequence[str]) -> list[EpisodeIn]:
@@ -99,6 +99,8 @@ async def check(ctx: Ctx, bodies: Sequence[EpisodeIn], fields: Sequence[str]) ->
     Raises ``Problem`` for a wrong one.
     """
     deps = ctx.deps
+    if (redaction := redaction_of(deps.config)) is not None:
+        bodies = [_renamed(redaction, body) for body in bodies]
     standing = await deps.ask(deps.store.rewards.standing, [(e.key, e.id) for e in bodies], deps.now())
     for body, field in zip(bodies, fields, strict=True):
         known = {call.id for call in body.call_list}
@@ -117,6 +119,15 @@ async def check(ctx: Ctx, bodies: Sequence[EpisodeIn], fields: Sequence[str]) ->
             text = f"episode {body.id} is there with other calls"
             raise Problem(409, text, field=f"{field}.id", fix="import into a fresh store")
     return await as_stored(ctx, [body for body in bodies if standing[body.key, body.id] == "new"])
+
+
+def _renamed(redaction: Redaction, body: EpisodeIn) -> EpisodeIn:
+    """Under the name that it may have here."""
+    if (name := redaction.id("episode", body.id)) == body.id:
+        return body
+    calls = [call.model_copy(update={"episode": name}) if call.episode == body.id else call for call in body.call_list]
+    rewards = [reward.model_copy(update={"episode": name}) for reward in body.rewards]
+    return body.model_copy(update={"id": name, "call_list": calls, "rewards": rewards})
 
 
 async def as_stored(ctx: Ctx, bodies: list[EpisodeIn]) -> list[EpisodeIn]:
@@ -138,19 +149,31 @@ def _redacted_episode(redaction: Redaction, body: EpisodeIn) -> EpisodeIn:
         if (said, answer) != (before, call.reply):
             changed, marks = True, {"trainable": False, "untrainable_reason": "redacted"}
             call = call.model_copy(update={k: said[k] for k in before} | {"reply": answer} | marks)
+        with redaction_problems():
+            rest = {
+                name: redaction.tree(f"call.{name}", getattr(call, name)) for name in ("sampling", "error", "model")
+            }
+        call = call.model_copy(update=rest)
         calls.append(call)
     if changed:
         bare = {"prompt_ids": None, "completion_ids": None, "logprobs": None}
         calls = [call.model_copy(update=bare) for call in calls]
     with redaction_problems():
-        rewards = [r.model_copy(update={"reason": _reason(redaction, r.reason)}) for r in body.rewards]
+        rewards = [_redacted_reward(redaction, reward) for reward in body.rewards]
+        model, error = redaction.text("model", body.model), redaction.tree("call.error", body.error)
     task = body.task and redaction.name("task", body.task)
     tags = {redaction.name("tag_name", name): value for name, value in tags.items()}
-    return body.model_copy(update={"call_list": calls, "tags": tags, "task": task, "rewards": rewards})
+    names = {"task": task, "tags": tags, "model": model, "error": error}
+    return body.model_copy(update={"call_list": calls, "rewards": rewards, **names})
 
 
-def _reason(redaction: Redaction, reason: str | None) -> str | None:
-    return redaction.texts({"reward.reason": reason})["reward.reason"] if reason else reason
+def _redacted_reward(redaction: Redaction, reward: c.Reward) -> c.Reward:
+    """As ``redaction.redacted_body`` does with one that is posted."""
+    reason = redaction.texts({"reward.reason": reward.reason})["reward.reason"] if reward.reason else reward.reason
+    names = {tag: redaction.name(f"reward.{tag}", getattr(reward, tag)) for tag in ("name", "source")}
+    key = reward.key and redaction.id("reward.key", reward.key)
+    meta = redaction.tree("reward.meta", reward.meta)
+    return reward.model_copy(update={"reason": reason, "key": key, "meta": meta, **names})
 
 
 def change_of(body: EpisodeIn) -> JsonObject:

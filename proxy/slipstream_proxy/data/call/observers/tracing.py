@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.call.parts import AskedCall, Call
     from slipstream_proxy.data.call.result import CallResult
     from slipstream_proxy.data.engines.live import LiveView
+    from slipstream_proxy.redaction import Redaction
 
 log = logging.getLogger(__name__)
 
@@ -69,12 +70,14 @@ def wanted(env: dict[str, str] | os._Environ[str] = os.environ) -> bool:
     return exporters == "console" or any(env.get(name) for name in ENDPOINT_VARIABLES)
 
 
-def make_tracing(model: str, public_url: str | None = None, live: LiveView | None = None) -> Tracing | None:
+def make_tracing(
+    model: str, public_url: str | None = None, live: LiveView | None = None, redaction: Redaction | None = None
+) -> Tracing | None:
     """None: the environment does not ask for traces, or the packages are not installed, which is logged."""
     if not wanted():
         return None
     try:
-        return Tracing(model, public_url, live)
+        return Tracing(model, public_url, live, redaction)
     except ImportError as e:
         log.warning("OTEL_… asks for traces, but %s is not installed: pip install 'slipstream[otel]'", e.name)
     except Exception as e:
@@ -95,11 +98,16 @@ def _exporter() -> SpanExporter:
 class Tracing(CallStep):
     """A span for each call."""
 
-    def __init__(self, model: str, public_url: str | None = None, live: LiveView | None = None) -> None:
+    def __init__(
+        self,
+        model: str,
+        public_url: str | None = None,
+        live: LiveView | None = None,
+        redaction: Redaction | None = None,
+    ) -> None:
         """``model`` names a span whose call names none. ``public_url``: where people open the page. ``live`` knows of
-        which kind the engines are. Raises
-        ``ImportError`` without OpenTelemetry's SDK. Sampling,
-        headers, batching and the resource are the SDK's own ``OTEL_…`` settings.
+        which kind the engines are. ``redaction``: what of a client's words a span may hold. Raises ``ImportError``
+        without OpenTelemetry's SDK. Sampling, headers, batching and the resource are the SDK's own ``OTEL_…`` settings.
         """
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
@@ -108,7 +116,7 @@ class Tracing(CallStep):
         from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        self.model, self._url, self._live = model, public_url, live
+        self.model, self._url, self._live, self._redaction = model, public_url, live, redaction
         named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
         resource = Resource.create({} if named else {"service.name": "slipstream-proxy"})
         self._ids = RandomIdGenerator()
@@ -133,7 +141,8 @@ class Tracing(CallStep):
             carrier = {
                 n: headers[n.encode()].decode("latin-1") for n in ("traceparent", "tracestate") if n.encode() in headers
             }
-            name = f"{operation(call.dialect.name)} {call.model or self.model}"
+            asked = call.model if self._redaction is None else self._redaction.text("model", call.model)
+            name = f"{operation(call.dialect.name)} {asked or self.model}"
             parent = self._propagator.extract(carrier)
             trace = trace_of(call)
             # asked at once, and only for a span without a parent
