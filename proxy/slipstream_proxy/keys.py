@@ -106,6 +106,10 @@ class Keys:
         newest = {k.id: k for k in sorted(self._file.by_hash.values(), key=lambda k: k.created)}
         return list(newest.values())
 
+    def name_of(self, id: str) -> str | None:
+        """The name of the key with this id; None: it has none, or is gone."""
+        return next((k.name for k in self.list() if k.id == id), None)
+
     def secrets(self) -> set[tuple[str, float]]:
         """Key and the time at which its secret was made, of each secret that is taken now."""
         self._load()

@@ -1,4 +1,4 @@
-"""While the control plane hangs or is away, workers take rewards, end marks and feedback: none lost, doubled or out of order."""
+"""While the control plane hangs or is away, workers take rewards, labels, end marks and feedback: none lost, doubled or out of order."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ async def test_a_valid_reward_is_taken_within_seconds(start, fake, away, request
     [
         ("rewards", {"value": 1}, None, ["inference"]),
         ("rewards", {"value": "high"}, None, ["inference", "reward"]),
-        ("rewards", {"value": 1, "source": "human"}, None, ["inference", "grade"]),
+        ("rewards", {"value": 1, "source": "human"}, None, ["inference", "reward"]),
+        ("rewards", {"value": 1, "source": "Human"}, None, ["inference", "grade"]),
+        ("rewards", {"value": 1, "source": "judge"}, None, ["inference", "judge"]),
         ("rewards", {"value": 1, "name": "judge"}, None, ["inference", "reward"]),
         ("rewards", {"value": 1}, "other", ["inference", "reward"]),
         ("rewards", {"value": 1}, None, ["grade"]),
@@ -117,6 +119,10 @@ async def test_a_stopped_control_plane_costs_no_reward_and_none_counts_twice(tmp
                     again = await client.post("/slipstream/v1/episodes/e0/rewards", json={"value": 9.0, "key": "once"})
                     assert (posted.status_code, again.status_code) == (200, 200)
                     assert (await client.post("/slipstream/v1/episodes/e1/done")).json()["stored"]
+                    for label in ({"value": 5.0}, {"value": 6.0, "meta": {"edited": "a better answer"}}):
+                        body = {"source": "human", "name": "judge", "done": False, **label}
+                        labelled = await client.post("/slipstream/v1/episodes/e2/rewards?key=-", json=body)
+                        assert labelled.status_code == 200 and labelled.json()["stored"], labelled.text
                 finally:
                     os.kill(pid, signal.SIGCONT)
 
@@ -126,13 +132,17 @@ async def test_a_stopped_control_plane_costs_no_reward_and_none_counts_twice(tmp
 
                 for _ in range(200):
                     found = [await values(f"e{n}") for n in range(6)]
-                    if [len(v) for v, _ in found] == [4, 3, 3, 3, 3, 3]:
+                    if [len(v) for v, _ in found] == [4, 3, 5, 3, 3, 3]:
                         break
                     await asyncio.sleep(0.1)
                 await asyncio.sleep(1)  # what the control plane had got before it stopped comes twice
                 found = [await values(f"e{n}") for n in range(6)]
                 assert found[0] == ([1.0, 2.0, 3.0, 4.0], "done")
-                assert found[1:] == [([1.0, 2.0, 3.0], "done"), *[([1.0, 2.0, 3.0], "open")] * 4]
+                assert found[1:3] == [([1.0, 2.0, 3.0], "done"), ([1.0, 2.0, 3.0, 5.0, 6.0], "open")]
+                assert found[3:] == [([1.0, 2.0, 3.0], "open")] * 3
+                audit = (await client.get("/slipstream/v1/audit?action=label")).json()["entries"]
+                noted = [(e["target"], e["key"], e["detail"]["value"], e["detail"]["edited"]) for e in audit]
+                assert noted == [("e2", "-", 6.0, True), ("e2", "-", 5.0, False)], "each is in the audit log once"
     finally:
         await engine.stop()
 

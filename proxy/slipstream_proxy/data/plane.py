@@ -102,7 +102,7 @@ class Plane:
             durability=proxy.durability,
             on_lost=self._lost,
         )
-        self.taken = TakenRewards(config, number, self.redaction)
+        self.taken = TakenRewards(config, number, self.redaction, self.admission.keys)
         self.tracing = make_tracing(self.models.default, proxy.public_url, self.live, self.redaction)
         self.contexts = ContextLengths(config.engine, proxy.connect_timeout, self.live)
         self.templates = ChatTemplates(config.engine, proxy.connect_timeout, self.models.default, self.live)

@@ -75,7 +75,7 @@ class AuditTrail:
         """The name of an API key; None: it has none, or is gone."""
         try:
             self._keys = self._keys or Keys(self.access.config.keys_file)
-            return next((k.name for k in self._keys.list() if k.id == key), None)
+            return self._keys.name_of(key)
         except SlipstreamError:
             return None
 
