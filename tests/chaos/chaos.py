@@ -3,7 +3,8 @@
 ``python tests/chaos/chaos.py --rounds 200 --seed 1``: half of the rounds on one proxy with DuckDB, half on two proxies with PostgreSQL
 (``fleet.py``); ``--only`` chooses one. The last line is a JSON object: rounds, acknowledged, lost, doubled, out_of_order, returned (forgotten and
 there again), refused_starts, failed_by_us (calls that failed for another reason than the engine; counted where there is another proxy to
-turn to), expired (rewards of episodes without a call, which wait for it for ``reward.orphan_ttl``: no loss), and how often each hurt was done.
+turn to), said (what a store that was put in place of a newer one lacks, of which the proxy says so), unsaid (it does not), twins_served
+(copies of a data folder in use that started as if they were it), expired (rewards of episodes without a call, which wait for it for ``reward.orphan_ttl``: no loss), and how often each hurt was done.
 Where a figure is bad, the run keeps what shows why: see ``evidence.py``.
 """
 
@@ -30,7 +31,7 @@ import aiohttp
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.chaos.evidence import keep
 from tests.chaos.fleet import Fleet
-from tests.chaos.hurts import KILLS, NEED_MOUNT, SYSCALLS, WAL, Hurts, clock_library, mounted, strace_works
+from tests.chaos.hurts import KILLS, NEED_MOUNT, STOPS, SYSCALLS, WAL, Hurts, clock_library, mounted, strace_works
 from tests.chaos.running import API, PATIENCE
 from tests.chaos.told import Found, Stored, Told
 from tests.support.fake_engine import FakeEngine
@@ -139,6 +140,24 @@ class Chaos(Hurts):
             self.excused.add(begin)
         self.judge(begin, stored, missing if len(missing) > allowed else [], allowed)
 
+    async def check_older(self) -> None:
+        """Of all rounds: what an older store has no way to know is said, and no forgotten run is back."""
+
+        def gone(stored: Stored) -> list[tuple[str, str | float]]:
+            missing = self.told.missing("r", stored, self.excused)
+            return [(e, one) for e, one in missing if not self.told.may_expire(e, one, stored)]
+
+        async def enough(stored: Stored) -> bool:
+            return not gone(stored)
+
+        stored = await self.ask("r", enough, 15.0)
+        missing = gone(stored)
+        name = "said" if self.said_older() else "unsaid"
+        setattr(self.found, name, getattr(self.found, name) + len(missing))
+        self.told.drop(missing)
+        self.told.count -= len(missing)
+        self.judge("r", stored, [], 0)
+
     async def check_again(self, rounds: int) -> None:
         """All rounds once more at the end: what was there then is there still, but for rewards that no call came to."""
         before, self.found = self.found, Found()
@@ -238,6 +257,8 @@ class Chaos(Hurts):
         finally:
             stop.set()
             await asyncio.gather(*agents, return_exceptions=True)
+        if how == "older":
+            await self.check_older()
         await self.check(begin, before)
         if self.kills >= 3:  # a child that dies young waits longer each time
             await self.stop()
@@ -271,7 +292,7 @@ def in_order(told: list, stored: list) -> bool:
 
 def kinds_here(folder: Path, said, *, disk: bool) -> list[str]:
     """What can be done on this machine; what cannot is said."""
-    kinds = [*KILLS, *WAL, "tail"]
+    kinds = [*KILLS, *STOPS, *WAL, "tail", "older"]
     for there, more, why in (
         (disk, NEED_MOUNT, "no right to mount a small disk"), (strace_works(), SYSCALLS, "strace cannot trace here"),
         (clock_library(folder) is not None, ("clock",), "no C compiler"),
@@ -312,7 +333,7 @@ async def run_fleet(folder: Path, rounds: int, seed: int, *, seconds: float = 1e
             subprocess.run(["umount", "-l", str(folder / name / "data")], capture_output=True, check=False)
 
 
-BAD = ("lost", "doubled", "out_of_order", "returned", "refused_starts", "failed_by_us")
+BAD = ("lost", "doubled", "out_of_order", "returned", "unsaid", "twins_served", "refused_starts", "failed_by_us")
 
 
 def together(found: list[dict[str, object]]) -> dict[str, object]:

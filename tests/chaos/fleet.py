@@ -10,9 +10,8 @@ import asyncio
 import collections
 import contextlib
 import json
-import os
 import random
-import signal
+import shutil
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
 import aiohttp
-from tests.chaos.evidence import keep
+from tests.chaos.evidence import LEFT_OUT, keep
 from tests.chaos.hurts import Hurts
 from tests.chaos.running import API, PATIENCE, children
 from tests.chaos.sidecars import trained_twice
@@ -41,6 +40,8 @@ HURTS = (
     "store_hangs",
     "engine_hangs",
     "engines_hang",
+    "worker_stops",
+    "copied",
     "judge",
     "trainer",
 )
@@ -87,6 +88,7 @@ class Fleet:
         """Acknowledged calls by episode, in order."""
         self.rewards: dict[str, set[float]] = {}
         self.count = self.lost = self.doubled = self.out_of_order = self.failed_by_us = self.failed_by_engine = 0
+        self.twins_served = 0
         self.excused: set[str] = set()
         self.hurts: collections.Counter[str] = collections.Counter()
         self.engine_was_away = float("-inf")
@@ -111,28 +113,33 @@ class Fleet:
             await self.reward(episode, float(number), member)
 
     async def call(self, episode: str, turn: int, member: int) -> None:
-        messages = [{"role": "user", "content": f"{episode} {i}"} for i in range(turn + 1)]
-        body = {"model": "tiny", "messages": messages, "temperature": 1.0, "stream": turn % 2 == 1}
-        headers = {"x-slipstream-episode": episode, "x-slipstream-task": episode.split("-")[1]}
         why = ""
         for again in range(TRIES):
-            url = self.members[(member + again) % 2].url
-            try:
-                async with self.session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as r:
-                    text = await r.read()
-                if r.status == 200 and (b"data: [DONE]" in text if body["stream"] else b'"choices"' in text):
-                    self.told.setdefault(episode, []).append(r.headers["x-slipstream-call"])
-                    self.count += 1
-                    return
-                why = f"{r.status} {text[-300:].decode(errors='replace')}"
-            except (aiohttp.ClientError, TimeoutError, OSError) as e:
-                why = f"{type(e).__name__} {e}"
+            why = await self.post(self.members[(member + again) % 2].url, episode, turn)
+            if not why:
+                return
             await asyncio.sleep(0.5 * 2**again)
         if any(fault in why for fault in ENGINES_FAULT) and time.monotonic() - self.engine_was_away < 10.0:
             self.failed_by_engine += 1
             return
         self.failed_by_us += 1
         self.said(f"failed by us: {episode} {turn}: {why}")
+
+    async def post(self, url: str, episode: str, turn: int) -> str:
+        """Why it is not acknowledged; "": it is."""
+        messages = [{"role": "user", "content": f"{episode} {i}"} for i in range(turn + 1)]
+        body = {"model": "tiny", "messages": messages, "temperature": 1.0, "stream": turn % 2 == 1}
+        headers = {"x-slipstream-episode": episode, "x-slipstream-task": episode.split("-")[1]}
+        try:
+            async with self.session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as r:
+                text = await r.read()
+            if r.status == 200 and (b"data: [DONE]" in text if body["stream"] else b'"choices"' in text):
+                self.told.setdefault(episode, []).append(r.headers["x-slipstream-call"])
+                self.count += 1
+                return ""
+            return f"{r.status} {text[-300:].decode(errors='replace')}"
+        except (aiohttp.ClientError, TimeoutError, OSError) as e:
+            return f"{type(e).__name__} {e}"
 
     async def reward(self, episode: str, value: float, member: int) -> None:
         """Half of them have a key, and are sent again where nobody answered. The others are sent once."""
@@ -151,14 +158,16 @@ class Fleet:
 
     # the hurts
 
-    async def hurt(self, how: str) -> tuple[Member, int | None]:
+    async def hurt(self, how: str, begin: str) -> tuple[Member, int | None]:
         member = self.rng.choice(self.members)
         before = None
         if how == "store_hangs":
-            await self.stopped([self.postmaster, *children(self.postmaster)])
+            await member.stand_still([self.postmaster, *children(self.postmaster)])
         elif how == "control_hangs":
             pid = member.child("control")
-            await self.stopped([pid] if pid else [])
+            await member.stand_still([pid] if pid else [])
+        elif how == "copied":
+            await self.copied(member, begin)
         elif how in ("engine_hangs", "engines_hang"):
             await self.hang(self.engines if how == "engines_hang" else [self.rng.choice(self.engines)])
         elif how in ("judge", "trainer"):
@@ -169,12 +178,31 @@ class Fleet:
             before = await member.hurt(how)
         return member, before
 
-    async def stopped(self, pids: list[int]) -> None:
-        for sent in (signal.SIGSTOP, signal.SIGCONT):
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, sent)
-            await asyncio.sleep(HANG if sent == signal.SIGSTOP else 0.0)
+    async def copied(self, member: Member, begin: str) -> None:
+        """The folder of a proxy that runs is copied, as with a cloned machine. The copy has to refuse to start until it is made a proxy
+        of its own; what it acknowledges counts as what the others do.
+        """
+        twin = Member(self.folder / "twin", self.engines, member.store, self.rng.randrange(2**30))
+        twin.session = self.session
+        shutil.rmtree(twin.data, ignore_errors=True)
+        with contextlib.suppress(shutil.Error):  # what went while it was copied
+            shutil.copytree(
+                member.data, twin.data, ignore=shutil.ignore_patterns(*LEFT_OUT, "proxy.json", "limits", "hangs")
+            )
+        try:
+            if await twin.try_start():
+                self.twins_served += 1
+                await self.serve(twin, f"{begin}-copy")
+            assert self.twins_served or "--new-instance" in twin.log(), twin.log()
+            await twin.stop()
+            await twin.start(flags=("--new-instance",))
+            await self.serve(twin, f"{begin}-own")
+        finally:
+            await twin.stop()
+
+    async def serve(self, member: Member, episode: str) -> None:
+        for turn in range(3):
+            await self.post(member.url, episode, turn)
 
     async def hang(self, engines: list[FakeEngine]) -> None:
         held = asyncio.Event()
@@ -279,7 +307,7 @@ class Fleet:
         try:
             await asyncio.sleep(self.rng.uniform(0.2, 0.6))
             self.hurts[how] += 1
-            member, before = await self.hurt(how)
+            member, before = await self.hurt(how, begin)
             for each in self.members:
                 assert await each.ready(), each.log()
             await asyncio.sleep(0.2)
@@ -320,6 +348,6 @@ class Fleet:
         return {"rounds": n, **self.found(), "hurts": dict(self.hurts)}
 
     def found(self) -> dict[str, int]:
-        names = ("lost", "doubled", "out_of_order", "failed_by_us", "failed_by_engine")
+        names = ("lost", "doubled", "out_of_order", "failed_by_us", "failed_by_engine", "twins_served")
         refused = sum(m.refused for m in self.members)
         return {"acknowledged": self.count, **{n: int(getattr(self, n)) for n in names}, "refused_starts": refused}

@@ -17,6 +17,9 @@ from tests.chaos.running import Running
 
 WAL = ("torn", "zeroed", "flipped")
 KILLS = ("worker", "control", "proxy")
+STOPS = {"worker_stops": "data", "control_stops": "control"}
+"""Hurts by SIGSTOP, and later SIGCONT → the process."""
+STORE_FILES = ("slipstream.duckdb", "slipstream.duckdb.wal")
 NEED_MOUNT = ("full", "readonly")
 SYSCALLS = {
     "at_write": "write,pwrite64,writev", "at_sync": "fdatasync,fsync", "at_rename": "rename,renameat,renameat2", "sync_fails": "fdatasync,fsync",
@@ -76,15 +79,23 @@ def fill(ballast: Path) -> None:
 
 
 class Hurts(Running):
+    older_since = 0
+    """Where in the log the proxy began on the older store."""
+
     async def hurt(self, how: str) -> int | None:
         """Do it and undo it. Where calls cannot be kept meanwhile: how many the proxy had said so of before."""
         if how in ("worker", "control"):
             self.kills += 1
             if pid := self.child("data" if how == "worker" else how):
                 os.kill(pid, signal.SIGKILL)
+        elif how in STOPS:
+            pid = self.child(STOPS[how])
+            await self.stand_still([pid] if pid else [])
         elif how == "proxy":
             await self.kill_all()
             await self.start()
+        elif how == "older":
+            await self.older()
         elif how in WAL:
             await self.kill_all()
             log = self.data / "slipstream.duckdb.wal"
@@ -106,6 +117,29 @@ class Hurts(Running):
         elif how in SYSCALLS:
             return await self.syscall(how)
         return None
+
+    async def older(self) -> None:
+        """The store of the last such hurt comes back, under the spool of now. The one of now is kept for the next."""
+        await self.kill_all()
+        self.older_since = (self.folder / "proxy.log").stat().st_size
+        now, kept = self.folder / "store-of-now", self.folder / "older-store"
+        now.mkdir()
+        for name in STORE_FILES:
+            if (self.data / name).exists():
+                shutil.copy2(self.data / name, now / name)
+                if kept.exists():
+                    (self.data / name).unlink()
+            if (kept / name).exists():
+                shutil.copy2(kept / name, self.data / name)
+        shutil.rmtree(kept, ignore_errors=True)
+        now.rename(kept)
+        await self.start()
+
+    def said_older(self) -> bool:
+        """Whether the proxy has said since that its store lacks what is gone from the spool."""
+        with (self.folder / "proxy.log").open("rb") as log:
+            log.seek(self.older_since)
+            return b"the store is older than the spool" in log.read()
 
     async def count_anew(self) -> None:
         """A killed worker's counts are lost with it: what the proxy says of this round begins at 0."""

@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import aiohttp
@@ -18,7 +19,8 @@ from tests.support import slipstream
 from tests.support.fake_engine import FakeEngine
 
 API = "/slipstream/v1"
-PATIENCE = 120.0
+PATIENCE = 300.0
+STANDSTILL_S = 1.5
 
 
 def children(pid: int) -> dict[int, str]:
@@ -52,22 +54,34 @@ class Running:
             "proxy": {"port": 0, "workers": 2, "segment_bytes": 65536, "drain_timeout": 5.0},
         }
 
-    async def start(self, env: dict[str, str] | None = None) -> None:
+    async def start(self, env: dict[str, str] | None = None, flags: tuple[str, ...] = ()) -> None:
         """Until it is ready; a start that is refused is counted, and tried again."""
-        config = self.folder / "slipstream.toml"
-        config.write_text(tomli_w.dumps(self.settings()))
         for _ in range(3):
-            with (self.folder / "proxy.log").open("ab") as log:
-                self.process = subprocess.Popen(
-                    slipstream("proxy", "--config", str(config)), stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
-                    env={**os.environ, **(env or {})},
-                )  # fmt: skip
-            self.kills = 0
-            if await self.ready():
+            if await self.try_start(env, flags):
                 return
             self.refused += 1
             await self.kill_all()
         raise AssertionError(self.log())
+
+    async def try_start(self, env: dict[str, str] | None = None, flags: tuple[str, ...] = ()) -> bool:
+        """Whether it became ready."""
+        config = self.folder / "slipstream.toml"
+        config.write_text(tomli_w.dumps(self.settings()))
+        with (self.folder / "proxy.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                slipstream("proxy", "--config", str(config), *flags), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                start_new_session=True, env={**os.environ, **(env or {})},
+            )  # fmt: skip
+        self.kills = 0
+        return await self.ready()
+
+    async def stand_still(self, pids: Sequence[int], seconds: float = STANDSTILL_S) -> None:
+        """These processes are stopped for so long, and go on."""
+        for sent in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, sent)
+            await asyncio.sleep(seconds if sent == signal.SIGSTOP else 0.0)
 
     def log(self) -> str:
         return (self.folder / "proxy.log").read_text()[-4000:]

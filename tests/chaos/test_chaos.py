@@ -91,6 +91,43 @@ def test_an_end_mark_that_was_acknowledged_and_does_nothing_is_a_loss():
     assert told.ended == {"r00001-0-1"}
 
 
+def test_what_is_not_asked_for_any_more_is_no_loss():
+    told = Told(calls={"r00001-0-0": ["c1", "c2"]}, rewards={"r00001-0-0": [1.0]}, ended={"r00001-0-0"})
+    there = Stored(calls={"r00001-0-0": ["c1"]})
+    missing = told.missing("r", there)
+    assert missing == [("r00001-0-0", "c2"), ("r00001-0-0", 1.0), ("r00001-0-0", "end mark")]
+    told.drop(missing)
+    assert told.missing("r", there) == [] and told.calls == {"r00001-0-0": ["c1"]}
+
+
+@pytest.mark.parametrize(
+    ("line", "figure"), [("the store is older than the spool: 3 segments", "said"), ("", "unsaid")]
+)
+async def test_what_an_older_store_lacks_is_said_or_unsaid(tmp_path, monkeypatch, line, figure):
+    chaos = Chaos(tmp_path, None, 1, kinds=[], said=lambda _: None)
+    (tmp_path / "proxy.log").write_text("the store is older than the spool: of before\n")
+    chaos.older_since = (tmp_path / "proxy.log").stat().st_size
+    with (tmp_path / "proxy.log").open("a") as log:
+        log.write(line)
+    chaos.told.calls["r00001-0-0"] = ["c1", "c2"]
+    chaos.told.count = 2
+
+    async def ask(begin, enough, patience):
+        return Stored(calls={"r00001-0-0": ["c1"]})
+
+    monkeypatch.setattr(chaos, "ask", ask)
+    await chaos.check_older()
+    assert (vars(chaos.found)[figure], chaos.told.count, chaos.found.lost) == (1, 1, 0)
+    assert chaos.found.bad() is (figure == "unsaid")
+
+
+def test_every_hurt_that_is_promised_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.chaos.chaos.strace_works", lambda: True)
+    monkeypatch.setattr("tests.chaos.chaos.clock_library", lambda folder: folder)
+    assert {"worker_stops", "control_stops", "older", "full"} <= set(kinds_here(tmp_path, print, disk=True))
+    assert {"worker_stops", "control_hangs", "copied"} <= set(HURTS)
+
+
 def test_only_a_reward_that_no_call_came_to_may_expire():
     told = Told(calls={"r00001-0-0": ["c1"]}, rewards={"r00001-0-0": [1.0], "r00002-0-0": [2.0]}, count=3)
     told.early |= {("r00001-0-0", 1.0), ("r00002-0-0", 2.0)}

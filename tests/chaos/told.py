@@ -25,6 +25,15 @@ class Told:
         self.rewards.pop(episode, None)
         self.ended.discard(episode)
 
+    def drop(self, missing: Collection[tuple[str, str | float]]) -> None:
+        """These are not asked for any more."""
+        for episode, one in missing:
+            if one == "end mark":
+                self.ended.discard(episode)
+            for kept in (self.calls, self.rewards):
+                if one in kept.get(episode, ()):
+                    kept[episode].remove(one)  # type: ignore[arg-type]
+
     def missing(self, begin: str, stored: Stored, but: Collection[str] = ()) -> list[tuple[str, str | float]]:
         """(episode, call or reward) of what is not stored, of episodes whose names begin so, ``but`` those of some rounds."""
         found: list[tuple[str, str | float]] = []
@@ -59,6 +68,10 @@ class Found:
     out_of_order: int = 0
     returned: int = 0
     expired: int = 0
+    said: int = 0
+    """Acknowledged, and gone with a store that was put in place of a newer one: the proxy said so."""
+    unsaid: int = 0
+    """Likewise, and it did not."""
 
     def bad(self) -> bool:
-        return any((self.lost, self.doubled, self.out_of_order, self.returned))
+        return any((self.lost, self.doubled, self.out_of_order, self.returned, self.unsaid))
