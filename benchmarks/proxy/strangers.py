@@ -1,0 +1,293 @@
+"""Do strangers slow the calls and rewards of others? A whole proxy at a soft limit of 1,024 open files, quiet and beset in turns.
+
+    python benchmarks/proxy/strangers.py [--turns 4] [--seconds 10]
+
+Three kinds beset it: ``silent`` (2,000 connections that send nothing and come back when they are closed), ``slow`` (2,000 streams that are read at
+ten bytes a second) and ``key`` (one key for calls alone: 256 event streams, 60 searches at once and calls as fast as they are answered). Another
+key's agent calls and rewards meanwhile, one after the other. Each kind has its own quiet turns beside its own beset ones, so that other work on
+the machine falls on both. The last line is one JSON object: milliseconds of the 99th percentile, quiet and beset, their ratio, and failures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from targets import free_port
+
+from slipstream_proxy.keys import Keys
+
+API = "/slipstream/v1"
+COUNT = 2000
+STREAMS, SEARCHES, CALLS = 256, 60, 8
+SOFT_LIMIT = 1024
+REPLY_BYTES = 2**19
+SLOW_READ_S = 1.0
+SETTLE_S = 3.0
+"""After strangers have come or gone, before the next turn is measured."""
+BASE = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+
+
+# --- the engine --------------------------------------------------------------------------------------------------------------------
+
+
+def event(text: str, finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish, "token_ids": [7], "logprobs": {"content": [{"token": text, "logprob": -0.1}]}}  # fmt: skip
+    return b"data: " + json.dumps({**BASE, "choices": [choice]}, separators=(",", ":")).encode() + b"\n\n"
+
+
+LARGE = event("word " * 20) * (REPLY_BYTES // len(event("word " * 20)))
+
+
+async def chat(request: web.Request) -> web.StreamResponse:
+    """A stream of a few events, or of half a megabyte where a text asks for it."""
+    large = b"a long story" in await request.read()
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    first = {**BASE, "choices": [{"index": 0, "delta": {"role": "assistant"}}], "prompt_token_ids": [1, 2]}
+    await response.write(b"data: " + json.dumps(first).encode() + b"\n\n" + (LARGE if large else event("hi")))
+    await response.write(event(".", "stop") + b"data: [DONE]\n\n")
+    return response
+
+
+async def models(_: web.Request) -> web.Response:
+    return web.json_response({"object": "list", "data": [{"id": "m", "root": "m"}]})
+
+
+async def health(_: web.Request) -> web.Response:
+    return web.Response()
+
+
+def serve_engine(port: int) -> None:
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", chat)
+    app.router.add_get("/v1/models", models)
+    app.router.add_get("/health", health)
+    web.run_app(app, host="127.0.0.1", port=port, print=None, access_log=None, handler_cancellation=True)
+
+
+# --- the strangers, in a process of their own --------------------------------------------------------------------------------------
+
+
+def call_body(text: str) -> dict[str, Any]:
+    return {"model": "m", "stream": True, "temperature": 1.0, "messages": [{"role": "user", "content": text}]}
+
+
+async def silent(port: int, _: str) -> None:
+    while True:
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            with contextlib.closing(writer):
+                await reader.read()
+        await asyncio.sleep(0.5)
+
+
+async def slow(port: int, secret: str) -> None:
+    body = json.dumps(call_body("a long story")).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\nContent-Length: {len(body)}\r\n\r\n"
+    loop = asyncio.get_running_loop()
+    while True:
+        with contextlib.suppress(OSError), socket.socket() as sock:
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            await loop.sock_connect(sock, ("127.0.0.1", port))
+            await loop.sock_sendall(sock, head.encode() + body)
+            while await loop.sock_recv(sock, 10):
+                await asyncio.sleep(SLOW_READ_S)
+        await asyncio.sleep(0.5)
+
+
+async def hostile(port: int, secret: str) -> None:
+    url, headers = f"http://127.0.0.1:{port}", {"authorization": f"Bearer {secret}"}
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers) as session:
+
+        async def again(method: str, path: str, **options: Any) -> None:
+            while True:
+                with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
+                    async with session.request(method, url + path, **options) as r:
+                        await r.read()
+                    if r.status >= 400:
+                        await asyncio.sleep(0.05)
+
+        forever = aiohttp.ClientTimeout(total=None)
+        jobs = [again("GET", f"{API}/events/stream", timeout=forever) for _ in range(STREAMS)]
+        jobs += [again("GET", f"{API}/episodes?q=word") for _ in range(SEARCHES)]
+        jobs += [again("POST", "/v1/chat/completions", json=call_body("fast")) for _ in range(CALLS)]
+        await asyncio.gather(*jobs)
+
+
+KINDS = {"silent": (silent, COUNT), "slow": (slow, COUNT), "key": (hostile, 1)}
+
+
+async def beset(kind: str, port: int, secret: str) -> None:
+    what, count = KINDS[kind]
+    await asyncio.gather(*(what(port, secret) for _ in range(count)))
+
+
+# --- the others, who are measured --------------------------------------------------------------------------------------------------
+
+
+class Others:
+    """One key's agent: a call and its reward after the other."""
+
+    def __init__(self, url: str, secret: str) -> None:
+        self.url, self.headers = url, {"authorization": f"Bearer {secret}"}
+        self.failed: Counter[str] = Counter()
+        self.number = 0
+
+    async def measure(self, session: aiohttp.ClientSession, seconds: float) -> dict[str, list[float]]:
+        """Seconds that each call and each reward took."""
+        took: dict[str, list[float]] = {"calls": [], "rewards": []}
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.number += 1
+            name = f"other-{self.number}"
+            took["calls"].append(await self.one(session, "/v1/chat/completions", call_body("hello"), name))
+            took["rewards"].append(await self.one(session, f"{API}/episodes/{name}/rewards", {"value": 1.0}, name))
+            await asyncio.sleep(0.01)
+        return took
+
+    async def one(self, session: aiohttp.ClientSession, path: str, body: dict[str, Any], name: str) -> float:
+        began = time.monotonic()
+        headers = {**self.headers, "x-slipstream-episode": name}
+        try:
+            async with session.post(self.url + path, json=body, headers=headers) as r:
+                await r.read()
+            if r.status != 200:
+                self.failed[str(r.status)] += 1
+        except (aiohttp.ClientError, TimeoutError, OSError) as e:
+            self.failed[type(e).__name__] += 1
+        return time.monotonic() - began
+
+
+def percentile(values: list[float], share: float = 0.99) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def child(kind: str, port: str, secret: str = "") -> subprocess.Popen[bytes]:
+    """This program, as the engine or as strangers."""
+    return subprocess.Popen([sys.executable, __file__, "--as", kind, port, secret])
+
+
+def started(folder: Path, engine: int) -> subprocess.Popen[bytes]:
+    """The proxy, at a soft limit of 1,024; the hard one is the machine's."""
+    config = folder / "slipstream.toml"
+    config.write_text(
+        f'data_dir = "{folder}/data"\n[engine]\nname = "m"\nkind = "vllm"\nurls = ["http://127.0.0.1:{engine}"]\n'
+        f"[proxy]\nport = 0\n[gate]\nholdout = 0.0\n"
+    )
+    argv = [sys.executable, "-m", "slipstream.cli", "proxy", "--config", str(config)]
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with (folder / "proxy.log").open("wb") as log:
+        return subprocess.Popen(
+            ["prlimit", f"--nofile={SOFT_LIMIT}:{hard}", *argv], stdout=log, stderr=log, start_new_session=True
+        )
+
+
+async def ready(folder: Path, session: aiohttp.ClientSession) -> str:
+    until = time.monotonic() + 180
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError, ValueError, aiohttp.ClientError):
+            url: str = json.loads((folder / "data" / "proxy.json").read_text())["url"]
+            async with session.get(url + "/readyz") as reply:
+                if reply.status == 200:
+                    return url
+        await asyncio.sleep(0.1)
+    raise SystemExit((folder / "proxy.log").read_text()[-4000:])
+
+
+async def turns(others: Others, session: aiohttp.ClientSession, kind: str, secret: str, options: argparse.Namespace) -> dict[str, Any]:  # fmt: skip
+    took: dict[str, dict[str, list[float]]] = {when: {"calls": [], "rewards": []} for when in ("quiet", "beset")}
+    ratios: dict[str, list[float]] = {"calls": [], "rewards": []}
+    port = others.url.rpartition(":")[2]
+    others.failed.clear()
+    for _ in range(options.turns):
+        quiet = await others.measure(session, options.seconds)
+        process = child(kind, port, secret)
+        try:
+            await asyncio.sleep(SETTLE_S * 2)
+            loud = await others.measure(session, options.seconds)
+        finally:
+            process.kill()
+            process.wait()
+        await asyncio.sleep(SETTLE_S)
+        for what, each in ratios.items():
+            took["quiet"][what] += quiet[what]
+            took["beset"][what] += loud[what]
+            each.append(percentile(loud[what]) / percentile(quiet[what]))
+    found: dict[str, Any] = {"failed": dict(others.failed), "load": round(os.getloadavg()[0], 1)}
+    for what, each in ratios.items():
+        quiet_ms, loud_ms = (round(1000 * percentile(took[when][what]), 1) for when in ("quiet", "beset"))
+        found[what] = {
+            "n": [len(took[when][what]) for when in ("quiet", "beset")],
+            "p50_ms": [round(1000 * percentile(took[when][what], 0.5), 1) for when in ("quiet", "beset")],
+            "p99_ms": [quiet_ms, loud_ms],
+            "ratio": round(loud_ms / quiet_ms, 2),
+            "ratios_of_turns": [round(r, 2) for r in sorted(each)],
+        }
+    return found
+
+
+async def run(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    (folder / "data").mkdir()
+    keys = Keys(folder / "data" / "keys.json")
+    secrets = {"other": keys.add("other", ["inference", "reward"])[1], "key": keys.add("hostile", ["inference"])[1]}
+    port = free_port()
+    engine = child("engine", str(port))
+    proxy = started(folder, port)
+    found: dict[str, Any] = {}
+    try:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
+            others = Others(await ready(folder, session), secrets["other"])
+            await others.measure(session, 3.0)
+            for kind in options.only or KINDS:
+                found[kind] = await turns(others, session, kind, secrets["key"], options)
+                print(json.dumps({kind: found[kind]}), flush=True)
+    finally:
+        proxy.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            proxy.wait(60)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(proxy.pid, signal.SIGKILL)
+        engine.kill()
+        engine.wait()
+    log = (folder / "proxy.log").read_text()
+    return {**found, "capture_lost": "capture lost" in log, "too_many_files": "Too many open files" in log}
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--as"]:
+        kind, port, secret = sys.argv[2:]
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
+        if kind == "engine":
+            serve_engine(int(port))
+        else:
+            asyncio.run(beset(kind, int(port), secret))
+        return
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each turn's half")
+    parser.add_argument("--only", nargs="*", choices=list(KINDS))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="slipstream-strangers-") as folder:
+        print(json.dumps(asyncio.run(run(Path(folder), options))))
+
+
+if __name__ == "__main__":
+    main()
