@@ -11,11 +11,12 @@ import sys
 import tomllib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 from packaging.requirements import Requirement
-from tests.support import process, slipstream, wait_for
+from tests.support import process, slipstream, until, wait_for
 from tests.support.fake_engine import FakeEngine
 
 from slipstream.cli import build_parser
@@ -56,13 +57,14 @@ async def proxy(tmp_path: Path) -> AsyncIterator[str]:
         assert url
         headers = {"x-slipstream-episode": "run-1", "x-slipstream-task": "t"}
         body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
-        async with aiohttp.ClientSession() as session, asyncio.timeout(60):
-            while (await session.get(f"{url}/slipstream/v1/status")).status != 200:
-                await asyncio.sleep(0.1)
-            while (await session.post(f"{url}/v1/chat/completions", json=body, headers=headers)).status != 200:
-                await asyncio.sleep(0.1)
-            while (await session.get(f"{url}/slipstream/v1/episodes/run-1")).status != 200:
-                await asyncio.sleep(0.1)
+        async with aiohttp.ClientSession(url) as session:
+
+            async def ok(method: str, path: str, **more: Any) -> bool:
+                return (await session.request(method, path, **more)).status == 200
+
+            await until(lambda: ok("GET", "/slipstream/v1/status"))
+            await until(lambda: ok("POST", "/v1/chat/completions", json=body, headers=headers))
+            await until(lambda: ok("GET", "/slipstream/v1/episodes/run-1"))
         yield url
     await engine.stop()
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support import MODEL, process, slipstream, wait_for
+from tests.support import MODEL, process, slipstream, until, wait_for
 from tests.support.load import Load, streams
 from tests.support.running import run_proxy
 
@@ -39,10 +39,7 @@ def test_proxy_killed_under_load_loses_no_answered_call(engine, tmp_path: Path, 
         stop = asyncio.Event()
         running = asyncio.create_task(streams(load, url, 16, stop, stream=False))
         before = len(load.answered)
-        for _ in range(600):
-            await asyncio.sleep(0.1)
-            if len(load.answered) >= before + 60:
-                break
+        await until(lambda: len(load.answered) >= before + 60)
         if kill:
             kill_all(pid)
             await asyncio.sleep(0.2)

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import aiohttp
-from tests.support import process
-from tests.support.dataplane import eventually
+from tests.support import process, until
 from tests.support.fake_engine import FakeEngine
 from tests.support.running import run_proxy
 
@@ -71,15 +70,15 @@ async def test_a_trainer_killed_in_its_turn_costs_a_wait_and_no_call(tmp_path: P
         )
         load = Load(proxy.url)
         running = asyncio.create_task(load.run())
-        await eventually(lambda: len(load.statuses) > 20)
+        await until(lambda: len(load.statuses) > 20)
         holder = stack.enter_context(process([sys.executable, "-c", HOLDER, proxy.url], tmp_path / "holder.log"))
-        await eventually(lambda: not fake.sleeping.awake.is_set() or holder.poll() is not None)
+        await until(lambda: not fake.sleeping.awake.is_set() or holder.poll() is not None)
         assert holder.poll() is None, (tmp_path / "holder.log").read_text()
-        await eventually(lambda: "has it" in (tmp_path / "holder.log").read_text())
+        await until(lambda: "has it" in (tmp_path / "holder.log").read_text())
         holder.send_signal(signal.SIGKILL)
-        await eventually(fake.sleeping.awake.is_set)
+        await until(fake.sleeping.awake.is_set)
         count = len(load.statuses)
-        await eventually(lambda: len(load.statuses) > count + 20)
+        await until(lambda: len(load.statuses) > count + 20)
         load.stop = True
         await running
         assert set(load.statuses) == {200}

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from pydantic import ValidationError
+from tests.support import until
 from tests.support.control import FakeControl
 from tests.support.groups import quality_group
 from tests.support.ruled_judge import RuledJudge
@@ -48,10 +49,7 @@ async def judge_until(control, config, what):
     async with AsyncClient(control.url, "secret") as client:
         worker = JudgeWorker(config, client)
         task = asyncio.create_task(worker.run(stop))
-        end = time.monotonic() + 30
-        while not what(worker):
-            assert time.monotonic() < end, "it did not happen"
-            await asyncio.sleep(0.02)
+        await until(lambda: what(worker))
         stop.set()
         await task
     return worker

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 
 import pytest
+from tests.support import until
 from tests.support.fake_engine import LoraEngine
 from tests.support.groups import said
 from tests.support.plane import Plane, make_config
@@ -18,14 +19,6 @@ from slipstream_judge.run.worker import JudgeWorker
 from slipstream_judge.trust.judgement import fetch
 
 WEIGHTS = {"weights": {"judge": 1.0}}
-
-
-async def until(what, seconds=90.0):
-    end = asyncio.get_running_loop().time() + seconds
-    while not (value := await what()):
-        assert asyncio.get_running_loop().time() < end, "it did not happen"
-        await asyncio.sleep(0.05)
-    return value
 
 
 async def stopped(plane):

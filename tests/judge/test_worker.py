@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 import socket
 import sys
-import time
 import urllib.request
 
 import pytest
+from tests.support import until
 from tests.support.groups import episode, group, quality_group
 from tests.support.groups import run as made_run
 
@@ -22,13 +22,6 @@ from slipstream_judge.run.worker import FAILURES_BEFORE_SLOWER, JudgeWorker, lea
 def configured(ruled, **more):
     judge = {"model": "openai/gpt-4o-mini", "api_base": ruled.url} | more
     return Config.model_validate({"judge": judge})
-
-
-async def until(what, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it did not happen"
-        await asyncio.sleep(0.02)
 
 
 @contextlib.asynccontextmanager

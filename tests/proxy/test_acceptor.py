@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 import tomli_w
-from tests.support import process, slipstream, wait_for
-from tests.support.dataplane import ASK, eventually
+from tests.support import process, slipstream, until, wait_for
+from tests.support.dataplane import ASK
 from tests.support.fake_engine import FakeEngine
 
 from slipstream_proxy.data.server.acceptor import Acceptor
@@ -61,7 +61,7 @@ async def test_silent_connections_go_first_the_oldest_before_all(crowded):
         kept = await opened(stack, address)
         assert (await asked(*kept)).startswith(b"HTTP/1.1 200")
         silent = [await opened(stack, address) for _ in range(30)]
-        await eventually(silent[0][0].at_eof)
+        await until(silent[0][0].at_eof)
         assert (await asked(*kept)).startswith(b"HTTP/1.1 200"), "who has asked stays"
         assert (await asked(*silent[-1])).startswith(b"HTTP/1.1 200"), "and so do the newest"
         assert crowded.server.connected <= 8
@@ -89,7 +89,7 @@ async def test_connections_with_a_call_are_never_closed_for_new_ones(crowded, fa
         waiting = []
         for n in range(4):
             waiting.append(asyncio.create_task(asked(*await opened(stack, address))))
-            await eventually(lambda n=n: len(crowded.plane.services.in_flight) == n + 1)
+            await until(lambda n=n: len(crowded.plane.services.in_flight) == n + 1)
         late = asyncio.create_task(asked(*await opened(stack, address)))
         await asyncio.sleep(0.3)
         assert not late.done() and crowded.plane.metrics.values["slipstream_accepts_delayed_total", ""] > 0

@@ -7,7 +7,8 @@ import json
 import socket
 
 import pytest
-from tests.support.dataplane import ASK, eventually, read_request
+from tests.support import until
+from tests.support.dataplane import ASK, read_request
 
 from slipstream_proxy.data.wire.backpressure import StalledClients
 
@@ -46,7 +47,7 @@ async def test_a_client_that_never_reads_does_not_keep_the_engine(start, serve, 
     await loop.sock_sendall(client, LINE % path + way + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
     async with asyncio.timeout(60):
         await gone.wait()
-    await eventually(lambda: not proxy.plane.services.in_flight and not proxy.server.connected)
+    await until(lambda: not proxy.plane.services.in_flight and not proxy.server.connected)
     if outcomes:
         assert [frame.head["outcome"] for frame in await proxy.record()] == outcomes
     client.close()
@@ -76,11 +77,11 @@ async def test_a_large_reply_waits_for_a_slow_client_in_a_file(start, serve, way
     body = json.dumps(ASK).encode()
     request = LINE % b"/v1/chat/completions" + way + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
     await loop.sock_sendall(client, request * (1 if way else 2))
-    await eventually(lambda: len(rests) == 1)
+    await until(lambda: len(rests) == 1)
     (rest,) = rests._held
     assert rest._data == answer
     rests.check(loop.time() + 2.0)
-    await eventually(lambda: not rest._data)
+    await until(lambda: not rest._data)
     reader, writer = await asyncio.open_connection(sock=client)
     for _ in range((1 if way else 2) if stays else 0):  # what was sent ahead is answered behind it
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -89,7 +90,7 @@ async def test_a_large_reply_waits_for_a_slow_client_in_a_file(start, serve, way
     if stays and way:
         assert await reader.read() == b""
     writer.close()
-    await eventually(lambda: not len(rests) and not proxy.server.connected)
+    await until(lambda: not len(rests) and not proxy.server.connected)
     assert list(proxy.config.root.glob("tmp*")) == []
 
 

@@ -7,7 +7,8 @@ import json
 
 import aiohttp
 import pytest
-from tests.support.dataplane import ASK, eventually, parsed, post, redact_with
+from tests.support import until
+from tests.support.dataplane import ASK, parsed, post, redact_with
 
 from slipstream_proxy.data.observe.metrics import read_uncaptured
 from slipstream_proxy.data.wire.http1 import GUARD_HEADERS
@@ -159,12 +160,12 @@ async def test_client_abort_reaches_the_engine(start, fake, stream):
     if stream:
         await reader.readuntil(b"\r\n\r\n")
     else:
-        await eventually(lambda: fake.seen)
+        await until(lambda: fake.seen)
     writer.close()
     (frame,) = await proxy.record()
     assert frame.head["outcome"] == "aborted"
     if stream:
-        await eventually(lambda: fake.aborted == 1)
+        await until(lambda: fake.aborted == 1)
     assert not proxy.plane.services.in_flight
     head, read = parsed(frame)
     assert read.untrainable == "aborted"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.support.dataplane import ASK, eventually, parsed, post
+from tests.support import until
+from tests.support.dataplane import ASK, parsed, post
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -50,7 +51,7 @@ async def test_reasoning_that_the_client_hides(start, fake, control, stream, par
     fake.parser = parser
     control.state["engines"][0]["parses"] = parser
     proxy = await start()
-    await eventually(lambda: proxy.plane.live.connected)
+    await until(lambda: proxy.plane.live.connected)
     _, _, body = await post(proxy.url, {**HIDING, "stream": stream})
     assert fake.seen[-1][0]["include_reasoning"] is parser
     assert (b'"reasoning":null' in body) is (parser or not stream)
@@ -65,7 +66,7 @@ async def test_reasoning_that_the_client_hides(start, fake, control, stream, par
 async def test_without_a_parser_a_client_may_hide_reasoning_and_ask_for_its_tokens(start, fake, control):
     control.state["engines"][0]["parses"] = False
     proxy = await start()
-    await eventually(lambda: proxy.plane.live.connected)
+    await until(lambda: proxy.plane.live.connected)
     _, _, body = await post(proxy.url, {**HIDING, "logprobs": True, "return_token_ids": True})
     assert json.loads(body)["choices"][0]["token_ids"]
     (frame,) = await proxy.record(1)
@@ -84,7 +85,7 @@ async def test_what_the_engine_samples_with_by_itself_is_recorded(start, fake, c
     """The engine is told its own values, so that the reply is the same; the caller's own come first."""
     control.state["engines"][0]["sampling"] = QWEN
     proxy = await start()
-    await eventually(lambda: proxy.plane.live.connected)
+    await until(lambda: proxy.plane.live.connected)
     silent = await recorded(proxy, ASK)
     assert (silent.sampling["temperature"], silent.sampling["top_k"]) == (0.7, 20) and silent.untrainable is None
     assert {n: fake.seen[0][0][n] for n in QWEN} == QWEN
@@ -105,7 +106,7 @@ async def test_what_the_engine_does_not_tell_trains_nothing(start, control):
     names = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
     said = {**dict.fromkeys(names, 1.0), "min_p": 0, "presence_penalty": 0, "frequency_penalty": 0}
     proxy = await start(models={"trusted": {"sampling": "trust"}, "said": {"top_k": 0}})
-    await eventually(lambda: proxy.plane.live.connected)
+    await until(lambda: proxy.plane.live.connected)
     assert (await recorded(proxy, ASK)).untrainable == "the engine's own sampling"
     assert (await recorded(proxy, {**ASK, **said}, 2)).untrainable == "the engine's own sampling"
     assert (await recorded(proxy, {**ASK, **said, "model": "said"}, 3)).untrainable is None
@@ -117,7 +118,7 @@ async def test_what_the_engine_does_not_tell_trains_nothing(start, control):
 async def test_log_probabilities_before_temperature_are_of_temperature_1_only(start, control, temperature, trains):
     control.state["engines"][0]["raw_logprobs"] = True
     proxy = await start()
-    await eventually(lambda: proxy.plane.live.connected)
+    await until(lambda: proxy.plane.live.connected)
     found = await recorded(proxy, {**ASK, "temperature": temperature})
     assert found.untrainable == (None if trains else "log-probabilities before temperature")
 

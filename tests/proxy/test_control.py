@@ -10,7 +10,7 @@ from unittest.mock import ANY
 import aiohttp
 import pytest
 from aiohttp import web
-from tests.support.dataplane import eventually
+from tests.support import until
 from yarl import URL
 
 from slipstream_proxy.data.routes.control import MOST_REWARD, is_control
@@ -197,7 +197,7 @@ async def test_a_note_waits_for_a_control_plane_that_is_started_again(start, con
     seen = await control(proxy.config.socket)
     assert [(await one)[0] for one in (first, third)] == [207, 207]
     notes = [b'{"text": 1}', b'{"text": 2}', b'{"text": 3}']
-    await eventually(lambda: sorted(body for _, at, _, body in seen if at == path) == notes)
+    await until(lambda: sorted(body for _, at, _, body in seen if at == path) == notes)
 
 
 async def test_a_reward_that_is_too_large_is_refused(start, control):

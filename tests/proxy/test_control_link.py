@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 import pytest
 from aiohttp import web
-from tests.support.dataplane import eventually
+from tests.support import until
 from yarl import URL
 
 from slipstream.config import Config
@@ -78,7 +78,7 @@ async def test_a_line_in_pieces_and_one_of_great_length(speak):
     state = {**STATE, "rest": "x" * 1_000_000}
     line = json.dumps(state).encode() + b"\n"
     link = await speak([line[:3], line[3:500_000], line[500_000:], b"{}\n"])
-    await eventually(lambda: link.live.connected)
+    await until(lambda: link.live.connected)
     assert link.live.models["tiny"].live == "tiny@1" and link.live.version == 1
 
 
@@ -86,14 +86,14 @@ async def test_a_line_in_pieces_and_one_of_great_length(speak):
 async def test_rubbish_changes_nothing_and_the_line_is_taken_up_again(speak, rubbish):
     good = json.dumps(STATE).encode() + b"\n"
     link = await speak([good, rubbish, good.replace(b"tiny@1", b"tiny@2")])
-    await eventually(lambda: link.live.version >= 3)
+    await until(lambda: link.live.version >= 3)
     assert link.live.models["tiny"].live == "tiny@1"
 
 
 async def test_a_line_that_ends_is_said_and_begun_again(speak):
     link = await speak([json.dumps(STATE).encode() + b"\n"], hold=False)
-    await eventually(lambda: link.live.version >= 2)
-    await eventually(lambda: not link.live.connected)
+    await until(lambda: link.live.version >= 2)
+    await until(lambda: not link.live.connected)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ async def test_a_line_that_ends_is_said_and_begun_again(speak):
 async def test_pins(speak, status, text, answer):
     link = await speak([json.dumps(STATE).encode() + b"\n"], web.Response(status=status, text=text))
     assert await link.pin("-", "e", "tiny", None, "train", {}) is None, "nobody is asked before the line is up"
-    await eventually(lambda: link.live.connected)
+    await until(lambda: link.live.connected)
     assert await link.pin("-", "e", "tiny", None, "train", {}) == answer
 
 
@@ -124,7 +124,7 @@ async def test_pins_of_runs_that_begin_together_are_asked_for_in_few_requests(sp
         return web.json_response([{"adapter": one["episode"], "arm": "live"} for one in asked])
 
     link = await speak([json.dumps(STATE).encode() + b"\n"], pins)
-    await eventually(lambda: link.live.connected)
+    await until(lambda: link.live.connected)
     first = asyncio.create_task(link.pin("-", "first", "tiny", None, "train", {}))
     await asyncio.sleep(0.005)
     names = [f"e{n}" for n in range(2 * MOST_PINS)]
@@ -144,7 +144,7 @@ async def test_no_run_waits_behind_others_for_a_control_plane_that_hangs(speak, 
         return web.json_response([])
 
     link = await speak([json.dumps(STATE).encode() + b"\n"], hang)
-    await eventually(lambda: link.live.connected)
+    await until(lambda: link.live.connected)
     began = asyncio.get_running_loop().time()
     first = asyncio.create_task(link.pin("-", "first", "tiny", None, "train", {}))
     await asyncio.sleep(0.05)
@@ -180,7 +180,7 @@ async def test_what_must_not_be_lost_is_sent_again_when_the_line_breaks(tmp_path
         await link.request("POST", url, data=b"reward")
     server = await asyncio.start_unix_server(drop, str(path))
     sending = asyncio.create_task(link.request("POST", url, restart=True, data=b"reward"))
-    await eventually(lambda: len(taken) >= 2)
+    await until(lambda: len(taken) >= 2)
     server.close()
     path.unlink()
     await asyncio.sleep(1.0)

@@ -10,7 +10,8 @@ import socket
 
 import aiohttp
 import pytest
-from tests.support.dataplane import ASK, eventually, post, read_request, send
+from tests.support import until
+from tests.support.dataplane import ASK, post, read_request, send
 
 from slipstream_proxy.data.call.call import ActiveCall
 from slipstream_proxy.data.server import connection
@@ -223,8 +224,7 @@ async def test_keys_scopes_and_limits(start, fake, tmp_path):
     assert status == 200 and headers["x-slipstream-episode"] == "e9"
     fake.hold = asyncio.Event()
     running = asyncio.create_task(post(proxy.url, ASK, headers={"authorization": f"Bearer {secret}"}))
-    while len(fake.seen) < 2:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(fake.seen) == 2)
     status, headers, _ = await post(proxy.url, ASK, headers={"authorization": f"Bearer {secret}"})
     assert status == 429 and headers["retry-after"] == "1"
     fake.hold.set()
@@ -383,8 +383,7 @@ async def test_a_client_that_sends_ahead_without_reading(start, fake):
     fake.hold = asyncio.Event()
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     writer.write(LINE + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
-    while not fake.seen:
-        await asyncio.sleep(0.01)
+    await until(lambda: fake.seen)
     more = LINE + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
     writer.write(more * 4000)
     for _ in range(20):
@@ -408,12 +407,12 @@ async def test_a_client_that_sends_ahead_and_goes_is_heard(start, fake):
     client.setblocking(False)
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(client, LINE + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
-    await eventually(lambda: fake.seen)
+    await until(lambda: fake.seen)
     await loop.sock_sendall(client, (LINE + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY) * 2000)
     (connection,) = proxy.plane.state.connections
-    await eventually(lambda: connection._throttled)
+    await until(lambda: connection._throttled)
     client.close()
-    await eventually(lambda: fake.aborted == 1 and not proxy.plane.services.in_flight)
+    await until(lambda: fake.aborted == 1 and not proxy.plane.services.in_flight)
 
 
 async def test_a_reader_that_stops_holds_the_engine_back(start, fake):
@@ -500,7 +499,7 @@ async def test_a_call_that_is_over_is_forgotten_at_once(start, fake, chunked, st
                 headers = {"content-type": "application/json"}
                 async with session.post(proxy.url + "/v1/chat/completions", data=data, headers=headers) as reply:
                     assert reply.status == (500 if fails else 200) and await reply.read()
-        await eventually(lambda: len(calls()) <= before, 5)
+        await until(lambda: len(calls()) <= before, 5)
     finally:
         gc.enable()
 

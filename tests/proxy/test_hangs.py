@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 import tomli_w
-from tests.support import process, slipstream, wait_for
-from tests.support.dataplane import ASK, eventually, post, read_request
+from tests.support import process, slipstream, until, wait_for
+from tests.support.dataplane import ASK, post, read_request
 from tests.support.fake_engine import FakeEngine
 
 from slipstream.config import Config
@@ -233,7 +233,7 @@ async def test_two_workers_and_an_engine_that_hangs(tmp_path):
             assert [status for status, _, _ in results] == [200] * 32 and set(well) <= {200, 503}
             assert "answers calls again" in log.read_text()
             p.send_signal(signal.SIGTERM)
-            await eventually(lambda: p.poll() is not None)
+            await until(lambda: p.poll() is not None)
     finally:
         await engine.stop()
     assert os.path.exists(data / "hangs")

@@ -8,7 +8,8 @@ import time
 
 import aiohttp
 import pytest
-from tests.support.dataplane import ASK, FakeControlSocket, eventually, post
+from tests.support import until
+from tests.support.dataplane import ASK, FakeControlSocket, post
 from tests.support.fake_engine import FakeEngine
 
 from slipstream_proxy.data.engines import hold
@@ -36,9 +37,9 @@ def soon() -> float:
 
 
 async def held(proxy, control, until: float) -> None:
-    await eventually(lambda: proxy.plane.live.connected)
+    await until(lambda: proxy.plane.live.connected)
     control.say(until)
-    await eventually(lambda: proxy.plane.holding.on)
+    await until(lambda: proxy.plane.holding.on)
 
 
 async def test_calls_wait_and_then_go_on_in_order(start, fake, control):
@@ -48,9 +49,9 @@ async def test_calls_wait_and_then_go_on_in_order(start, fake, control):
     for n in range(5):
         body = {**ASK, "stream": bool(n % 2), "user": f"n{n}"}
         calls.append(asyncio.create_task(post(proxy.url, body, headers={"x-slipstream-episode": f"e{n}"})))
-        await eventually(lambda n=n: len(proxy.plane.holding.waiting) == n + 1)
+        await until(lambda n=n: len(proxy.plane.holding.waiting) == n + 1)
     calls.append(asyncio.create_task(post(proxy.url, {"model": "tiny", "input": "x"}, path="/v1/embeddings")))
-    await eventually(lambda: len(proxy.plane.holding.waiting) == 6)
+    await until(lambda: len(proxy.plane.holding.waiting) == 6)
     assert not fake.seen and not any(c.done() for c in calls)
     async with aiohttp.ClientSession() as session, session.get(proxy.url + "/readyz") as reply:
         assert reply.status == 200  # who waits is not refused, so this is ready
@@ -83,11 +84,11 @@ async def test_who_goes_away_while_waiting_costs_nothing(start, fake, control):
     proxy = await start()
     await held(proxy, control, soon())
     gone = asyncio.create_task(post(proxy.url, {**ASK, "user": "gone"}))
-    await eventually(lambda: proxy.plane.holding.waiting)
+    await until(lambda: proxy.plane.holding.waiting)
     gone.cancel()
-    await eventually(lambda: not proxy.plane.services.in_flight)
+    await until(lambda: not proxy.plane.services.in_flight)
     stays = asyncio.create_task(post(proxy.url, {**ASK, "user": "stays"}))
-    await eventually(lambda: len(proxy.plane.holding.waiting) == 2)
+    await until(lambda: len(proxy.plane.holding.waiting) == 2)
     control.say(None)
     assert (await stays)[0] == 200
     assert [body["user"] for body, _ in fake.seen] == ["stays"]
@@ -98,7 +99,7 @@ async def test_more_than_the_limit_are_told_to_come_again(start, fake, control, 
     proxy = await start()
     await held(proxy, control, soon())
     first = asyncio.create_task(post(proxy.url, ASK))
-    await eventually(lambda: proxy.plane.holding.waiting)
+    await until(lambda: proxy.plane.holding.waiting)
     status, headers, _ = await post(proxy.url, ASK)
     assert status == 503 and headers["retry-after"]
     control.say(None)
@@ -130,6 +131,6 @@ async def test_a_hold_stands_in_the_file_for_workers_that_start(start, fake, con
     proxy = await start()
     assert proxy.plane.holding.on
     call = asyncio.create_task(post(proxy.url, ASK))
-    await eventually(lambda: proxy.plane.live.connected and proxy.plane.holding.waiting)
+    await until(lambda: proxy.plane.live.connected and proxy.plane.holding.waiting)
     control.say(None)
     assert (await call)[0] == 200

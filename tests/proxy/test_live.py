@@ -6,7 +6,8 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.dataplane import ASK, STATE, FakeControlSocket, eventually, post
+from tests.support import until
+from tests.support.dataplane import ASK, STATE, FakeControlSocket, post
 
 from slipstream.config import Config
 from slipstream_proxy.assignment import assign
@@ -64,14 +65,14 @@ def test_last_state_is_read_at_the_start(tmp_path):
 
 async def test_calls_go_on_without_the_control_plane(start, fake, control):
     proxy = await start()
-    await eventually(lambda: proxy.plane.live.connected)
+    await until(lambda: proxy.plane.live.connected)
     await control.runner.cleanup()
-    await eventually(lambda: not proxy.plane.live.connected)
+    await until(lambda: not proxy.plane.live.connected)
     status, headers, _ = await post(proxy.url, ASK, headers={"x-slipstream-episode": "new"})
     assert status == 200 and headers["x-slipstream-adapter"] in ("tiny@1", "tiny@2")
     assert (await proxy.record())[0].head["pin"] == "local"
     again = await FakeControlSocket(control.path).start()
-    await eventually(lambda: proxy.plane.live.connected)
+    await until(lambda: proxy.plane.live.connected)
     await again.runner.cleanup()
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 
-from tests.support.dataplane import ASK, eventually, post
+from tests.support import until
+from tests.support.dataplane import ASK, post
 
 
 async def test_an_episode_is_pinned_once_and_keeps_its_adapter(start, fake, control):
     proxy = await start()
-    await eventually(lambda: proxy.plane.live.connected)
+    await until(lambda: proxy.plane.live.connected)
     replies = await asyncio.gather(
         *(post(proxy.url, ASK, headers={"x-slipstream-episode": "e", "x-slipstream-task": "t"}) for _ in range(6))
     )
@@ -24,7 +25,7 @@ async def test_an_episode_is_pinned_once_and_keeps_its_adapter(start, fake, cont
     # the pinned version is unloaded: the episode moves to the live one
     control.state = {**control.state, "engines": [{"url": fake.url, "ok": True, "loaded": ["tiny@2"]}]}
     control.changed.set()
-    await eventually(lambda: proxy.plane.live.servers("tiny@1", "e") == [])
+    await until(lambda: proxy.plane.live.servers("tiny@1", "e") == [])
     _, headers, _ = await post(proxy.url, ASK, headers={"x-slipstream-episode": "e"})
     assert headers["x-slipstream-adapter"] == "tiny@2" and (await proxy.record(7))[-1].head["pin"] == "moved"
 
@@ -34,19 +35,19 @@ async def test_while_a_replay_runs_each_call_is_told_of_and_waits_for_nobody(sta
     models = {"tiny": {"base": "tiny", "live": "tiny@2", "arms": []}}
     control.state = {**control.state, "models": models, "asks": True}
     control.changed.set()
-    await eventually(lambda: proxy.plane.live.asks)
+    await until(lambda: proxy.plane.live.asks)
     for _ in range(2):
         before = control.told
         _, headers, _ = await post(proxy.url, ASK)
         assert headers["x-slipstream-adapter"] == "tiny@2"
-        await eventually(lambda before=before: control.told > before)
+        await until(lambda before=before: control.told > before)
     assert not control.pins
 
 
 async def test_the_id_of_an_episode_is_the_workers(start, fake, control):
     """The answer names an adapter and an arm, and no episode: a client that has seen the id must find it in the store."""
     proxy = await start()
-    await eventually(lambda: proxy.plane.live.connected)
+    await until(lambda: proxy.plane.live.connected)
     _, headers, _ = await post(proxy.url, ASK, headers={"x-slipstream-episode": "mine"})
     (frame,) = await proxy.record(1)
     assert headers["x-slipstream-episode"] == frame.head["episode"] == control.pins[0]["episode"] == "mine"
@@ -54,10 +55,10 @@ async def test_the_id_of_an_episode_is_the_workers(start, fake, control):
 
 async def test_with_one_adapter_a_worker_decides_alone(start, fake, control):
     proxy = await start()
-    await eventually(lambda: proxy.plane.live.connected)
+    await until(lambda: proxy.plane.live.connected)
     control.state = {**control.state, "models": {"tiny": {"base": "tiny", "live": "tiny@2", "arms": []}}}
     control.changed.set()
-    await eventually(lambda: not proxy.plane.live.models["tiny"].arms)
+    await until(lambda: not proxy.plane.live.models["tiny"].arms)
     await post(proxy.url, ASK)
     assert not control.pins
     await post(proxy.url, ASK, headers={"x-slipstream-episode": "e"})  # it may have begun with an earlier adapter

@@ -6,7 +6,8 @@ import asyncio
 import time
 
 import pytest
-from tests.support.dataplane import ASK, eventually, post, read_request
+from tests.support import until
+from tests.support.dataplane import ASK, post, read_request
 from tests.support.fake_engine import FakeEngine
 
 from slipstream_proxy.data.engines import probe
@@ -36,7 +37,7 @@ async def test_an_engine_that_refuses_gets_no_calls_until_it_is_back(start):
         assert (status, retry) == (503, "1") and seconds < 1.0
     assert not proxy.plane.live.ready
     again = await FakeEngine().start(port)
-    await eventually(lambda: proxy.plane.live.ready)
+    await until(lambda: proxy.plane.live.ready)
     assert (await asked(proxy))[0] == 200 and not proxy.plane.live.trouble
     await again.stop()
 
@@ -68,17 +69,17 @@ async def test_an_engine_that_hangs_keeps_nobody_waiting_twice(start, serve):
     for _ in range(10):
         status, seconds, retry = await asked(proxy)
         assert (status, retry) == (503, "1") and seconds < 0.5
-    await eventually(lambda: engine.checks > 2)
+    await until(lambda: engine.checks > 2)
     assert engine.calls == 1
     # it answers health checks, and hangs on: one call at a time finds that out
     engine.healthy = True
-    await eventually(lambda: proxy.plane.live.ready)
+    await until(lambda: proxy.plane.live.ready)
     trial = asyncio.create_task(asked(proxy))
-    await eventually(lambda: engine.calls == 2)
+    await until(lambda: engine.calls == 2)
     assert [(await asked(proxy))[0] for _ in range(5)] == [503] * 5 and engine.calls == 2
     assert (await trial)[0] == 504
     engine.well = True
-    await eventually(lambda: proxy.plane.live.ready)
+    await until(lambda: proxy.plane.live.ready)
     assert (await asked(proxy))[0] == 200
     results = await asyncio.gather(*(asked(proxy) for _ in range(5)))
     assert [status for status, _, _ in results] == [200] * 5 and not proxy.plane.live.trouble
@@ -94,7 +95,7 @@ async def test_health_checks_are_no_sign_that_calls_are_answered(start, serve):
     heard = pool.heard
     for number in range(1, 4):
         live.mark_down(url)
-        await eventually(lambda number=number: live.ready and engine.checks == number)
+        await until(lambda number=number: live.ready and engine.checks == number)
     proxy.plane.pools.sweep(pool.now + 1.0)
     assert pool.heard == heard and live.hangs.silent(url) and not pool.all
     assert not any(own.all for own in proxy.plane.probe._own.values())
@@ -113,7 +114,7 @@ async def test_what_the_control_plane_knows_to_be_down_gets_no_calls(start, serv
     status, seconds, retry = await asked(proxy)
     assert (status, retry) == (503, "1") and seconds < 1.0 and engine.calls == 0
     engine.healthy = engine.well = True
-    await eventually(lambda: proxy.plane.live.ready)
+    await until(lambda: proxy.plane.live.ready)
     assert (await asked(proxy))[0] == 200
 
 
@@ -150,7 +151,7 @@ async def test_a_client_that_leaves_a_trial_frees_it(start, serve):
     live.mark_down(url, hung=True)
     live.found(url)
     calls = asyncio.create_task(post(proxy.url, ASK))
-    await eventually(lambda: engine.calls == 1)
+    await until(lambda: engine.calls == 1)
     assert not live.ready
     calls.cancel()
-    await eventually(lambda: live.ready)
+    await until(lambda: live.ready)

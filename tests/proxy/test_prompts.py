@@ -10,7 +10,8 @@ import aiohttp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.dataplane import eventually, parsed, post, redact_with
+from tests.support import until
+from tests.support.dataplane import parsed, post, redact_with
 from tests.support.packed_engine import PackedEngine, text_of
 
 from slipstream_proxy.data.episode.prompts import PromptMemory, asking
@@ -172,7 +173,7 @@ async def talk(start, fake, control):
         engine.models |= {"tiny@1", "tiny@2"}
         control.state["engines"] = [{**control.state["engines"][0], "url": engine.url, "packed": True}]
         proxy = await start(engine={"urls": [engine.url]})
-        await eventually(lambda: proxy.plane.live.packed)
+        await until(lambda: proxy.plane.live.packed)
         if redact:
             redact_with(proxy.plane, redact)
         messages = [{"role": "user", "content": "hello " * 40}]

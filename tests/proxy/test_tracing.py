@@ -7,7 +7,7 @@ import sys
 
 import aiohttp
 import pytest
-from tests.support.dataplane import eventually
+from tests.support import until
 from tests.support.fake_engine import FakeEngine
 
 from slipstream_proxy.data.call.observers.tracing import make_tracing, wanted
@@ -58,7 +58,7 @@ async def test_a_call_is_a_span_between_the_agents_and_the_engines(start, fake, 
     headers = {**CONTEXT, "x-slipstream-episode": "e1", "x-slipstream-task": "t1"}
     status, told, _ = await ask(proxy.url, headers=headers, seed=7)
     assert status == 200
-    await eventually(lambda: collector.spans)
+    await until(lambda: collector.spans)
     ((span, about, resource),) = collector.spans
     assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
     assert sent(fake)["traceparent"] == f"00-{TRACE}-{span.span_id.hex()}-01", "the engine's parent is our span"
@@ -88,7 +88,7 @@ async def test_streams_errors_and_refusals_are_spans_too(start, fake, collector)
     await ask(proxy.url, prompt_logprobs=1)
     fake.fail_with = 400
     await ask(proxy.url)
-    await eventually(lambda: len(collector.spans) >= 4)
+    await until(lambda: len(collector.spans) >= 4)
     streamed, completed, refused, failed = (s[1] for s in collector.spans)
     assert (streamed["gen_ai.usage.input_tokens"], streamed["gen_ai.usage.output_tokens"]) == (4, 8)
     assert (completed["gen_ai.operation.name"], completed["slipstream.format"]) == ("text_completion", "completions")
@@ -100,7 +100,7 @@ async def test_streams_errors_and_refusals_are_spans_too(start, fake, collector)
     other = await start()  # another worker
     for url in (proxy.url, other.url, proxy.url):
         await ask(url, headers={"x-slipstream-episode": "run"})
-    await eventually(lambda: len(collector.spans) >= 7)
+    await until(lambda: len(collector.spans) >= 7)
     run = [s for s in collector.spans if s[1].get("session.id") == "run"]
     assert len(run) == 3 and len({s[0].trace_id for s in run}) == 1, "a run is one trace"
     assert len({s[0].span_id for s in run}) == 3 and not any(s[0].parent_span_id for s in run)
@@ -113,7 +113,7 @@ async def test_a_trace_that_is_not_sampled_goes_on_unsampled(start, fake, collec
     await ask(proxy.url, headers={"traceparent": f"00-{TRACE}-{PARENT}-00"})
     assert sent(fake)["traceparent"].startswith(f"00-{TRACE}-") and sent(fake)["traceparent"].endswith("-00")
     await ask(proxy.url, headers={"traceparent": "rubbish"})
-    await eventually(lambda: collector.spans)
+    await until(lambda: collector.spans)
     assert len(collector.spans) == 1 and collector.spans[0][0].trace_id.hex() != TRACE
 
 
@@ -174,5 +174,5 @@ def test_the_console_exporter_needs_no_collector(monkeypatch, capsys):
 async def test_the_links_address_can_be_set_and_no_other_host_is_made_up(start, fake, collector):
     proxy = await start(proxy={"public_url": "https://learn.example/slip/"})
     await ask(proxy.url, headers={"x-slipstream-episode": "a.b~1"})
-    await eventually(lambda: collector.spans)
+    await until(lambda: collector.spans)
     assert collector.spans[0][1]["slipstream.url"].startswith("https://learn.example/slip/#/episode/a.b")

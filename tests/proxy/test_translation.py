@@ -7,7 +7,8 @@ import json
 
 import pytest
 from aiohttp import web
-from tests.support.dataplane import ASK, eventually, parsed, post
+from tests.support import until
+from tests.support.dataplane import ASK, parsed, post
 
 MESSAGE = {**ASK, "max_tokens": 5}
 RESPONSE = {"model": "tiny", "input": "hi ✓"}
@@ -116,9 +117,9 @@ async def test_all_wait_while_the_engine_is_asked(start, fake):
     contexts, told = proxy.plane.contexts, []
     for _ in range(3):
         assert contexts.of(url, lambda: told.append(contexts.of(url, lambda: None))) is None
-        await eventually(lambda: asked == 1)
+        await until(lambda: asked == 1)
     go.set()
-    await eventually(lambda: told == [100] * 3)
+    await until(lambda: told == [100] * 3)
     assert asked == 1
     await runner.cleanup()
 

@@ -8,12 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import aiohttp
 import pytest
-from tests.support.dataplane import ASK, eventually, post
+from tests.support import until
+from tests.support.dataplane import ASK, post
 
 from slipstream.config import Config
 from slipstream_proxy.data import worker as module
@@ -53,7 +53,7 @@ class Worker:
         return self
 
     async def ended(self) -> int:
-        await eventually(lambda: self.process.poll() is not None)
+        await until(lambda: self.process.poll() is not None)
         return self.process.returncode
 
     def close(self):
@@ -103,7 +103,7 @@ async def test_kill_9_loses_no_acknowledged_call(worker, durability):
                     return
 
     agents = [asyncio.create_task(agent(n)) for n in range(8)]
-    await eventually(lambda: len(got) > 100)
+    await until(lambda: len(got) > 100)
     proc.process.kill()
     await asyncio.gather(*agents)
     stored = proc.calls()
@@ -122,7 +122,7 @@ async def test_memory_that_a_rush_has_left_is_given_back(monkeypatch):
     high = module._resident()
     del rush[::2], rush[:-1]  # what stays lies at the heap's end: the rest is holes
     try:
-        await eventually(lambda: module._resident() < high - 100 * 2**20)
+        await until(lambda: module._resident() < high - 100 * 2**20)
     finally:
         giving.cancel()
 
@@ -147,9 +147,7 @@ async def test_a_rolling_restart_under_streams(worker, fake):
             fake.hold.clear()
             async with stream(old) as running:
                 old.process.send_signal(signal.SIGTERM)
-                async with asyncio.timeout(60):
-                    while not await draining(old.url):
-                        await asyncio.sleep(0.02)
+                await until(lambda: draining(old.url))
                 async with stream(other) as new:
                     assert not await draining(other.url)
                     fake.hold.set()
@@ -185,7 +183,7 @@ async def test_the_parent_keeps_its_children_alive_and_ends_them(tmp_path, fake)
     process = subprocess.Popen([sys.executable, "-c", PARENT, *flags], stdout=subprocess.PIPE, text=True)
     try:
         found = data / "proxy.json"
-        await eventually(lambda: found.exists() or process.poll() is not None)
+        await until(lambda: found.exists() or process.poll() is not None)
         url = json.loads(found.read_text())["url"]
         assert (await post(url, ASK))[0] == 401
 
@@ -200,17 +198,17 @@ async def test_the_parent_keeps_its_children_alive_and_ends_them(tmp_path, fake)
                     continue
             return found
 
-        await eventually(lambda: len(workers()) == 2)
+        await until(lambda: len(workers()) == 2)
         keys.revoke(key_id)
         victims = set(workers())
         for victim in victims:
             os.kill(victim, signal.SIGKILL)
-        await eventually(lambda: len(now := workers()) == 2 and victims.isdisjoint(now))
+        await until(lambda: len(now := workers()) == 2 and victims.isdisjoint(now))
         assert (await post(url, ASK))[0] == 401, (
             "that the last key is gone opens no door, whenever a worker was started"
         )
         process.send_signal(signal.SIGTERM)
-        await eventually(lambda: process.poll() is not None)
+        await until(lambda: process.poll() is not None)
         assert process.returncode == 0 and not found.exists()
         assert f"slipstream proxy on {url}" in process.stdout.read()
     finally:
@@ -226,20 +224,18 @@ async def test_a_keys_limits_and_the_metrics_are_those_of_all_workers(tmp_path, 
     auth = {"authorization": f"Bearer {secret}"}
     try:
         found = data / "proxy.json"
-        await eventually(lambda: found.exists() or process.poll() is not None)
+        await until(lambda: found.exists() or process.poll() is not None)
         url = json.loads(found.read_text())["url"]
 
         async def up() -> bool:
             async with aiohttp.ClientSession() as session, session.get(url + "/metrics") as reply:
                 return reply.status == 200 and len(list((data / "metrics").glob("data*.json"))) == 3
 
-        async with asyncio.timeout(60):
-            while not await up():
-                await asyncio.sleep(0.05)
+        await until(up)
         fake.hold = asyncio.Event()
         asked = [asyncio.create_task(post(url, ASK, headers=auth)) for _ in range(12)]
-        await eventually(lambda: sum(t.done() for t in asked) == 10)
-        await eventually(lambda: len(fake.seen) == 2)
+        await until(lambda: sum(t.done() for t in asked) == 10)
+        await until(lambda: len(fake.seen) == 2)
         assert {t.result()[0] for t in asked if t.done()} == {429}
         fake.hold.set()
         assert sorted([(await t)[0] for t in asked]) == [200, 200, *[429] * 10]
@@ -266,18 +262,19 @@ async def test_children_die_with_a_killed_parent(tmp_path, fake):
     flags = [f"data_dir={tmp_path / 'd'}", "proxy.port=0", "engine.name=tiny", f'engine.urls=["{fake.url}"]']
     process = subprocess.Popen([sys.executable, "-c", PARENT, *flags], stdout=subprocess.DEVNULL)
     found = tmp_path / "d" / "proxy.json"
-    await eventually(lambda: found.exists() or process.poll() is not None)
+    await until(lambda: found.exists() or process.poll() is not None)
     url = json.loads(found.read_text())["url"]
     process.kill()
     process.wait()
-    until = time.monotonic() + 60
-    while True:
+
+    async def nobody_answers() -> bool:
         try:
             await post(url, ASK)
         except (aiohttp.ClientError, OSError):
-            break
-        assert time.monotonic() < until
-        await asyncio.sleep(0.1)
+            return True
+        return False
+
+    await until(nobody_answers, pause=0.1)
 
 
 def test_memory_that_is_freed_is_kept_for_the_next_call():

@@ -7,7 +7,7 @@ import random
 
 import aiohttp
 from aiohttp import web
-from tests.support.dataplane import Proxy, eventually
+from tests.support.dataplane import Proxy
 from tests.support.fake_engine import LoraEngine
 from tests.support.plane import API, Plane, make_config, until
 
@@ -72,7 +72,7 @@ async def test_what_is_sent_again_is_stored_once(tmp_path, monkeypatch):
                 some += [post("annotations", {"text": f"note {n}.{i}"}) for i in range(5)]
                 by_hand = post(f"{E1}/rewards", {"value": n, "source": "human"})
                 sending = asyncio.gather(*some, post(f"{E1}/done", {}), by_hand)
-                await eventually(lambda n=n: dying.broken > 8 * n)
+                await until(lambda n=n: dying.broken > 8 * n)
                 await control.again()
                 await control.control.serve()
                 await sending

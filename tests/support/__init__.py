@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -37,6 +38,19 @@ def wait_for(what: Callable[[], T], timeout: float = 60.0, pause: float = 0.05, 
             last = e
         time.sleep(pause)
     raise AssertionError(f"{said or 'nothing'} within {timeout} s") from last
+
+
+async def until(what: Callable[[], Any], timeout: float = 60.0, pause: float = 0.02) -> Any:
+    """Poll until ``what()``, or what it resolves to, is truthy, and return that."""
+    end = time.monotonic() + timeout
+    while True:
+        value = what()
+        if asyncio.iscoroutine(value):
+            value = await value
+        if value:
+            return value
+        assert time.monotonic() < end, f"not within {timeout} s"
+        await asyncio.sleep(pause)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from tests.support import until
 
 from slipstream.config import Config
 from slipstream_proxy.data.call.steps.conversation import Conversation
@@ -40,12 +41,6 @@ STATE = {
         {"url": "http://b", "ok": True, "loaded": ["tiny@2"]},
     ],
 }
-
-
-async def eventually(check, timeout: float = 60.0) -> None:
-    async with asyncio.timeout(timeout):
-        while not check():
-            await asyncio.sleep(0.01)
 
 
 class Proxy:
@@ -85,7 +80,7 @@ class Proxy:
 
     async def record(self, count: int = 1) -> list[Any]:
         """The spool's frames, once there are so many."""
-        await eventually(lambda: len(self.frames()) >= count)
+        await until(lambda: len(self.frames()) >= count)
         return self.frames()
 
 

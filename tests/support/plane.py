@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
 from aiohttp.test_utils import TestClient, TestServer
+from tests.support import until
 from tests.support.adapters import write_adapter
 from tests.support.fake_engine import LoraEngine
 
@@ -19,19 +19,6 @@ from slipstream_proxy.log.spool import SpoolWriter
 
 ALL = ["inference", "reward", "judge", "trainer", "admin"]
 API = "/slipstream/v1"
-
-
-async def until(what, timeout: float = 60.0):
-    """Poll until ``await what()`` or ``what()`` is truthy."""
-    end = asyncio.get_running_loop().time() + timeout
-    while True:
-        value = what()
-        if asyncio.iscoroutine(value):
-            value = await value
-        if value:
-            return value
-        assert asyncio.get_running_loop().time() < end, "not within the time"
-        await asyncio.sleep(0.02)
 
 
 class Plane:

@@ -79,9 +79,6 @@ class Funnel(Model):
     lines: list[FunnelLine] = Field(default_factory=list)
     """The worst first."""
 
-    def blocking(self) -> list[FunnelLine]:
-        return [line for line in self.lines if line.blocks]
-
     def troubles(self) -> list[FunnelLine]:
         """What somebody should change, the worst first."""
         return [line for line in self.lines if line.severity is not Severity.REMARK]

@@ -37,12 +37,11 @@ def holding(plane, text):
 
 
 async def until_erased(plane):
-    for _ in range(600):
+    async def erased():
         status = (await plane.ask("GET", "/status"))[1]["forgetting"]
-        if not status["episodes"]:
-            return status
-        await asyncio.sleep(0.05)
-    raise AssertionError(status)
+        return status if not status["episodes"] else None
+
+    return await until(erased)
 
 
 async def test_many_in_one_request_and_one_rewriting_for_all(make_plane, monkeypatch):
@@ -176,10 +175,12 @@ async def test_a_failure_is_told_and_tried_again(make_plane, monkeypatch):
 
     monkeypatch.setattr(plane.deps.store, "rewrite", fail, raising=False)
     await plane.ask("DELETE", "/episodes/gone")
-    for _ in range(200):
-        if (now := (await plane.ask("GET", "/status"))[1]["forgetting"])["error"]:
-            break
-        await asyncio.sleep(0.02)
+
+    async def failed():
+        now = (await plane.ask("GET", "/status"))[1]["forgetting"]
+        return now if now["error"] else None
+
+    now = await until(failed)
     assert "no room" in now["error"] and now["episodes"] == 1
     status = await until_erased(plane)
     assert (len(tries), status["error"]) == (3, None)

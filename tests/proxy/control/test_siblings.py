@@ -240,10 +240,7 @@ async def test_who_forgets_a_run_forgets_what_a_replay_played_again(make_plane, 
     async def stored() -> bool:
         return len((await plane.ask("GET", "/episodes?split=eval"))[1]["episodes"]) == 2
 
-    for _ in range(100):
-        if await stored():
-            break
-        await asyncio.sleep(0.02)
+    await until(stored)
     await plane.ask("POST", "/forget", {"episodes": ["run"]})
     left = (await plane.ask("GET", "/episodes?split=eval"))[1]["episodes"]
     assert [e["id"] for e in left] == ["else"]

@@ -19,12 +19,6 @@ def test_a_line_ends_with_its_fix_where_there_is_one() -> None:
     assert line(fix="post a reward").sentence == "3 wait → post a reward"
 
 
-def test_only_what_blocks_is_blocking() -> None:
-    lines = [line(cause="a"), line(cause="b", blocks=True), line(cause="c")]
-    assert [found.cause for found in Funnel(lines=lines).blocking()] == ["b"]
-    assert Funnel().blocking() == []
-
-
 def test_stages_go_from_call_to_adapter() -> None:
     stages = get_args(Stage)
     assert stages.index("calls") < stages.index("groups") < stages.index("reward") < stages.index("step")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.support import MODEL, process, slipstream, wait_for
+from tests.support import MODEL, process, slipstream, until, wait_for
 from tests.support.server import Server
 
 from slipstream.client import Client
@@ -323,9 +323,7 @@ async def test_a_judge_that_never_starts_stays_down(
     try:
         found = await start_stack(wanted, supervisor, Said())
         assert found.judge is not None
-        async with asyncio.timeout(60):
-            while not found.judge.gave_up:
-                await asyncio.sleep(0.1)
+        await until(lambda: found.judge.gave_up)
         seen = await asyncio.to_thread(status, found.url)
         assert [(s.name, s.state, s.exit_code, s.starts) for s in seen.sidecars] == [("judge", "down", 2, 3)]
         said = [w for w in seen.waiting if w.startswith("the judge is down after 3 starts: it ended with exit code 2")]

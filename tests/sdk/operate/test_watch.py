@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support import until
 from tests.support.server import Server
 
 from slipstream.client import AsyncClient
@@ -175,14 +176,12 @@ async def test_a_refusal_at_the_start_blinds_nobody(server: Server) -> None:
     async with AsyncClient(server.url) as client:
         watching = asyncio.create_task(watch(client, said.append, period=0.02))
         async with asyncio.timeout(20):
-            while not said:
-                await asyncio.sleep(0.01)
+            await until(lambda: said)
             await asyncio.sleep(0.2)
             assert len(said) == 1 and "no API key" in said[0], "it is said once"
             server.on("GET", "/training/events", "")
             server.on("GET", "/learning", {"points": [], "success_from": 0.5, "left_out": 0, "bucket": None})
             server.on("GET", "/status", {**STATUS, "funnel": {"lines": [BLOCK]}})
-            while len(said) < 2:
-                await asyncio.sleep(0.01)
+            await until(lambda: len(said) >= 2)
         watching.cancel()
     assert said[1].startswith("! training is paused")

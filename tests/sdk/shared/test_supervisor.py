@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.support import process, wait_for
+from tests.support import process, until, wait_for
 
 from slipstream.shared.processes import supervisor as module
 from slipstream.shared.processes.process import reap_group
@@ -40,18 +40,10 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def eventually(what) -> None:
-    for _ in range(1200):
-        if what():
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError("not within 60 s")
-
-
 async def test_output_is_prefixed_and_errors_too(capsys: pytest.CaptureFixture[str]) -> None:
     supervisor = Supervisor()
     child = supervisor.start(sh("engine", "echo one; echo two >&2; printf three", may_end=True))
-    await eventually(lambda: child.exit_code is not None)
+    await until(lambda: child.exit_code is not None)
     await supervisor.stop()
     assert capsys.readouterr().err == "engine   | one\nengine   | two\nengine   | three\n"
     assert list(child.tail) == ["one", "two", "three"]
@@ -61,7 +53,7 @@ async def test_a_child_sees_its_environment_and_no_terminal() -> None:
     lines = Lines()
     supervisor = Supervisor(lines)
     child = supervisor.start(sh("c", 'echo "$COLOUR $HOME"; cat; echo end', env={"COLOUR": "red"}, may_end=True))
-    await eventually(lambda: child.exit_code is not None)
+    await until(lambda: child.exit_code is not None)
     await supervisor.stop()
     assert lines == [f"c: red {os.environ['HOME']}", "c: end"]
 
@@ -104,7 +96,7 @@ async def test_a_server_that_ends_with_0_is_started_again() -> None:
     """vLLM's server ends so when its engine core is killed."""
     supervisor = Supervisor(lines := Lines())
     child = supervisor.start(sh("c", "exit 0", max_failures=None))
-    await eventually(lambda: child.starts >= 9)
+    await until(lambda: child.starts >= 9)
     assert not child.gave_up
     await supervisor.stop()
     assert lines[0] == "c: ended with exit code 0; restarted in 0.01 s"
@@ -116,7 +108,7 @@ async def test_one_that_is_not_essential_ends_nobody(code: int) -> None:
     supervisor = Supervisor(lines := Lines(), lambda children: seen.append({c.name: c.state for c in children}))
     server = supervisor.start(sh("server", "exec sleep 600"))
     sidecar = supervisor.start(sh("c", f"echo sorry; exit {code}", essential=False, max_failures=3, hopeless=()))
-    await eventually(lambda: sidecar.gave_up)
+    await until(lambda: sidecar.gave_up)
     await asyncio.sleep(0.1)
     assert (sidecar.starts, sidecar.exit_code, sidecar.last_words()) == (3, code, "sorry")
     assert not supervisor.stopping.is_set()
@@ -133,9 +125,9 @@ async def test_one_that_is_ended_is_started_again() -> None:
     """As the engine is when it hangs: ``end`` kills it, and it is still kept."""
     supervisor = Supervisor(Lines())
     child = supervisor.start(sh("c", "trap '' TERM; while :; do sleep 0.05; done", grace=0.1))
-    await eventually(lambda: child.process is not None)
+    await until(lambda: child.process is not None)
     await asyncio.wait_for(supervisor.end(child), 60)
-    await eventually(lambda: child.starts == 2)
+    await until(lambda: child.starts == 2)
     await supervisor.stop()
 
 
@@ -144,7 +136,7 @@ async def test_a_stage_ends_side_by_side(tmp_path: Path) -> None:
     slow = "trap 'sleep 1; exit 0' TERM; touch {0}/{1}; while :; do sleep 0.05; done"
     for n in range(4):
         supervisor.start(sh(f"w{n}", slow.format(tmp_path, n), stage="workers"))
-    await eventually(lambda: len(list(tmp_path.iterdir())) == 4)
+    await until(lambda: len(list(tmp_path.iterdir())) == 4)
     began = time.monotonic()
     await asyncio.wait_for(supervisor.stop(), 60)
     assert time.monotonic() - began < 3
@@ -154,7 +146,7 @@ async def test_a_stage_ends_side_by_side(tmp_path: Path) -> None:
 async def test_without_capture_it_writes_to_our_own_output(capfd: pytest.CaptureFixture[str]) -> None:
     supervisor = Supervisor(lines := Lines())
     child = supervisor.start(sh("c", "echo out; echo err >&2", capture=False, may_end=True))
-    await eventually(lambda: child.exit_code is not None)
+    await until(lambda: child.exit_code is not None)
     await supervisor.stop()
     assert capfd.readouterr() == ("out\n", "err\n")
     assert lines == []
@@ -182,7 +174,7 @@ async def test_one_that_dies_is_started_again(tmp_path: Path) -> None:
     child = supervisor.start(
         sh("c", f"echo x >> {tmp_path}/n; [ $(wc -l < {tmp_path}/n) -ge 3 ] && exec sleep 600; exit 7")
     )
-    await eventually(lambda: child.starts == 3)
+    await until(lambda: child.starts == 3)
     assert not child.gave_up
     await supervisor.stop()
     assert lines == [
@@ -258,7 +250,7 @@ async def test_the_last_one_started_ends_first(tmp_path: Path) -> None:
     script = "trap 'echo {n} >> {f}; exit 0' TERM; touch {d}/{n}.up; while :; do sleep 0.05; done"
     for n in "abc":
         supervisor.start(sh(n, script.format(n=n, f=tmp_path / "ends", d=tmp_path)))
-    await eventually(lambda: all((tmp_path / f"{n}.up").exists() for n in "abc"))
+    await until(lambda: all((tmp_path / f"{n}.up").exists() for n in "abc"))
     await asyncio.wait_for(supervisor.stop(), 60)
     assert (tmp_path / "ends").read_text().split() == ["c", "b", "a"]
 
@@ -267,7 +259,7 @@ async def test_one_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:
     lines = Lines()
     supervisor = Supervisor(lines)
     child = supervisor.start(sh("c", f"trap '' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done", grace=0.2))
-    await eventually((tmp_path / "up").exists)
+    await until((tmp_path / "up").exists)
     await asyncio.wait_for(supervisor.stop(), 60)
     assert child.exit_code == -signal.SIGKILL
     assert any("did not end within" in line for line in lines)
@@ -286,9 +278,9 @@ async def test_what_a_dead_child_left_is_ended_with_it(tmp_path: Path) -> None:
     """As when vLLM's server is killed and its engine core lives on, holding the pipe and the memory."""
     supervisor = Supervisor(Lines())
     child = supervisor.start(sh("c", f"sleep 600 & echo $! > {tmp_path}/pid; kill -9 $$", restart=False))
-    await eventually(lambda: child.exit_code is not None)
+    await until(lambda: child.exit_code is not None)
     left = int((tmp_path / "pid").read_text())
-    await eventually(lambda: not alive(left))
+    await until(lambda: not alive(left))
     await supervisor.stop()
 
 
@@ -298,7 +290,7 @@ async def test_an_orphan_that_holds_the_pipe_holds_nobody_up(tmp_path: Path) -> 
     script = f'{sys.executable} -c "{orphan}" & while [ ! -e {tmp_path}/pid ]; do sleep 0.05; done; echo bye'
     child = supervisor.start(sh("c", script, may_end=True))
     try:
-        await eventually(lambda: child.exit_code is not None)
+        await until(lambda: child.exit_code is not None)
         assert (child.exit_code, list(child.tail)) == (0, ["bye"])
         await asyncio.wait_for(supervisor.stop(), 60)
         assert alive(int((tmp_path / "pid").read_text()))
@@ -310,7 +302,7 @@ async def test_a_very_long_line_does_not_stop_the_log(monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "LINE_BYTES", 1024)
     supervisor = Supervisor(Lines())
     child = supervisor.start(sh("c", "head -c 100000 /dev/zero | tr '\\0' x; echo; printf '\\377\\n'; echo after"))
-    await eventually(lambda: child.exit_code is not None)
+    await until(lambda: child.exit_code is not None)
     await supervisor.stop()
     assert child.tail[-1] == "after"
     assert child.tail[-2] == "�"
