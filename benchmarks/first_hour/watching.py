@@ -17,7 +17,7 @@ def groups_lost(status: dict[str, Any]) -> float:
     """Share of the complete training groups that will never be trained on, for another reason than equal rewards."""
     groups = status.get("groups", {})
     complete = sum(groups.get(state, 0) for state in COMPLETE)
-    return sum(groups.get(state, 0) for state in LOST) / max(1, complete)
+    return float(sum(groups.get(state, 0) for state in LOST) / max(1, complete))
 
 
 @dataclass

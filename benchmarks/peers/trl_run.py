@@ -103,9 +103,10 @@ def main() -> None:
         logging_steps=1000, save_strategy="no", report_to=[],
     )  # fmt: skip
     lora = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear")
+    in_turns: dict[str, Any] = {"rollout_func": runs} if turns else {}
     trainer = GRPOTrainer(
         model=model, processing_class=tokenizer, reward_funcs=reward, args=settings, train_dataset=data, peft_config=lora, callbacks=[Clock()],
-        **({"rollout_func": runs} if turns else {}),
+        **in_turns,
     )  # fmt: skip
     trainer.train()
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.support import until
 from tests.support.collector import Collector
-from tests.support.dataplane import Proxy, eventually
+from tests.support.dataplane import Proxy
 from tests.support.plane import make_config
 from tests.support.planted_traffic import EXPORTS, SayingEngine, Scan, Sender, files, read
 
@@ -48,7 +49,7 @@ async def run_batch(folder: Any, rng: random.Random, count: int, scan: Scan, log
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
             sender = Sender(proxy.url, session, rng, lambda: proxy.plane.live.connected)
             if not late:
-                await eventually(lambda: proxy.plane.live.connected)
+                await until(lambda: proxy.plane.live.connected)
             left = iter(range(count))
 
             async def send() -> None:
@@ -58,7 +59,7 @@ async def run_batch(folder: Any, rng: random.Random, count: int, scan: Scan, log
             await asyncio.gather(*(send() for _ in range(AT_ONCE)))
             if late:
                 await begin()
-                await eventually(lambda: proxy.plane.live.connected)
+                await until(lambda: proxy.plane.live.connected)
             await stored(control)
             await read(scan, session, proxy.url)
     finally:
