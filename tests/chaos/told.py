@@ -30,9 +30,10 @@ class Told:
         for episode, one in missing:
             if one == "end mark":
                 self.ended.discard(episode)
-            for kept in (self.calls, self.rewards):
-                if one in kept.get(episode, ()):
-                    kept[episode].remove(one)  # type: ignore[arg-type]
+            elif isinstance(one, str):
+                self.calls[episode].remove(one)
+            else:
+                self.rewards[episode].remove(one)
 
     def missing(self, begin: str, stored: Stored, but: Collection[str] = ()) -> list[tuple[str, str | float]]:
         """(episode, call or reward) of what is not stored, of episodes whose names begin so, ``but`` those of some rounds."""
