@@ -484,6 +484,7 @@ def _plugins(around: Surroundings) -> Iterator[FunnelLine]:
             yield FunnelLine(stage="plugin", cause=cause, count=plugin.errors, text=text, fix=fix, severity=SLOWS)
 
 
+GUARDS_ADVICE = "see the lines above, and the docs on the trainer's guards (max_ratio, max_engine_kl, max_grad)"
 TURNED_AWAY = {
     401: (
         "they had no API key, or one that is not known",
@@ -889,7 +890,8 @@ def _trainer(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]
         yield FunnelLine(stage="trainer", cause="away", count=silence, text=text, fix=fix, severity=BLOCKS)
     if counts.last_skipped is not None:
         text = f"the trainer skipped its latest batch: {counts.last_skipped}"
-        fix = "see the lines above, and the docs on the trainer's guards (max_ratio, max_engine_kl, max_grad)"
+        same = "different reward" in counts.last_skipped
+        fix = "see that the reward tells good runs of a task from bad ones" if same else GUARDS_ADVICE
         yield FunnelLine(stage="trainer", cause="skipped", count=1, text=text, fix=fix, severity=SLOWS)
 
 
