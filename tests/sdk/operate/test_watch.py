@@ -120,6 +120,20 @@ def test_the_doctors_own_questions_show_no_errors(tmp_path: Path) -> None:
     assert "slipstream-doctor" in quiet.log.read_text(), "the log has them"
 
 
+def test_a_warning_of_each_call_is_shown_once(tmp_path: Path) -> None:
+    quiet = Quiet(tmp_path / "up.log")
+    said = []
+    for n in range(20):
+        for process in ("APIServer pid=7", "EngineCore pid=8"):
+            head = f"({process}) WARNING 11-25 12:00:{n:02} "
+            told = (f"Tool call 'f{n}' has arguments that are no JSON", "    (more of it)")
+            said += [text for t in told if (text := quiet("engine", f"{head}[chat_utils.py:2201] {t}"))]
+        said += [text for line in ("12:00:01 warning skipped",) if (text := quiet("trainer", line))]
+    other = "(APIServer pid=7) WARNING 11-25 12:00:30 [chat_utils.py:7] another"
+    assert (len(said), said[0][-3:], said[1][-12:], quiet("engine", other)) == (22, "SON", "(more of it)", other)
+    assert quiet.log.read_text().count("no JSON") == 40, "the log has them"
+
+
 def test_a_parsers_errors_do_not_drown_other_lines(tmp_path: Path) -> None:
     quiet = Quiet(tmp_path / "up.log")
     said = []

@@ -42,7 +42,9 @@ that was meant, the proxy says that it was refused.
 """
 PARSER_ERROR_PATTERN = re.compile(r"\[(\w*(?:tool|reasoning)\w*parser\w*\.py)\b")
 PARSER_PAUSE_S = 600.0
-"""In which a parser's errors are shown once: a small model writes many tool calls that cannot be read."""
+"""In which a parser's errors are shown once, and warnings of one place in vLLM's code: a small model writes many tool
+calls that cannot be read.
+"""
 LOG_BYTES = 20 * 2**20
 """Of the children's log, at which a new one is begun. The one before stays."""
 
@@ -80,11 +82,11 @@ class Quiet:
         """``verbose``: all of it is shown."""
         self.log, self.verbose = log, verbose
         self._within: dict[tuple[str, str], tuple[str, str]] = {}
-        """(child, its process) → what its latest lines belong to (``loud``, ``traceback``, ``told``, ``chained``), and
-        the place in the code that logged them.
+        """(child, its process) → what its latest lines belong to (``loud``, ``hidden``, ``traceback``, ``told``,
+        ``chained``), and the place in the code that logged them.
         """
-        self._parsers: dict[str, float] = {}
-        """Parser → when its error was shown (monotonic seconds)."""
+        self._places: dict[tuple[str, str], float] = {}
+        """(child, parser or place in the code) → when its error or warning was shown (monotonic seconds)."""
         self._told: dict[tuple[str, str], float] = {}
         """(child, error) → when its traceback was shown (monotonic seconds)."""
 
@@ -111,6 +113,9 @@ class Quiet:
             state, said = "loud", line
         else:
             state = ""
+        if said is line and place and "WARNING " in line[:80]:
+            again = within == "hidden" if goes_on else not self._first(name, place)
+            state, said = ("hidden", None) if again else (state, said)
         self._within[process] = state, place
         if said is not None and OF_DOCTOR.search(text):
             return None
@@ -118,11 +123,17 @@ class Quiet:
             return self._of_parser(name, parser[1], text)
         return said
 
-    def _of_parser(self, name: str, parser: str, text: str) -> str | None:
+    def _first(self, name: str, place: str) -> bool:
+        """Whether nothing of this place was shown lately."""
         now = time.monotonic()
-        if now - self._parsers.get(parser, -PARSER_PAUSE_S) < PARSER_PAUSE_S:
+        if now - self._places.get((name, place), -PARSER_PAUSE_S) < PARSER_PAUSE_S:
+            return False
+        self._places[name, place] = now
+        return True
+
+    def _of_parser(self, name: str, parser: str, text: str) -> str | None:
+        if not self._first(name, parser):
             return None
-        self._parsers[parser] = now
         return f"{name}'s {parser} cannot read what the model wrote: {text} (more of them: {self.log})"
 
     def _once(self, name: str, error: str) -> str | None:
