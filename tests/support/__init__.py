@@ -40,7 +40,7 @@ def wait_for(what: Callable[[], T], timeout: float = 60.0, pause: float = 0.05, 
     raise AssertionError(f"{said or 'nothing'} within {timeout} s") from last
 
 
-async def until(what: Callable[[], Any], timeout: float = 60.0, pause: float = 0.02) -> Any:
+async def until(what: Callable[..., Any], timeout: float = 60.0, pause: float = 0.02) -> Any:
     """Poll until ``what()``, or what it resolves to, is truthy, and return that."""
     end = time.monotonic() + timeout
     while True:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import duckdb
@@ -119,12 +120,12 @@ class Sender:
         await self.kinds[field](field)
         self.fields[field] += 1
 
-    async def call(self, field: str, text: str = "hi", change: dict[str, Any] | None = None, prefix: str = "", **headers: str) -> str:  # fmt: skip
+    async def call(self, field: str, text: str = "hi", change: dict[str, Any] | None = None, prefix: str = "", headers: dict[str, str] | None = None) -> str:  # fmt: skip
         """Returns the call's episode."""
         name, stream = self.rng.choice(sorted(PATHS)), self.rng.random() < 0.6
         path, body = asked(name, text, stream=stream)
         sent = {"x-slipstream-task": f"t{self.number // 2}", "x-slipstream-episode": f"e{self.number}", "x-slipstream-done": "true"}  # fmt: skip
-        sent = {"content-type": "application/json", **({} if prefix else sent), **headers}
+        sent = {"content-type": "application/json", **({} if prefix else sent), **(headers or {})}
         raw = dumped(self.rng, body | (change or {})).encode()
         async with self.session.post(self.url + prefix + path, data=raw, headers=sent) as r:
             await r.read()
@@ -136,7 +137,7 @@ class Sender:
 
     async def _deep(self, field: str) -> None:
         secret = self.around(planted(self.rng))
-        change = self.rng.choice(
+        change: dict[str, Any] = self.rng.choice(
             [
                 {"user": secret},
                 {"stop": [secret[-30:]]},
@@ -159,7 +160,7 @@ class Sender:
         more = {"idempotency-key": secret, "x-session-affinity": secret, "user-agent": secret, "x-request-id": secret}
         if self.rng.random() < 0.4:
             named = dict([self.rng.choice(sorted(more.items()))])
-        await self.call(field, **named)
+        await self.call(field, headers=named)
 
     async def _metadata(self, field: str) -> None:
         secret = self.around(planted(self.rng))
@@ -169,7 +170,7 @@ class Sender:
         )
 
     async def _path(self, field: str) -> None:
-        secret = aiohttp.helpers.quote(self.around(planted(self.rng))[-200:], safe="")
+        secret = quote(self.around(planted(self.rng))[-200:], safe="")
         await self.call(field, prefix=self.rng.choice([f"/e/{secret}", f"/t/{secret}/e/one", f"/t/{secret}"]))
 
     async def write(self, field: str, path: str, body: dict[str, Any]) -> int:

@@ -234,7 +234,7 @@ async def _prepare(ctx: Ctx, bodies: Sequence[ImportIn], fields: Sequence[str]) 
 
 def _renamed(redaction: Redaction, body: ImportIn) -> ImportIn:
     """With the names that a conversation may have here."""
-    names = {
+    names: dict[str, Any] = {
         "id": body.id and redaction.id("episode", c.said_of(body.id), body.id),
         "task": body.task and redaction.name("task", c.said_of(body.task)),
         "model": body.model and redaction.text("model", body.model),
