@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.support.plane import until
 
 LEASE = {"worker": "w1", "min_groups": 1, "max_groups": 4, "max_wait": 0}
@@ -14,7 +16,7 @@ async def group_of(plane, task: str, rewards: list[float | None], adapter: str =
         if reward is not None:
             assert (await plane.ask("POST", f"/episodes/{name}/rewards", {"value": reward}))[0] == 200
     for name in names:
-        await until(lambda name=name: _state(plane, name, "done"))
+        await until(partial(_state, plane, name, "done"))
     return names
 
 

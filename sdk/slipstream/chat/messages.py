@@ -457,7 +457,8 @@ def _answers_beside(made: Spoken, own: Mapping[str, Value], place: Place) -> Non
         if len(made.answers) == before:
             text = told if isinstance(told, str) else json.dumps(told, default=str)
             ident = text_of(call.get("id", ""))
-            made.answers.append({"role": "tool", "content": text} | ({"tool_call_id": ident} if ident else {}))
+            answer: Message = {"role": "tool", "content": text}
+            made.answers.append(answer | ({"tool_call_id": ident} if ident else {}))
 
 
 def names_role(value: Value) -> bool:
