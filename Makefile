@@ -90,7 +90,6 @@ bench-proxy: setup
 
 bench-store: setup
 	$(BIN)/python -m benchmarks.store.bench_store $(ARGS)
-	$(BIN)/python -m benchmarks.store.bench_batches $(ARGS)
 	$(BIN)/python -m benchmarks.store.bench_files
 
 bench-growth: setup
