@@ -60,7 +60,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Each test sees an empty folder and none of the developer's own settings."""
     for name in list(os.environ):
-        if name.startswith("SLIPSTREAM_") or name in {"OPENAI_BASE_URL", "OPENAI_API_KEY"}:
+        if name.startswith("SLIPSTREAM_") or name in {"OPENAI_BASE_URL", "OPENAI_API_KEY", "COLUMNS"}:
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path_factory.mktemp("here"))
     monkeypatch.setattr(sys, "path", sys.path[:])  # a command adds the folder for a user's own functions
