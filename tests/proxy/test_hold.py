@@ -36,9 +36,9 @@ def soon() -> float:
     return time.time() + 600
 
 
-async def held(proxy, control, until: float) -> None:
+async def held(proxy, control, ends: float) -> None:
     await until(lambda: proxy.plane.live.connected)
-    control.say(until)
+    control.say(ends)
     await until(lambda: proxy.plane.holding.on)
 
 

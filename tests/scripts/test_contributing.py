@@ -171,7 +171,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ran(tree: Path, *command: str) -> str:
     """What a command printed in the copy, which is all that Python imports. Fails where the command does."""
     rooms = ("sdk", "proxy", "judge", "trainer", "engine", *(f"plugins/{p.name}" for p in (tree / "plugins").iterdir()))
+    own = str(Path(sys.executable).parent)  # where ruff and lint-imports are, whatever the shell's own path
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(str(tree / room) for room in rooms)}
+    env["PATH"] = os.pathsep.join((own, env.get("PATH", "")))
+    command = (shutil.which(command[0], path=env["PATH"]) or command[0], *command[1:])
     done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, check=False)
     assert not done.returncode, f"{' '.join(command)}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done.stdout

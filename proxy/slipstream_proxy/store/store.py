@@ -141,6 +141,7 @@ class Store:
             extensions.prepare(tx, extension, keyed=self.db.shared)
         self.db.settle()
         self._ingest.mutations.of_plugins.update(extension.mutations)
+        self._deletion.extended += [name for name in extension.of_episodes() if name not in self._deletion.extended]
 
     @property
     def shared(self) -> bool:

@@ -203,3 +203,10 @@ async def test_tables_of_a_newer_plugin_are_left_alone(example, make_plane):
     _, listed = await plane.ask("GET", "/plugins")
     (found,) = (p for p in listed["plugins"] if p["name"] == "nightly_report")
     assert "its tables are version 9, and this plug-in nightly_report knows 1" in found["error"]
+
+
+async def test_a_store_without_a_plugins_tables_forgets_too(bad, make_plane):
+    """Another store of the same process may have them: what is forgotten is looked for in one's own."""
+    plane = await make_plane(plugins={"bad": {"enabled": False}})
+    await _ended_run(plane, "e1", 1.0)
+    assert (await plane.ask("DELETE", "/episodes/e1"))[0] == 200

@@ -87,9 +87,9 @@ def test_the_trainers_own_environment(site: Path, tmp_path: Path) -> None:
     assert [sys.executable in f.what and f"{sys.executable} -m pip" in f.fix for f in found] == [True]
 
 
-def test_a_part_that_is_needed_and_breaks_says_why(site: Path) -> None:
+def test_a_part_that_is_needed_and_breaks_says_why(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(site)
-    sys.modules.pop("slipstream_trainer", None)
+    monkeypatch.delitem(sys.modules, "slipstream_trainer", raising=False)
     package(site, "slipstream_none", "raise ModuleNotFoundError('Could not import X') from RuntimeError('broken')")
     with pytest.raises(StartError, match=r"packages of slipstream\[trainer\] can't be imported: RuntimeError: broken"):
         need("slipstream_none", "trainer")

@@ -37,6 +37,10 @@ class Extension:
     migrations: Mapping[int, Callable[[Tx], None]] = field(default_factory=dict)
     mutations: Mapping[str, Callable[[Tx, Mutation], None]] = field(default_factory=dict)
 
+    def of_episodes(self) -> list[str]:
+        """Its tables whose rows are of an episode each, by their names in SQL."""
+        return [self.table(name) for name, table in self.tables.items() if "eid" in table.columns]
+
     def table(self, name: str) -> str:
         """Its name in SQL."""
         return f"{schema.EXTENSION_PREFIX}{self.name}_{name}"

@@ -155,7 +155,7 @@ class ExtensionTable:
 
 EXTENSION_PREFIX = "t_plugin_"
 EXTENSION_TABLES: dict[str, ExtensionTable] = {}
-"""Of the plug-ins that this process uses (``extensions.prepare``), by their names in SQL."""
+"""Shapes of plug-ins' tables (``extensions.prepare``), by their names in SQL. A table has one shape in a process."""
 
 
 def columns_of(table: str) -> Mapping[str, str]:
@@ -170,11 +170,6 @@ def key_of(table: str) -> str | None:
     if table in EXTENSION_TABLES:
         return EXTENSION_TABLES[table].key
     return "id" if table.startswith("t_calls_") else PRIMARY_KEYS.get(table)
-
-
-def extension_tables_of_episodes() -> list[str]:
-    """Plug-ins' tables whose rows are of an episode each."""
-    return [name for name, table in EXTENSION_TABLES.items() if "eid" in table.columns]
 
 
 def create_sql(table: str, *, keyed: bool) -> list[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
@@ -64,6 +64,8 @@ class Deletion:
     groups: GroupTable
     tallies: TallyTable
     instance: str
+    extended: list[str] = field(default_factory=list)
+    """Tables of plug-ins whose rows are of an episode each."""
 
     def delete(self, names: Collection[Name], now: float) -> Forgotten:
         """Forget these episodes: nothing reads them from here on, and what files still hold waits in ``erasing``."""
@@ -125,7 +127,7 @@ class Deletion:
             self.tallies.compact(tx, most=0)  # labels of which nothing is left
         mine = [e.tables for e in done if e.tables is not None]
         if mine or not done:
-            held = {t for tables in mine for t in tables} | TEXT_TABLES | {*schema.extension_tables_of_episodes()}
+            held = {t for tables in mine for t in tables} | TEXT_TABLES | {*self.extended}
             self.db.rewrite(sorted(held))
 
     def eids(self, tx: Tx, key: str | None, episode: str) -> list[str]:
@@ -161,7 +163,7 @@ class Deletion:
         tx.insert("t_erasing", rows)
         # a reward's id may be made of its episode's name
         tx.run(f"DELETE FROM t_stamps WHERE id IN (SELECT id FROM t_rewards WHERE eid {IN})", (eids,))
-        for table in (*BY_EID, *schema.extension_tables_of_episodes()):
+        for table in (*BY_EID, *self.extended):
             tx.run(f"DELETE FROM {table} WHERE eid {IN}", (eids,))
         for table in ("t_members", "t_exported"):
             for (eid,) in tx.all(f"SELECT DISTINCT eid FROM {table} WHERE eid {IN}", (eids,)):
