@@ -379,7 +379,6 @@ class MetricsScrape:
 
     async def _look(self) -> None:
         deps, m = self.deps, self.metrics
-        await self._recent()
         funnel = await read_funnel(deps)
         m.funnel.clear()
         # alerts ask for these also before there is one: a new series does not show how it grew
@@ -393,6 +392,7 @@ class MetricsScrape:
         counts: JsonObject = await deps.ask(deps.store.statistics.counts, deps.now())
         self._leased = bool((counts.get("groups") or {}).get("leased"))
         success = await deps.ask(deps.store.statistics.success_by_adapter)
+        await self._recent()
         for gauge, values in (
             (m.episodes, "episodes"),
             (m.groups, "groups"),
