@@ -1,7 +1,7 @@
 """The core that a process's threads share.
 
 Threads of one Python process take turns anyway. Where each turn wakes another core, the hand-over costs more than the
-turn: on 16 cores the control plane took 7.7 ms of CPU a run with its threads anywhere, and 4.3 ms with them on one core.
+turn: on 16 cores the control plane took 7.7 ms of CPU a run with its threads anywhere, 4.3 ms with them on one core.
 The system moves other work away from that core.
 """
 
