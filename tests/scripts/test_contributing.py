@@ -114,7 +114,7 @@ LISTED = {
     ],
     "proxy/slipstream_proxy/control/api/app.py": [
         ("    episodes,\n    groups,", "    episodes,\n    greeting,\n    groups,"),
-        ("ROUTE_MODULES = (", "ROUTE_MODULES = (greeting, "),
+        ("ROUTE_MODULES = (", "ROUTE_MODULES = (\n    greeting,"),
     ],
     "proxy/slipstream_proxy/store/__init__.py": [
         (
