@@ -207,6 +207,11 @@ class Store:
         """Tell them that this one is there."""
         self._deletion.alive(now)
 
+    def leave(self) -> None:
+        """Say that this proxy stops: its folder may be moved, and started elsewhere at once."""
+        with self.db.write() as tx:
+            set_meta(tx, ALIVE_PREFIX + self.instance, repr(0.0))
+
     def rewrite(self) -> list[Erasing]:
         """Rewrite the files, beside reads and writes. → Whom they hold nothing of any more.
 

@@ -113,8 +113,10 @@ class StoreKeeper:
         if self.stores.ingester:
             await self.stores.ingester.stop()
         await settle()
-        if self.stores.current:
-            await in_thread(self.stores.current.close)
+        if (store := self.stores.current) is not None:
+            if store.shared:
+                await in_thread(_leave, store)
+            await in_thread(store.close)
 
     def _restore(self) -> None:
         """The adapters' states: those in the store, and those that the spool has since."""
@@ -190,6 +192,13 @@ class StoreKeeper:
             await self._reopen()
             what = "the store's file was deleted while it was open; a new one is filled from the spool"
         await self.journal.mutations.keep("event", event("store", text=what).model_dump(mode="json"))
+
+
+def _leave(store: Store) -> None:
+    try:
+        store.leave()
+    except Exception as e:  # whoever starts this folder elsewhere waits a minute
+        log.warning("the database is not told that this proxy stops: %s", e)
 
 
 def adapters_in_spool(folder: Path, since: Position | None) -> list[Adapter]:
