@@ -49,9 +49,9 @@ def started_of(number: int, episodes: int) -> float:
 
 def fill(store: Store, episodes: int) -> None:
     """Episodes of ``CALLS`` calls over ten days, done, rewarded and trained on; one in ``OPEN`` goes on."""
-    db = store.db  # type: ignore[attr-defined]
+    db = store.db
     days = [schema.day_of(NOW - 86_400 * n) for n in range(int(SPAN // 86_400) + 2)]
-    store.calls.days.ensure(days)  # type: ignore[attr-defined]
+    store.calls.days.ensure(days)
     with db.write() as tx:
         started = f"{NOW} - {SPAN} * ({episodes} - i) / {episodes}"
         tx.run(f"CREATE TEMP TABLE n AS SELECT i, {started} AS began FROM generate_series(0, {episodes - 1}) r(i)")
@@ -60,7 +60,7 @@ def fill(store: Store, episodes: int) -> None:
         for day in days:
             _calls(tx, day, shared=db.shared)
         tx.run("DROP TABLE n")
-        store.tallies.recount(tx)  # type: ignore[attr-defined]
+        store.tallies.recount(tx)
         if db.shared:
             tx.all(f"SELECT setval('slipstream_seq', {episodes})")
             tx.run("ANALYZE")
