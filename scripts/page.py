@@ -46,8 +46,7 @@ def schema() -> str:
 
     def bare(value: object) -> object:
         if isinstance(value, dict):
-            kept = {k: bare(v) for k, v in value.items() if k != "description" or not isinstance(v, str)}
-            return kept | ({"required": sorted(kept["properties"])} if "properties" in kept else {})
+            return {k: bare(v) for k, v in value.items() if k != "description" or not isinstance(v, str)}
         return [bare(v) for v in value] if isinstance(value, list) else value
 
     found = answers([*ALL_ROUTES, *ImportsPlugin.routes, *ReplayPlugin.routes])

@@ -51,8 +51,8 @@ class Plugin:
     settings: str | None = None
     """``module:Class`` of its settings, a ``slipstream.settings.base.Section``."""
     control: str | None = None
-    """``module:Class`` of its part in the control plane, a ``slipstream_proxy.control.plugins.ControlPlugin``: routes,
-    tables, background jobs, metrics and views of the page."""
+    """``module:Class`` of its part in the control plane, a ``slipstream_proxy.control.api.plugins.ControlPlugin``:
+    routes, tables, background jobs, metrics and views of the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,11 @@ def is_enabled(section: Mapping[str, Any]) -> bool:
     return section.get(ENABLED_SETTING, True) is not False
 
 
+def _own(section: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that are the plug-in's, and not the door's."""
+    return {name: value for name, value in section.items() if name != ENABLED_SETTING}
+
+
 def settings_class(plugin: Plugin) -> type[BaseModel] | None:
     """The class of its settings. Raises ``ConfigError`` where it cannot be imported."""
     if plugin.settings is None:
@@ -125,7 +130,7 @@ def check_sections(sections: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _check_section(plugin: Plugin, section: Mapping[str, Any]) -> None:
-    given = {key: value for key, value in section.items() if key != ENABLED_SETTING}
+    given = _own(section)
     kind = settings_class(plugin)
     if kind is None:
         if given:
@@ -147,9 +152,8 @@ def settings_of(sections: Mapping[str, Mapping[str, Any]], plugin: Plugin) -> Ba
     kind = settings_class(plugin)
     if kind is None:
         return None
-    section = {k: v for k, v in sections.get(plugin.name, {}).items() if k != ENABLED_SETTING}
     try:
-        return kind.model_validate(section)
+        return kind.model_validate(_own(sections.get(plugin.name, {})))
     except ValidationError as e:
         raise ConfigError(f"plugins.{plugin.name}: {e}") from e
 

@@ -73,14 +73,14 @@ def test_where_many_episodes_stand(opened):
     store.ingest([call("there"), call("forgotten"), reward("early", at=NOW), reward("late", at=NOW - 61)], {})
     store.forget([("-", "forgotten")], NOW)
     names = [("-", i) for i in ("there", "forgotten", "early", "late", "nobody")] + [("other", "there")]
-    found = store.rewards.standing(names, NOW)
+    found = store.standings.of(names, NOW)
     assert list(found.values()) == ["known", "gone", "new", "gone", "new", "new"]
     for name, standing in found.items():
         ack = store.standings.ask([RewardAsk(*name)], NOW)[0]
         assert standing == ("gone" if ack.how in ("forgotten", "late") else ack.how)
     store.sweep(NOW)
-    assert store.rewards.standing([("-", "late")], NOW) == {("-", "late"): "gone"}
-    assert store.rewards.standing([], NOW) == {}
+    assert store.standings.of([("-", "late")], NOW) == {("-", "late"): "gone"}
+    assert store.standings.of([], NOW) == {}
 
 
 def test_what_is_remembered_of_rewards_is_what_is_stored(store, monkeypatch):

@@ -199,7 +199,7 @@ async def _prepare(ctx: Ctx, bodies: Sequence[ImportIn], fields: Sequence[str]) 
     if redaction is not None:
         bodies = [_renamed(redaction, body) for body in bodies]
     names = [(key, body.id or f"import-{digest(key, body.said).hex()}") for body in bodies]
-    standing = await deps.ask(deps.store.rewards.standing, names, now)
+    standing = await deps.ask(deps.store.standings.of, names, now)
     there = [name for name in names if standing[name] == "known"]
     if there:
         await deps.arrived()  # the rewards of an import just before may still be on their way

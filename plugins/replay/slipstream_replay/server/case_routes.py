@@ -96,7 +96,7 @@ async def import_cases(ctx: Ctx) -> web.StreamResponse:
     # one that comes twice counts as it came first: else each import of the same would change the set
     brought = {(e.key, e.id): e for e in reversed(ctx.body.episodes)}
     episodes = [e for e in ctx.body.episodes if brought[e.key, e.id] is e]
-    standing = await deps.ask(deps.store.rewards.standing, list(brought), deps.now())
+    standing = await deps.ask(deps.store.standings.of, list(brought), deps.now())
     forgotten = [e.id for e in episodes if standing[e.key, e.id] == "gone"]
     episodes = await as_stored(ctx, [e for e in episodes if standing[e.key, e.id] != "gone"])
     changed = await plugin_of(ctx, KeepsCases).cases.write(name, [case_change(e) for e in episodes])

@@ -178,6 +178,11 @@ class CallTable:
         self.known = KnownCalls()
         self._clock = StoreClock()
 
+    def has(self, tx: Tx, eid: str, call: str, since: float, until: float) -> bool:
+        """Whether the episode has a stored call of this id. ``since``, ``until``: when its calls were, at most."""
+        tables = self.days.tables(tx, since, until)
+        return any(tx.all(f"SELECT 1 FROM {t} WHERE eid = ? AND id = ? LIMIT 1", (eid, call)) for t in tables)
+
     def rows(self, tx: Tx, eps: Collection[EpisodeRow], columns: str = CALL_COLUMNS) -> dict[str, list[CallRow]]:
         """The episodes' calls, in order of their numbers."""
         found: dict[str, list[CallRow]] = defaultdict(list)

@@ -14,7 +14,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from pydantic import JsonValue
 
@@ -32,13 +32,11 @@ from slipstream_proxy.store.tables.rows import (
     PinRow,
     RewardRow,
     Written,
-    eid_of,
     load,
-    with_tombs,
 )
 from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import CountedReward, TallyTable, get_meta, newest_rewards, set_meta
-from slipstream_proxy.store.values import Name, Outcome, Rules
+from slipstream_proxy.store.values import Outcome, Rules
 
 
 class LatestReward(NamedTuple):
@@ -95,20 +93,6 @@ class RewardTable:
         self.memory = memory
         self.tallies = tallies
         self._clock = StoreClock()
-
-    def standing(self, names: Collection[Name], now: float) -> dict[Name, Literal["new", "known", "gone"]]:
-        """What the store knows of these episodes. ``gone``: forgotten, or never seen within ``orphan_ttl``."""
-        eids = {eid_of(*name): name for name in names}
-        with self.db.read() as tx:
-            asked = with_tombs(eids)
-            rows = tx.all(f"SELECT eid, state FROM t_episodes WHERE eid {IN}", (list(asked),))
-            states: dict[str, str] = {asked[eid]: state for eid, state in rows}
-            rest = [eid for eid in eids if eid not in states] or [""]
-            old = f"SELECT eid FROM t_rewards WHERE eid {IN} GROUP BY eid HAVING min(ts) < ?"
-            gone = {eid for (eid,) in tx.all(old, (rest, now - self.rules.orphan_ttl))}
-            gone |= {eid for (eid,) in tx.all(f"SELECT eid FROM t_expired WHERE eid {IN}", (rest,))}
-        gone |= {eid for eid, state in states.items() if state == "deleted"}
-        return {name: "gone" if eid in gone else "known" if eid in states else "new" for eid, name in eids.items()}
 
     def insert(self, tx: Tx, rows: Sequence[RewardRow], written: Mapping[str, Written] | None = None) -> None:
         """Append rows; one whose id is there already is left out.

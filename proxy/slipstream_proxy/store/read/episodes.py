@@ -457,8 +457,8 @@ class EpisodeTable:
         """Whether the episode has a stored call of this id."""
         eid = eid_of(key, episode)
         with self.db.read() as tx:
-            tables = self.calls.days.tables_of(tx, list(self.load(tx, [eid]).values()))
-            return any(tx.all(f"SELECT 1 FROM {t} WHERE eid = ? AND id = ? LIMIT 1", (eid, call)) for t in tables)
+            ep = self.load(tx, [eid]).get(eid)
+            return ep is not None and self.calls.has(tx, eid, call, ep.started, ep.last_at)
 
     def export(
         self, wanted: EpisodeFilter, *, tokens: bool = True, form: Form = "auto"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Literal, NamedTuple
 
 from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.memory import Memory
 from slipstream_proxy.store.tables.rows import EpisodeRow, eid_of, name_of, with_tombs
-from slipstream_proxy.store.values import How, RewardAsk, Rules, Standing
+from slipstream_proxy.store.values import How, Name, RewardAsk, Rules, Standing
 
 MAX_OWNERS_TOLD = 4
 """Keys that are told of those which have an episode of an id."""
@@ -23,6 +23,12 @@ class _StandingRow(NamedTuple):
     split: str
     started: float
     last_at: float
+
+
+def _how(ep: _StandingRow | None, *, late: bool) -> How:
+    if ep is None:
+        return "late" if late else "new"
+    return "forgotten" if ep.state == "deleted" else "known"
 
 
 class StandingTable:
@@ -47,24 +53,20 @@ class StandingTable:
         with self.db.read() as tx:
             owners = self._owners(tx, asks)
             eids = {ask: eid_of(ask.of(owners[ask.episode]), ask.episode) for ask in asks}
-            asked = with_tombs(eids.values())
-            columns = "eid, state, split, started, last_at"
-            rows = tx.all(f"SELECT {columns} FROM t_episodes WHERE eid {IN}", (list(asked),))
-            known = {asked[eid]: _StandingRow(*found) for eid, *found in rows}
+            known = self._known(tx, eids.values())
             new = [eid for ask, eid in eids.items() if eid not in known and not ask.begun]
             late = self._late(tx, new, now) if new else set()
             said = self._said(tx, eids)
             calls = {
-                a: self._has_call(tx, eid, known[eid], a.call) for a, eid in eids.items() if a.call and eid in known
+                ask: self.calls.has(tx, eid, ask.call, known[eid].started, known[eid].last_at)
+                for ask, eid in eids.items()
+                if ask.call and eid in known
             }
         found = {}
         for ask, eid in eids.items():
             ep = known.get(eid)
-            how: How = "late" if eid in late else "new" if ep is None else "known"
-            if ep is not None and ep.state == "deleted":
-                how = "forgotten"
             found[ask] = Standing(
-                how,
+                _how(ep, late=eid in late),
                 name_of(eid)[0],
                 stored=(eid, ask.idempotency) not in said,
                 owners=tuple(owners[ask.episode]),
@@ -72,6 +74,23 @@ class StandingTable:
                 split=ep.split if ep is not None else None,
             )
         return found
+
+    def of(self, names: Collection[Name], now: float) -> dict[Name, Literal["new", "known", "gone"]]:
+        """Of many, by their keys and ids. ``gone``: forgotten, or never seen within ``orphan_ttl``."""
+        eids = {eid_of(*name): name for name in names}
+        with self.db.read() as tx:
+            known = self._known(tx, eids)
+            new = [eid for eid in eids if eid not in known]
+            late = self._late(tx, new, now) if new else set()
+        gone = late | {eid for eid, ep in known.items() if ep.state == "deleted"}
+        return {name: "gone" if eid in gone else "known" if eid in known else "new" for eid, name in eids.items()}
+
+    def _known(self, tx: Tx, eids: Collection[str]) -> dict[str, _StandingRow]:
+        """Those that are stored, forgotten ones among them."""
+        asked = with_tombs(eids)
+        columns = "eid, state, split, started, last_at"
+        rows = tx.all(f"SELECT {columns} FROM t_episodes WHERE eid {IN}", (list(asked),))
+        return {asked[eid]: _StandingRow(*found) for eid, *found in rows}
 
     def _owners(self, tx: Tx, asks: Sequence[RewardAsk]) -> dict[str, list[str]]:
         """Episode → keys that have one of this id."""
@@ -95,7 +114,3 @@ class StandingTable:
             return set()
         same = f"SELECT eid, idem FROM t_rewards WHERE eid {IN} AND idem {IN}"
         return {(eid, idem) for eid, idem in tx.all(same, ([*eids.values()], idems))}
-
-    def _has_call(self, tx: Tx, eid: str, ep: _StandingRow, call: str | None) -> bool:
-        tables = self.calls.days.tables(tx, ep.started, ep.last_at)
-        return any(tx.all(f"SELECT 1 FROM {t} WHERE eid = ? AND id = ? LIMIT 1", (eid, call)) for t in tables)

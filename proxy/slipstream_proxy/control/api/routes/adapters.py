@@ -112,7 +112,7 @@ async def post_adapter(ctx: Ctx) -> web.StreamResponse:
 async def _note_trained_on(deps: Deps, adapter: c.Adapter, batch: str, body: c.AdapterIn) -> None:
     """What it was trained on without a lease becomes a batch, as far as the store knows the episodes."""
     names = [(e.key, e.episode) for e in body.episodes]
-    standing = await deps.ask(deps.store.rewards.standing, names, deps.now())
+    standing = await deps.ask(deps.store.standings.of, names, deps.now())
     marks = {"known": lambda episode: episode, "gone": mark_of}  # of what is forgotten, the spool gets no id
     members = {
         (e.key, e.episode): [e.key, marks[there](e.episode), e.group or DISTILLED_GROUP, e.reward]

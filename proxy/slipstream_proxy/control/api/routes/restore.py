@@ -101,7 +101,7 @@ async def check(ctx: Ctx, bodies: Sequence[EpisodeIn], fields: Sequence[str]) ->
     deps = ctx.deps
     if (redaction := redaction_of(deps.config)) is not None:
         bodies = [_renamed(redaction, body) for body in bodies]
-    standing = await deps.ask(deps.store.rewards.standing, [(e.key, e.id) for e in bodies], deps.now())
+    standing = await deps.ask(deps.store.standings.of, [(e.key, e.id) for e in bodies], deps.now())
     for body, field in zip(bodies, fields, strict=True):
         known = {call.id for call in body.call_list}
         if len({call.id for call in body.call_list if call.episode == body.id}) != len(body.call_list):
