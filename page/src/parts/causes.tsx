@@ -12,11 +12,16 @@ const MARKS: Record<FunnelLine["severity"], [string, string]> = {
   remark: ["idle", "remark"],
 };
 
+/** `count`: of how many causes. */
+export function SeverityMark({ severity, count = 1 }: { severity: FunnelLine["severity"]; count?: number }): JSX.Element {
+  const [kind, word] = MARKS[severity];
+  return <Mark kind={kind}>{count > 1 ? `${word} × ${count}` : word}</Mark>;
+}
+
 export function Cause({ line }: { line: FunnelLine }): JSX.Element {
-  const [kind, word] = MARKS[line.severity];
   return (
     <li data-severity={line.severity}>
-      <Mark kind={kind}>{word}</Mark>{" "}
+      <SeverityMark severity={line.severity} />{" "}
       <span class="what">
         <Said text={line.text} />
         {line.fix ? <span class="soft"> → <Said text={line.fix} /></span> : null}

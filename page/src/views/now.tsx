@@ -3,13 +3,13 @@
 import type { JSX } from "preact";
 import { useAsk } from "../data";
 import { duration, number, plural } from "../format";
-import { causesOf, funnelOf } from "../funnel";
+import { causesOf, funnelOf, type FunnelStage } from "../funnel";
 import { taskOf } from "../names";
 import { Card, Copy, Outcome, Said, Time } from "../parts/ui";
-import { Causes } from "../parts/causes";
+import { Causes, SeverityMark } from "../parts/causes";
 import { LearningCurve } from "../parts/curve";
 import { link } from "../route";
-import type { AdapterList, EpisodePage, Status } from "../types";
+import type { AdapterList, EpisodePage, FunnelLine, Status } from "../types";
 
 export function Now({ status }: { status: Status | null }): JSX.Element {
   if (!status) return <p class="soft">Asking the proxy…</p>;
@@ -136,20 +136,35 @@ function Funnel({ status }: { status: Status }): JSX.Element {
               <span class="bar" style={{ display: "block", width: `${(stage.count / most) * 100}%` }} />
             )}
           </span>
-          {stage.losses.length ? (
-            <ul class="losses">
-              {stage.losses.map((loss) => (
-                <li key={loss.cause + loss.text} class={loss.blocks ? "blocks" : ""}>
-                  {loss.blocks ? <span class="visually-hidden">Nothing goes on before this: </span> : null}
-                  <Said text={loss.text} />
-                  {loss.fix ? <span class="fix"> → <Said text={loss.fix} /></span> : null}
-                </li>
-              ))}
-            </ul>
-          ) : null}
+          <Losses stage={stage} said={status.funnel.lines} />
         </li>
       ))}
     </ol>
+  );
+}
+
+/** What keeps runs at a stage. The causes stand at the top of the page already: here is how many of them are this stage's. */
+function Losses({ stage, said }: { stage: FunnelStage; said: FunnelLine[] }): JSX.Element | null {
+  const above = stage.losses.filter((loss) => said.includes(loss));
+  const marks = (["blocks", "slows", "remark"] as const)
+    .map((severity) => ({ severity, count: above.filter((loss) => loss.severity === severity).length }))
+    .filter(({ count }) => count);
+  const own = stage.losses.filter((loss) => !said.includes(loss));
+  if (!marks.length && !own.length) return null;
+  return (
+    <ul class="losses">
+      {marks.length ? (
+        <li>
+          {marks.map(({ severity, count }) => (
+            <span key={severity}><SeverityMark severity={severity} count={count} /> </span>
+          ))}
+          <span class="soft">(see the top)</span>
+        </li>
+      ) : null}
+      {own.map((loss) => (
+        <li key={loss.cause}><Said text={loss.text} /></li>
+      ))}
+    </ul>
   );
 }
 

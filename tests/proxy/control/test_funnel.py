@@ -244,6 +244,15 @@ async def test_calls_that_cannot_be_trained_on(plane, sampling, cause, fix):
     assert (found.blocks, found.count) == (True, 1) and fix in found.fix
 
 
+async def test_calls_that_were_answered_before_the_engine_s_sampling_was_known_ask_for_no_change(plane):
+    await until(lambda: any(e.sampling is not None for e in plane.deps.engines.engines))
+    await plane.call("e1", note="the engine's own sampling", done=True)
+    await plane.seen("e1")
+    found = await line(plane, "untrainable", "the engine's own sampling")
+    assert (found.severity, found.count) == (Severity.REMARK, 1)
+    assert "did not know yet" in found.text and "nothing to do" in found.fix
+
+
 async def test_groups_that_were_lost_to_a_rollback(make_plane):
     plane = await make_plane(**FEW)
     write_adapter(plane.config.adapters_dir / "tiny@1")

@@ -719,6 +719,11 @@ def _untrainable(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
     many = 2 * recent.untrainable > recent.trained
     for reason, count in counts.untrainable.items():
         text = f"{plural(count, 'call', 'calls')} can't be trained on: {reason}"
+        if reason == Reason.ENGINE_SAMPLING and around.sampling is not None and around.sampling.known:
+            text += ", which the proxy did not know yet when it answered them"
+            fix = "nothing to do: it is known now, and calls of now train"
+            yield FunnelLine(stage="untrainable", cause=reason[:80], count=count, text=text, fix=fix, severity=REMARK)
+            continue
         own = around.sampling.values if around.sampling else {}
         fix = fix_untrainable(reason, own, around.config.model_name)
         severity = BLOCKS if stuck else SLOWS if many else REMARK

@@ -19,6 +19,7 @@ from slipstream.engines.engine import NEUTRAL_SAMPLING, EngineSampling
 from slipstream.shared.clock import DAY_S
 from slipstream.shared.intervals import difference, mean_interval, reward_bounds, told
 from slipstream.shared.processes.sidecars import StackReport, read_stack, sentence, starts_again
+from slipstream_proxy.control.adapters.gatekeeper import REWARDS_CHANGED
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.engines.pool import EngineReplica
 from slipstream_proxy.control.observe.activity import Role
@@ -50,9 +51,11 @@ def headline(
     versions: Mapping[str, Adapter],
     now: float,
     bounds: tuple[float, float] = (0.0, 1.0),
+    changed: float | None = None,
 ) -> str | None:
     """None: the base model still serves, and none of its runs has a reward. ``rows``: of ``success_by_adapter``.
-    ``bounds``: between which the model's rewards lie.
+    ``bounds``: between which the model's rewards lie. ``changed``: since when rewards mean something else, if somebody
+    said so. Means of before and after it are not compared.
     """
     mine = [r for r in rows if r["adapter"] == base or r["adapter"] in versions]
     made = [a for a in versions.values() if a.state not in (AdapterState.LOADING, AdapterState.REFUSED)]
@@ -77,6 +80,8 @@ def headline(
             since = min(a.created for a in made) if made else now
             after = told(*found[live][:3])
             after += "" if of == live else f" with {of} ({live} has no {kind} run yet)"
+            if changed is not None and changed > since:
+                sure = f"not to be compared, as rewards have meant something else {_since(changed, now)}"
             return f"{name} {found[base][0]:.2f} → {after} {_since(since, now)}, {count}: {sure} (95 % intervals)"
     for split, name in (("eval", "held-out"), ("train", "training runs")):
         for adapter in (live, base):
@@ -198,12 +203,14 @@ async def read_funnel(deps: Deps, stack: StackReport | None = None) -> c.Funnel:
     return funnel_of(counts, around)
 
 
-def headlines_of(deps: Deps, rows: list[JsonObject], bounds: Mapping[str, tuple[float, float]]) -> dict[str, str]:
+def headlines_of(
+    deps: Deps, rows: list[JsonObject], bounds: Mapping[str, tuple[float, float]], changed: float | None = None
+) -> dict[str, str]:
     registry, found = deps.registry, {}
     for model in registry.models:
         versions = {a.name: a for a in registry.items.values() if a.model == model}
         seen = bounds.get(model, (0.0, 1.0))
-        found[model] = headline(registry.base, registry.live(model), rows, versions, deps.now(), seen)
+        found[model] = headline(registry.base, registry.live(model), rows, versions, deps.now(), seen, changed)
     on_trial = canaries_of(deps)
     return {m: f"{text}. {on_trial[m]}" if m in on_trial else text for m, text in found.items() if text is not None}
 
@@ -248,6 +255,7 @@ async def status_of(deps: Deps) -> c.Status:
         judging = await deps.ask(deps.judges.standing, deps.store.judging, deps.store.reports.labels, deps.now())
     rows = await deps.ask(deps.store.statistics.success_by_adapter) if counts else []
     bounds = await deps.ask(deps.store.statistics.bounds) if counts else {}
+    changed = await deps.ask(deps.store.events.latest, (REWARDS_CHANGED,)) if counts else None
     lost = await in_thread(read_losses, deps.config.root / "metrics")
     stats = deps.ingester.stats if deps.ingester else None
     newest = max((a.created for a in deps.registry.items.values()), default=None)
@@ -257,7 +265,7 @@ async def status_of(deps: Deps) -> c.Status:
         started=deps.started,
         models={m: deps.registry.live(m) for m in deps.registry.models},
         canaries=canaries_of(deps),
-        headlines=headlines_of(deps, rows, bounds),
+        headlines=headlines_of(deps, rows, bounds, changed.at if changed is not None else None),
         engines=[e.told() for e in deps.engines.engines],
         plugins=deps.plugins.all(),
         store="postgresql" if (deps.config.store.url or "").startswith("postgresql") else "duckdb",
