@@ -150,7 +150,7 @@ class TrainerConfig(Section):
     words_kl: Positive = rare(
         3.0,
         description="A user's words about a reply do not count if what the model wants with them is further than this "
-        "from what it does without (KL, nats a token): they replace what it does and do not correct it.",
+        "from what it does without (KL, nats a token): they are an order, or words that it cannot follow.",
         when="users' words are left out that should count",
     )
     words_prompt: str = rare(

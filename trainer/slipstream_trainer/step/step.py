@@ -79,7 +79,10 @@ def engine_gap(samples: Sequence[Sample], scored: Scored, gap_T: Floats) -> floa
 
 MOST_CHANGES = 3
 """Times that one step's length is changed and looked at again."""
-REFUSED_WORDS_TEXT = "what users said replaces what the model does and does not correct it (trainer.words_kl)"
+REFUSED_WORDS_TEXT = (
+    "with what users said the model would hardly have replied at all as it did: these are orders that replace a reply, "
+    "or words that this model cannot follow (trainer.words_kl)"
+)
 LAYOUT_BY_BACKEND: dict[str, Layout] = {"auto": "auto", "merged": "merged", "frugal": "merged", "tree": "tree"}
 
 
