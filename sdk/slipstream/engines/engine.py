@@ -315,6 +315,10 @@ class Engine:
         """What reads tool calls and thoughts out of the configured model's text, for people. Raises ``StartError``."""
         return []
 
+    def without_template(self, config: Config) -> str | None:
+        """Why the configured model refuses chat completions, and the setting that mends it. None: it takes them."""
+        return None
+
     def command(self, config: Config) -> EngineCommand:
         """How it is started. Raises ``StartError`` for a model that cannot be served."""
         raise NotImplementedError

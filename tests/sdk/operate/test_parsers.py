@@ -10,8 +10,10 @@ from tests.support import MODEL
 
 from slipstream.config import Config, load_config
 from slipstream.engines.vllm.command import engine_command
-from slipstream.engines.vllm.parsers import choose_parsers
+from slipstream.engines.vllm.parsers import choose_parsers, without_template
 from slipstream.errors import StartError
+from slipstream.operate.doctor.doctor import check_configured
+from slipstream.operate.doctor.ports import Running
 from slipstream.shared.hub import model_config
 
 HERMES = "{% if tools %}{{ tools }}{% endif %}<tool_call>\n{{ m.tool_calls }}\n</tool_call>"
@@ -102,8 +104,8 @@ def test_by_tokenizer_and_template(
     command = engine_command(config(f"engine.model={path}"), gpu=False)
     assert ("--tool-call-parser" in command.argv) is (tool is not None)
     if tool is None:
-        assert command.says[0].startswith("tool parser: none (its ")
-        assert "set engine.tool_parser). A call with tools gets status 400" in command.says[0]
+        (said,) = (line for line in command.says if line.startswith("tool parser: none (its "))
+        assert "set engine.tool_parser). A call with tools gets status 400" in said
 
 
 def test_tokens_that_json_escapes(tmp_path: Path) -> None:
@@ -220,3 +222,22 @@ def test_a_model_that_thinks_only_when_asked(tmp_path: Path) -> None:
     at = command.argv.index("--default-chat-template-kwargs")
     assert json.loads(command.argv[at + 1]) == {"enable_thinking": False}
     assert "--default-chat-template-kwargs" not in engine_command(config(f"engine.model={MODEL}"), gpu=False).argv
+
+
+def test_a_model_without_a_chat_template_is_named_before_the_engine_starts(tmp_path: Path) -> None:
+    base = folder(tmp_path / "base", "gemma3_text", "")
+    said = choose_parsers(config(f"engine.model={base}"), model_config(str(base))).says
+    assert said[0] == without_template(config(f"engine.model={base}"))
+    assert "status 400" in said[0] and 'engine.args = ["--chat-template", "FILE"]' in said[0]
+    (finding,) = [
+        f for f in check_configured(config(f"engine.model={base}"), Running()) if "no chat template" in f.what
+    ]
+    assert finding.level == "fail" and "--chat-template" in str(finding.fix)
+    assert without_template(config(f"engine.model={base}", 'engine.args=["--chat-template", "mine.jinja"]')) is None
+    for name, kind, template in (
+        ("chat", "gemma3_text", NO_TOOLS),
+        ("own", "deepseek_v32", ""),
+        ("unknown", "llama", None),
+    ):
+        assert without_template(config(f"engine.model={folder(tmp_path / name, kind, template)}")) is None
+    assert without_template(config("engine.model=org/not-here")) is None

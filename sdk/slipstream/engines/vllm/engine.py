@@ -216,6 +216,11 @@ class Vllm(Engine):
 
         return choose_parsers(config, model_config(config.engine.model or "")).says
 
+    def without_template(self, config: Config) -> str | None:
+        from slipstream.engines.vllm.parsers import without_template
+
+        return without_template(config)
+
     def command(self, config: Config) -> EngineCommand:
         from slipstream.engines.vllm.command import engine_command
 

@@ -16,7 +16,7 @@ from slipstream.config import Config
 from slipstream.engines.vllm.template import TemplateFacts, run
 from slipstream.errors import StartError
 from slipstream.shared.chat_template import template_in
-from slipstream.shared.hub import model_folder
+from slipstream.shared.hub import model_config, model_folder
 
 TOOL_CALL_PARSERS = (
     ("<|tool_call_start|>", "lfm2"),
@@ -108,6 +108,8 @@ GRAMMAR_FROM = 11
 """Version of Mistral's tokenizer from which vLLM asks it for a grammar."""
 THOUGHT_OPENINGS = ("<think>", "<seed:think>", "<|channel", "<|START_THINKING|>", "[THINK]", "thought process")
 """How thoughts begin."""
+OWN_RENDERERS = ("deepseek", "minicpmv", "clip", "siglip", "blip")
+"""How the types of models begin whose messages vLLM can render without a chat template."""
 MISTRAL_THOUGHT = ("[THINK]", "[/THINK]")
 
 
@@ -173,6 +175,26 @@ def files_of(model: str, args: Sequence[str] = ()) -> ModelFiles:
     )
 
 
+def without_template(config: Config) -> str | None:
+    """Why chat completions will be refused, and the setting that mends it. None: they will not, or nobody knows yet."""
+    engine = config.engine
+    if engine.model is None or model_folder(engine.model) is None:
+        return None
+    described, told = model_config(engine.model), " ".join(engine.args)
+    # VLLM has renderers, or templates, of its own for some
+    own = "vision_config" in described or str(described.get("model_type")).startswith(OWN_RENDERERS)
+    if (
+        own
+        or re.search(r"--(chat[-_]template|tokenizer[-_]mode)\b", told)
+        or files_of(engine.model, engine.args).template != ""
+    ):
+        return None
+    return (
+        f"{engine.model} has no chat template, as base models have none: vLLM answers each chat completion with status "
+        '400. Set engine.args = ["--chat-template", "FILE"], or put FILE into the folder as chat_template.jinja'
+    )
+
+
 def choose_parsers(config: Config, described: dict[str, object]) -> Parsers:
     """The parsers as configured, else those that fit. ``described``: the model's ``config.json``, empty where it is
     not known. Raises ``StartError`` for a configured one that vLLM would refuse.
@@ -191,6 +213,8 @@ def choose_parsers(config: Config, described: dict[str, object]) -> Parsers:
         f"tool parser: {tool}" if tool else f"tool parser: none ({why}). A call with tools gets status 400",
         f"reasoning parser: {reasoning or 'none'}",
     ]
+    if lacking := without_template(config):
+        says.insert(0, lacking)
     if files.tekken:
         says.append("tokenizer: Mistral's own (tekken.json); a chat template is not used")
     if not here:

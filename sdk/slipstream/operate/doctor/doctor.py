@@ -320,7 +320,7 @@ def check_configured(config: Config, running: Running) -> Iterator[Finding]:
     try:
         engine = started(config)
         engine.check_model(config.engine.model)
-        says = engine.parsers(config)
+        says = [line for line in engine.parsers(config) if line != engine.without_template(config)]
     except StartError as e:
         yield fail(str(e), "the engine does not start with this model", FIX_MODEL)
         return
@@ -333,6 +333,9 @@ def check_configured(config: Config, running: Running) -> Iterator[Finding]:
         yield ok(f"engine.model {model}" + (" (a folder)" if Path(model).expanduser().is_dir() else " (from a hub)"))
     if says:
         yield ok("; ".join(says))
+    if lacking := engine.without_template(config):
+        what, _, fix = lacking.partition(". ")
+        yield fail(what, "no chat completion is answered", fix)
 
 
 def as_json(findings: list[Finding]) -> list[dict[str, Any]]:
