@@ -22,6 +22,7 @@ from slipstream.shared.hub import check_own_code, model_folder
 from slipstream_trainer.model.adapter import load_adapter
 from slipstream_trainer.model.compute import capped
 from slipstream_trainer.model.memory import ACTIVATION_SHARE, activation_bytes
+from slipstream_trainer.model.shards import reading_options
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -357,7 +358,10 @@ def _load_base(config: Config, path: str, bare: PreTrainedModel, layers: int | N
             bnb_4bit_compute_dtype=torch.bfloat16,
         )
         options["device_map"] = {"": device()}
+    if config.trainer.sharding == "fsdp2" and layers is None and not stored:
+        options |= reading_options(bare)
     base: PreTrainedModel = auto_class(bare.config).from_pretrained(path, **options)
+    vars(base.config).pop("distributed_config", None)  # a report of the settings can't be written with it
     if "quantization_config" in stored:
         as_plain(base)
     base.config.use_cache = False

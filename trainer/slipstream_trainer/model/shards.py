@@ -4,11 +4,16 @@ it computes it.
 Only the frozen base is sharded. The LoRA weights are small: every process has all of them, so that gradients,
 guards, checkpoints and adapters are what they are without sharding. All processes must compute equally often,
 because every forward and backward gathers: ``even`` sees to that.
+
+Each process reads its own rows of each weight from the files, onto its GPU: no host holds the base. transformers does
+that (``DistributedConfig``). A base that is stored quantised, and one whose files name rows otherwise than the model
+does, are read whole first.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +28,11 @@ if TYPE_CHECKING:
 
     from accelerate import PartialState
     from peft import PeftModel
+    from transformers import PreTrainedModel
+
+log = logging.getLogger(__name__)
+FREED = "free_full_weight"
+"""transformers' word: a layer's gathered weights go after its forward."""
 
 
 def check_sharding(config: Config, processes: int) -> None:
@@ -43,16 +53,65 @@ def join_group() -> PartialState:
     return PartialState(cpu=not torch.cuda.is_available())
 
 
+def reading_options(bare: PreTrainedModel) -> dict[str, Any]:
+    """Of ``from_pretrained``, so that it shards a model like ``bare`` (without weights) before it reads, and each
+    process reads its own rows alone. Empty: the weights have to be read whole.
+    """
+    from transformers.distributed import DistributedConfig
+
+    if mixed := _mixed_rows(bare):
+        log.warning("every process reads the whole base: the files of %s keep rows otherwise (%s)", *mixed)
+        return {}
+    names = {module: name for name, module in bare.base_model.named_modules()}
+    gathered = [bare.get_input_embeddings(), *decoder_layers(bare)]
+    bare.config.base_model_fsdp_plan = {names[module]: FREED for module in gathered if module in names}
+    type(bare)._fsdp_plan = None  # it would gather the head when that is called, and the scored positions alone see it
+    return {
+        "config": bare.config,
+        "distributed_config": DistributedConfig(fsdp_size=join_group().num_processes),
+    }
+
+
+def _mixed_rows(bare: PreTrainedModel) -> tuple[str, str] | None:
+    """The model and an operation that makes rows of its weights out of other rows of the files, or None: a process
+    that reads its share of the rows would then get others'. Experts that are files' weights of their own and the
+    model's rows are no such case: transformers reads whole ones.
+    """
+    from transformers import conversion_mapping, core_model_loading
+
+    for found in conversion_mapping.get_model_conversion_mapping(bare):
+        for done in getattr(found, "operations", ()):
+            kind = type(done)
+            if kind is core_model_loading.MergeModulelist and done.dim == 0:
+                continue
+            if kind is core_model_loading.Concatenate and done.dim > 0:
+                continue
+            if kind is core_model_loading.Transpose and min(done.dim0, done.dim1) > 0:
+                continue
+            return bare.config.model_type, kind.__name__
+    return None
+
+
+def is_sharded(model: torch.nn.Module) -> bool:
+    from torch.distributed.fsdp import FSDPModule
+
+    return any(isinstance(module, FSDPModule) for module in model.modules())
+
+
 def shard_base(model: PeftModel) -> None:
-    """Shard a PEFT model's frozen weights over all processes, layer by layer. Before the trainer sees it."""
+    """Shard a PEFT model's frozen weights over all processes, layer by layer, unless they were read so. Before the
+    trainer sees it.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     state = join_group()
-    mesh = init_device_mesh(state.device.type, (state.num_processes,))
     lora = {p for p in model.parameters() if p.requires_grad}
     for parameter in lora:  # left alone by FSDP, so moved by us
         parameter.data = parameter.data.to(state.device)
+    if is_sharded(model):
+        return
+    mesh = init_device_mesh(state.device.type, (state.num_processes,))
     for layer in decoder_layers(model.get_base_model()):
         fully_shard(layer, mesh=mesh, ignored_params=lora)
     fully_shard(model, mesh=mesh, ignored_params=lora)

@@ -48,12 +48,14 @@ def start_trainer(config: Config, client: Client | None) -> tuple[CapturedGRPOTr
         torch.set_num_threads(threads)
     for name, why in without_effect(config.trainer).items():
         log.warning("trainer.%s has no effect: %s", name, why)
-    model, tokenizer = load_policy(config)
+    sharded = config.trainer.sharding == "fsdp2"
+    loaded = None if sharded else load_policy(config)
     gpu_lease = GpuLease(config, client, worker_name(config), processes)
     if gpu_lease.shared and gpu_lease.together:
         join_group()
     with gpu_lease.take():
-        if config.trainer.sharding == "fsdp2":
+        model, tokenizer = loaded or load_policy(config)  # a sharded one goes from the files to the GPUs
+        if sharded:
             shard_base(model)
         trainer = CapturedGRPOTrainer(model, tokenizer, config, config.root / "trainer")
         check_packing(trainer)

@@ -268,9 +268,13 @@ class CapturedGRPOTrainer(GRPOTrainer):
         """
         t = self.config.trainer
         drawn = draw(work.plan)
-        wanted = t.beta_share * len(work.plan.micro)
+        # of a sharded base every process gathers as often as the others: a turn is a micro-batch of each
+        each = self.world if self.sharded else 1
+        turns = -(-len(work.plan.micro) // each)
+        wanted = t.beta_share * turns
         count = int(wanted) + int(drawn.random() < wanted % 1)
-        chosen = {id(work.plan.micro[i]) for i in drawn.permutation(len(work.plan.micro))[:count]}
+        drawn_turns = {*drawn.permutation(turns)[:count].tolist()}
+        chosen = {id(micro) for i, micro in enumerate(work.plan.micro) if i // each in drawn_turns}
         self.beta, work.reference_weight = (t.beta / t.beta_share, 1 / t.beta_share) if chosen else (0.0, 0.0)
         if not chosen:
             return
