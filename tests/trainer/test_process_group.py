@@ -34,9 +34,8 @@ out = Path(sys.argv[2])
 for sharding in ("ddp", "fsdp2"):
     trainer = make_trainer(make_config(Path(sys.argv[1]), out, beta=0.05, sharding=sharding, max_kl=1e6))
     assert trainer.world == 2
-    if sharding == "ddp":  # as after a move to a GPU: memory that can be given back
-        for p in trainer.model.parameters():
-            p.data = p.data.clone()
+    for p in trainer.model.parameters():  # as after a move to a GPU: memory that can be given back
+        p.data = p.data.clone()
     for loss in ("cispo", "gspo", "bnpo"):
         trainer.config.trainer.loss = loss
         trainer.loss_type = "grpo" if loss == "gspo" else loss

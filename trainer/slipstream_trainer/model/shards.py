@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
-FREED = "free_full_weight"
+FREED_WEIGHT = "free_full_weight"
 """transformers' word: a layer's gathered weights go after its forward."""
 
 
@@ -57,14 +57,14 @@ def reading_options(bare: PreTrainedModel) -> dict[str, Any]:
     """Of ``from_pretrained``, so that it shards a model like ``bare`` (without weights) before it reads, and each
     process reads its own rows alone. Empty: the weights have to be read whole.
     """
-    from transformers.distributed import DistributedConfig
+    from transformers.distributed.configuration_utils import DistributedConfig
 
     if mixed := _mixed_rows(bare):
         log.warning("every process reads the whole base: the files of %s keep rows otherwise (%s)", *mixed)
         return {}
     names = {module: name for name, module in bare.base_model.named_modules()}
     gathered = [bare.get_input_embeddings(), *decoder_layers(bare)]
-    bare.config.base_model_fsdp_plan = {names[module]: FREED for module in gathered if module in names}
+    vars(bare.config)["base_model_fsdp_plan"] = {names[module]: FREED_WEIGHT for module in gathered if module in names}
     type(bare)._fsdp_plan = None  # it would gather the head when that is called, and the scored positions alone see it
     return {
         "config": bare.config,
