@@ -35,6 +35,8 @@ for sharding in ("ddp", "fsdp2"):
     trainer = make_trainer(make_config(Path(sys.argv[1]), out, beta=0.05, sharding=sharding, max_kl=1e6))
     assert trainer.world == 2
     for p in trainer.model.parameters():  # as after a move to a GPU: memory that can be given back
+        if hasattr(p, "_local_tensor"):
+            p._local_tensor = p._local_tensor.clone()
         p.data = p.data.clone()
     for loss in ("cispo", "gspo", "bnpo"):
         trainer.config.trainer.loss = loss
