@@ -103,10 +103,11 @@ class World:
         stores: Any = SimpleNamespace(current=store, shared=False)
         awake = asyncio.Event()
         awake.set()
-        engine = SimpleNamespace(loaded=self.loaded)
+        engine = SimpleNamespace(loaded=self.loaded, failed={})
         engines: Any = SimpleNamespace(
             takers=lambda: [engine], load_all=self._load, unload=self._unload, loaded=lambda: self.loaded,
-            refused={}, awake=awake, engines=[engine],
+            refused={}, awake=awake, engines=[engine], serves=lambda name: name in self.loaded,
+            refusal=lambda _: None,
         )  # fmt: skip
         trials: Any = SimpleNamespace(waits=lambda _: False)
         publisher: Any = SimpleNamespace(publish=self._watch)

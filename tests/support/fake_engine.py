@@ -329,6 +329,8 @@ class LoraEngine(FakeEngine):
         self.takes_none: str | None = None
         """``no routes``: started without VLLM_ALLOW_RUNTIME_LORA_UPDATING. ``no LoRA``: without --enable-lora. It answers
         as vLLM 0.32 does."""
+        self.unmounted = False
+        """The folder of adapters is not there."""
         self.plugin = False
         """It has Slipstream's."""
         self.version = "0.32.0"
@@ -392,7 +394,7 @@ class LoraEngine(FakeEngine):
             return self.error(500, "no")
         if load == (name in self.adapters):
             return self.error(400 if load else 404, f"{name} is {'already' if load else 'not'} loaded")
-        if load and not (Path(body["lora_path"]) / "adapter_config.json").exists():
+        if load and (self.unmounted or not (Path(body["lora_path"]) / "adapter_config.json").exists()):
             return self.error(404, f"Loading lora {name} failed: No adapter found for {body['lora_path']}")
         if load:
             self.adapters[name] = body["lora_path"]

@@ -261,6 +261,14 @@ class Engine:
         """What the answer to a load says of the engine; None: nothing. ``asked``: the adapter's name and path."""
         return NoAdapters.NO_IDS
 
+    def lacks_files(self, answer: EngineAnswer, asked: Sequence[str]) -> bool:
+        """Whether the answer to a load says that this engine cannot read the files. ``asked``: as above."""
+        return answer.status == 404
+
+    def replicas(self) -> Steps[tuple[str, ...]]:
+        """The engines behind it, where it says that it is a router. Empty: it says nothing of the kind."""
+        return known(())
+
     def was_the_engines(self, reason: str | None, name: str) -> bool:
         """Whether a stored adapter was refused for a condition of the engine, as older versions did."""
         return False

@@ -153,8 +153,8 @@ async def test_the_engine_is_never_called_down_for_it(plane):
 
 
 async def test_a_bad_adapter_is_refused_still(plane):
-    """vLLM has the route, and answers 404 for this adapter."""
-    plane.engine.refuse["tiny@1"] = 404
+    """vLLM has the route, and says no to this adapter."""
+    plane.engine.refuse["tiny@1"] = 400
     assert (await register(plane, 1))[1]["state"] == "refused"
     assert await outage(plane) is None
 

@@ -120,10 +120,10 @@ def test_long_runs_are_moved_no_sooner_than_stated_and_counted(tmp_path, monkeyp
 
 async def test_a_refused_adapter_stays_out_and_traffic_goes_on(plane):
     await register(plane, 1)
-    plane.engine.refuse["tiny@2"] = 404
+    plane.engine.refuse["tiny@2"] = 400
     status, body = await register(plane, 2)
     assert (status, body["state"]) == (201, "refused")
-    assert "404" in body["reason"]
+    assert "400" in body["reason"]
     assert plane.deps.live.value["models"]["tiny"]["live"] == "tiny@1"
 
     async def told():

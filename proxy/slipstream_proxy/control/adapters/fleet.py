@@ -96,12 +96,13 @@ class Fleet:
     async def _load(self, adapter: Adapter) -> bool:
         """Into every engine that takes adapters. False: one does not take this, and the old adapters keep serving."""
         errors = await self.engines.load_all(adapter.name, self.registry.files.path_for_engine(adapter))
-        if errors:
+        if errors and not self.engines.serves(adapter.name):
             behind = f"{adapter.name} is {adapter.state.value} and cannot be loaded here: {errors[0]}"
             if behind != self.behind:
                 log.error("another proxy's %s", behind)
             self.behind = behind
-        return not errors
+            return False
+        return True
 
     def mine(self, adapter: Adapter) -> bool:
         """Whether this proxy decides on an adapter that is loading."""

@@ -24,7 +24,7 @@ from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.rehearsal import RehearsalSlot
 from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.engines.engine_lease import EngineLease
-from slipstream_proxy.control.engines.pool import EngineFailed, EnginePool, EngineRefused
+from slipstream_proxy.control.engines.pool import EngineFailed, EngineLacks, EnginePool, EngineRefused
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import end, in_thread
 from slipstream_proxy.control.storage.store_handle import RETRY_HEADERS, StoreHandle
@@ -67,8 +67,6 @@ class Swapper:
         """Adapter that only running episodes have → since when (monotonic)."""
         self.moves = Counter(dict.fromkeys(MOVE_CAUSES, 0))
         """Cause → running episodes that changed their adapter."""
-        self.failing: dict[str, float] = {}
-        """Adapter → since when the engine answers 5xx for it (monotonic)."""
         self._tidied: tuple[int, frozenset[str]] | None = None
         """What the last look for files to delete saw: nothing can have come since if this is the same."""
         self._count_after = 0.0
@@ -182,8 +180,11 @@ class Swapper:
     def why_loading(self, adapter: Adapter) -> str | None:
         """Why a version is still not loaded, in a sentence. None: it is being loaded."""
         up = self.engines.healthy()
-        if (why := self.waits_for(adapter)) is not None or self.engines.takers():
+        if (why := self.waits_for(adapter)) is not None:
             return why
+        if takers := self.engines.takers():
+            lacking = [(e.url, e.failed[adapter.name].error) for e in takers if adapter.name in e.failed]
+            return f"{lacking[0][0]} cannot load it: {lacking[0][1]}" if lacking else None
         causes = sorted({e.outage.what for e in up if e.outage is not None})
         return f"it waits until an engine takes adapters: {', '.join(causes)}" if causes else "no engine answers"
 
@@ -197,10 +198,8 @@ class Swapper:
         files = self.registry.files
         new = files.folder(adapter) if mine and files.has_own(adapter) else None
         errors = await self.engines.load_all(adapter.name, files.path_for_engine(adapter), new)
-        if not errors and not self.engines.takers():
-            return False  # it turned out that they take none
-        if not errors:
-            self.failing.pop(adapter.name, None)
+        refusal = self._refusal(adapter, errors)
+        if refusal is None and self.engines.serves(adapter.name):  # one that lacks it gets no call for it
             now = self.registry.items[adapter.name]
             held = not now.forced and self.trials.waits(now.model)  # something may have frozen meanwhile
             if mine and now.state == S.LOADING and not held:  # it may have been taken back meanwhile
@@ -209,26 +208,22 @@ class Swapper:
                 else:
                     self.rehearsals.current.begin(now)
             return True
-        refusal = self._refusal(adapter, errors)
         if refusal is not None and mine and self.fleet.may_refuse(adapter):
-            self.failing.pop(adapter.name, None)
             await self.lifecycle.take_back(adapter, f"the engine refuses it: {refusal}", state=S.REFUSED)
         return False
 
     def _refusal(self, adapter: Adapter, errors: list[BaseException]) -> str | None:
-        """Why it is to be refused: an engine answered 4xx, or 5xx for longer than ``adapters.patience``."""
+        """Why it is to be refused. None: it is not, or not yet."""
         for e in errors:
-            if not isinstance(e, EngineRefused | EngineFailed | EngineAway):
+            if not isinstance(e, EngineRefused | EngineLacks | EngineFailed | EngineAway):
                 log.error("loading %s: %r", adapter.name, e)
-        if (no := next((e for e in errors if isinstance(e, EngineRefused)), None)) is not None:
-            return str(no)
-        if (failed := next((e for e in errors if isinstance(e, EngineFailed)), None)) is not None:
-            since = self.failing.setdefault(adapter.name, time.monotonic())
-            return str(failed) if time.monotonic() - since > self.config.adapters.patience else None
-        return None
+        lacks = next((e for e in errors if isinstance(e, EngineLacks)), None)
+        if lacks is not None and not self.engines.serves(adapter.name) and not self.registry.files.exist(adapter):
+            return str(lacks)  # no engine has the files, and no proxy
+        return self.engines.refusal(adapter.name)
 
     async def _refused_again(self) -> None:
-        """A restarted engine refuses an adapter that served before. It then serves without the adapter."""
+        """Restarted engines refuse an adapter that served before, and no other has it. They then serve without it."""
         while self.engines.refused:
             name, why = self.engines.refused.popitem()
             adapter = self.registry.keep().get(name)
@@ -299,7 +294,7 @@ class Swapper:
         registry.kept_until[name] = time.monotonic() + seconds
         errors = await self.engines.load_all(name, registry.files.path_for_engine(adapter))
         self.publisher.publish()
-        if errors:
+        if errors and not self.engines.serves(name):
             registry.kept_until.pop(name, None)
             raise Problem(409, f"{name} cannot be loaded: {errors[0]}", field="path.adapter")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import time
@@ -35,6 +36,7 @@ from slipstream.engines.engine import (
 )
 from slipstream.shared.urls import authorization
 from slipstream_proxy.control.engines.effect import WITHOUT_EFFECT, changes, question, twin_of
+from slipstream_proxy.control.shared.threads import end
 from slipstream_proxy.json_types import JsonObject
 
 
@@ -55,12 +57,33 @@ class AdapterOutage:
 
 
 log = logging.getLogger(__name__)
+MOST_RELOAD_REST_S = 5.0
+"""Seconds after which an adapter that an engine lacks is loaded again at the latest."""
+FORGOTTEN_FAILURE_S = 10.0
+"""Seconds after which nobody speaks any more of a failed load of an adapter that is not wanted."""
+CHECK_PATIENCE_S = 5.0
+"""Seconds that a round of checks waits for a slow engine."""
+ONE_SERVER_QUESTIONS = 4
+FETCH_VARIABLE = "SLIPSTREAM_ENGINE_ADAPTERS_FROM"
+"""Environment of an engine with the plugin: the proxy from which it fetches adapters."""
+LOAD_GRACE_S = 0.5
+"""Seconds that a load may take longer in one engine than in half of them. Then the others serve without it."""
 SAMPLING_TIMEOUT = 20.0
 """Seconds for all questions on an engine's own sampling."""
 
 
 class EngineRefused(Exception):
-    """The engine answered and said no (4xx)."""
+    """The engine answered and said no (4xx): one vote against the adapter."""
+
+
+class EngineLacks(Exception):
+    """The engine does not find the adapter's files, or does not know it after it has loaded it. That says nothing about
+    the adapter: it is this engine's outage.
+    """
+
+    def __init__(self, text: str, fix: str) -> None:
+        super().__init__(text)
+        self.fix = fix
 
 
 class EngineFailed(Exception):
@@ -69,6 +92,31 @@ class EngineFailed(Exception):
 
 class EngineTakesNone(Exception):
     """It takes no adapters at all: ``EngineReplica.outage`` says why."""
+
+
+@dataclass(slots=True)
+class FailedLoad:
+    """Of one adapter in one engine, since it last had it. ``since`` is in seconds since the epoch, ``again`` is
+    monotonic: it is not asked for before.
+    """
+
+    error: Exception
+    since: float = field(default_factory=time.time)
+    began: float = field(default_factory=time.monotonic)
+    lasted: float = 0.0
+    """Seconds from the first failure to the latest."""
+    again: float = 0.0
+
+    def repeat(self, error: Exception) -> None:
+        now = time.monotonic()
+        self.error, self.lasted = error, now - self.began
+        self.again = now + min(max(0.4, self.lasted / 4), MOST_RELOAD_REST_S)
+
+    def votes(self, patience: float) -> bool:
+        """Whether it counts against the adapter: the engine said no, or answered 5xx for longer than ``patience``."""
+        if isinstance(self.error, EngineFailed):
+            return self.lasted > patience
+        return isinstance(self.error, EngineRefused)
 
 
 @dataclass(slots=True)
@@ -89,6 +137,10 @@ class EngineReplica:
     error: str | None = None
     outage: AdapterOutage | None = None
     """Why it takes no adapters."""
+    failed: dict[str, FailedLoad] = field(default_factory=dict)
+    """Adapters that it was to have and has not."""
+    several: tuple[str, ...] | None = None
+    """Servers that answer at its address, as far as that shows; empty: one. None: not looked yet."""
     replaced: set[str] = field(default_factory=set)
     """Names that another proxy's adapter had here, until ours took its place."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -104,7 +156,8 @@ class EngineReplica:
     def told(self) -> JsonObject:
         """For people: with what is wrong."""
         outage = self.outage.public() if self.outage else None
-        return {**self.public(), "title": self.title, "error": self.error, "outage": outage}
+        lacks = {name: str(failed.error) for name, failed in self.failed.items()}
+        return {**self.public(), "title": self.title, "error": self.error, "outage": outage, "lacks": lacks}
 
 
 def same(root: str | None, *paths: str) -> bool:
@@ -135,16 +188,22 @@ class EnginePool:
         kind: str = "auto",
         model: str = "",
         logins: Mapping[str, str] | None = None,
+        patience: float = 60.0,
     ) -> None:
-        """``kind``: ``engine.kind``. ``model``: the trained model's name. ``logins``: ``engine.logins``."""
-        self.kind, self.model = kind, model
+        """``kind``: ``engine.kind``. ``model``: the trained model's name. ``logins``: ``engine.logins``. ``patience``:
+        ``adapters.patience``, in seconds.
+        """
+        self.kind, self.model, self.patience = kind, model, patience
         self.engines = [EngineReplica(u) for u in dict.fromkeys(u.rstrip("/").removesuffix("/v1") for u in urls)]
         self.headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self.logins = logins or {}
         self.wanted = wanted
         self.known = known
         self.refused: dict[str, str] = {}
-        """Wanted adapters that an engine said no to when it was to load them again: name → why."""
+        """Wanted adapters that the engines said no to when they were to load them again: name → why."""
+        self._loads: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """(Engine, adapter) → its load under way. Nobody waits for one that takes much longer than the others."""
+        self._checks: dict[str, asyncio.Task[None]] = {}
         self.interval = interval
         self.session: aiohttp.ClientSession | None = None
         self.restarts = 0
@@ -159,6 +218,8 @@ class EnginePool:
         """
         self.unfit: Callable[[str], Awaitable[str | None]] = _fits
         """Why an adapter may not be loaded from its folder, asked before each load. None: it may."""
+        self.session_header = "X-Session-ID"
+        """The header that routers hash."""
         self.replays = False
         """A replay uses their idle time, so it has to be told of each call of an agent as it comes."""
 
@@ -167,6 +228,7 @@ class EnginePool:
         self.session = aiohttp.ClientSession(headers=self.headers, connector=connector, trust_env=False)
 
     async def stop(self) -> None:
+        await end([*self._loads.values(), *self._checks.values()])
         if self.session:
             await self.session.close()
 
@@ -199,9 +261,28 @@ class EnginePool:
         return bool(self.healthy()) and not self.takers()
 
     def loaded(self) -> set[str]:
-        """Adapters in every engine that is up, and takes adapters if any does."""
+        """Adapters in every engine that is up, and takes adapters if any does. One that lacks an adapter that others
+        have is named in ``status``, and does not count.
+        """
         up = self.takers() or self.healthy()
-        return set.intersection(*(e.loaded for e in up)) if up else set()
+        some = {name for e in up for name in e.loaded}
+        return {name for name in some if all(name in e.loaded or name in e.failed for e in up)}
+
+    def refusal(self, name: str) -> str | None:
+        """Why an adapter is refused: most of the engines of one version say no to it, and those of none have it. None:
+        it is not. What an engine lacks, or cannot answer now, counts neither way.
+        """
+        said: list[str] = []
+        versions = {e.title for e in self.takers()}
+        for version in versions:
+            alike = [e for e in self.takers() if e.title == version]
+            failed = [f for e in alike if name not in e.loaded and (f := e.failed.get(name)) is not None]
+            no = [str(f.error) for f in failed if f.votes(self.patience)]
+            if sum(name in e.loaded for e in alike) * 2 >= len(alike):
+                return None
+            if len(no) * 2 > len(alike):
+                said += no
+        return said[0] if said else None
 
     def public(self) -> list[JsonObject]:
         """For the data planes. What an engine that is down had loaded keeps no call waiting if the others take none."""
@@ -212,11 +293,17 @@ class EnginePool:
         ]
 
     async def ask(
-        self, method: str, url: str, body: JsonObject | None = None, timeout: float = 10.0
+        self,
+        method: str,
+        url: str,
+        body: JsonObject | None = None,
+        timeout: float = 10.0,
+        headers: Mapping[str, str] | None = None,
     ) -> tuple[int, Any, str]:
         assert self.session is not None
         try:
             most, login = aiohttp.ClientTimeout(total=timeout), authorization(url, None, self.logins)
+            login |= headers or {}
             asked = self.session.request(method, url, json=body, timeout=most, headers=login, allow_redirects=False)
             async with asked as response:
                 if 300 <= response.status < 400:
@@ -254,26 +341,68 @@ class EnginePool:
 
     async def load(self, engine: EngineReplica, name: str, path: str, folder: Path | None = None) -> None:
         """Load and warm up. ``folder``: a new adapter's, as this process sees it; it must change what the engine
-        computes. Raises ``Refused``, ``Failed``, ``Away`` or ``TakesNone``.
+        computes. Raises ``Refused``, ``Lacks``, ``Failed``, ``Away`` or ``TakesNone``.
         """
-        async with self._turn(engine):
-            if name not in engine.loaded:
-                if why := await self.unfit(name):
-                    raise EngineRefused(why)
-                await self._put(engine, name, path)
-            await self.warm(engine, name)
-            if folder is not None and not await self._has_effect(engine, name, path, folder):
-                await self._unload(engine, name)
-                raise EngineRefused(WITHOUT_EFFECT)
-            engine.loaded.add(name)
+        try:
+            async with self._turn(engine):
+                if name not in engine.loaded:
+                    if why := await self.unfit(name):
+                        raise EngineRefused(why)
+                    await self._put(engine, name, path)
+                await self.warm(engine, name)
+                await self._expect_one_server(engine, name)
+                if folder is not None and not await self._has_effect(engine, name, path, folder):
+                    await self._unload(engine, name)
+                    raise EngineRefused(WITHOUT_EFFECT)
+                engine.loaded.add(name)
+                engine.failed.pop(name, None)
+        except (EngineRefused, EngineLacks, EngineFailed, EngineAway) as e:
+            if engine.failed.setdefault(name, FailedLoad(e)).error is e:
+                log.error("engine %s: %s cannot be loaded: %s", engine.url, name, e)
+            engine.failed[name].repeat(e)
+            raise
 
     async def load_all(self, name: str, path: str, folder: Path | None = None) -> list[BaseException]:
         """Load into every engine that is up and takes adapters. → What went wrong, an error for each of them that does
-        not have it now. One that turns out to take none counts no more.
+        not have it now. One that turns out to take none counts no more. Where half of them have it, the others are
+        waited for no longer than ``LOAD_GRACE_S``; their loads go on.
         """
-        loads = (self.load(e, name, path, folder) for e in self.takers())
-        found = await asyncio.gather(*loads, return_exceptions=True)
-        return [e for e in found if isinstance(e, BaseException) and not isinstance(e, EngineTakesNone)]
+        engines = self.takers()
+        now, errors = time.monotonic(), list[BaseException]()
+        loads: dict[asyncio.Task[None], EngineReplica] = {}
+        for engine in engines:
+            failed = engine.failed.get(name)
+            if failed is not None and failed.again > now and name not in engine.loaded:
+                errors.append(failed.error)
+            else:
+                loads[self._begin(engine, name, path, folder)] = engine
+        pending, patience = set(loads), None
+        while pending:
+            done, pending = await asyncio.wait(pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
+            if sum(name in e.loaded for e in engines) * 2 >= len(engines):
+                patience = LOAD_GRACE_S
+        for load, engine in loads.items():
+            if load in pending:
+                errors.append(EngineAway(f"{engine.url} still loads {name}"))
+            elif not load.cancelled() and (error := load.exception()) is not None:
+                errors.append(error)
+        return [e for e in errors if not isinstance(e, EngineTakesNone)]
+
+    def _begin(self, engine: EngineReplica, name: str, path: str, folder: Path | None) -> asyncio.Task[None]:
+        """The load under way, or a new one."""
+        at = engine.url, name
+        load = self._loads.get(at)
+        if load is None:
+            load = self._loads[at] = asyncio.create_task(self.load(engine, name, path, folder), name=f"load {name}")
+            load.add_done_callback(lambda done: self._ended(at, done))
+        return load
+
+    def _ended(self, at: tuple[str, str], load: asyncio.Task[None]) -> None:
+        self._loads.pop(at, None)
+        if not load.cancelled() and load.exception() is None:
+            self.noticed()
 
     async def try_out(self, name: str, path: str, folder: Path) -> list[BaseException]:
         """Load an adapter, see that it changes something, and unload it again. → As ``load_all``."""
@@ -296,8 +425,34 @@ class EnginePool:
         """One token: the first call with an adapter compiles and copies, which no agent should wait for."""
         one = engine.server.completion(name, {"prompt": "a", "max_tokens": 1, "temperature": 0})
         status, _, text = await self.tell(engine, one)
+        if status == 404:
+            engine.several = engine.several or (engine.url,)
+            raise EngineLacks(f"it was loaded, and a call of it answered 404: {text[:500]}", self._several_fix(engine))
         if status != 200:
             raise self._error(status, f"a call of it answered {status}: {text[:500]}")
+
+    async def _expect_one_server(self, engine: EngineReplica, name: str) -> None:
+        """A router or a Service may have sent the load to one server and the next call to another. Asked once after
+        each start. Raises ``Lacks``.
+        """
+        if engine.several is not None:
+            return
+        for n in range(ONE_SERVER_QUESTIONS):
+            asked = engine.server.completion(name, {"prompt": f"{n}", "max_tokens": 1, "temperature": 0})
+            login = {"connection": "close", self.session_header: f"slipstream-{n}"}
+            status, _, text = await self.ask(asked.method, engine.url + asked.path, asked.body, asked.timeout, login)
+            if status == 404:
+                engine.several = (engine.url,)
+                raise EngineLacks(
+                    f"one call of it was answered, and the next with 404: {text[:200]}", self._several_fix(engine)
+                )
+        engine.several = ()
+
+    @staticmethod
+    def _several_fix(engine: EngineReplica) -> str:
+        several = [url for url in engine.several or () if url != engine.url]
+        names = ", ".join(f'"{url}"' for url in several) or "the address of each engine behind it"
+        return f'set engine.urls = [{names}] and engine.router = "{engine.url}": adapters are loaded into each engine, and calls go to the router'
 
     async def _has_effect(self, engine: EngineReplica, name: str, path: str, folder: Path) -> bool:
         """Whether the engine answers otherwise with the adapter, or with its louder twin. True: it cannot be seen."""
@@ -310,7 +465,10 @@ class EnginePool:
                 return True
             status, _, text = await self._load(engine, twin.name, str(PurePath(path).parent / twin.name))
             if status != 200:
-                raise self._error(status, f"load_lora_adapter answered {status} for its twin: {text[:500]}")
+                said = f"load_lora_adapter answered {status} for its twin: {text[:500]}"
+                raise self._lacks(engine, EngineAnswer(status, None, text), twin.name, str(twin)) or self._error(
+                    status, said
+                )
             try:
                 found, again = await self._read(engine, twin.name), await self._read(engine, None)
             finally:
@@ -356,7 +514,14 @@ class EnginePool:
         if (cause := engine.server.why_none(answer, asked)) is not None:
             await self._note(engine, cause)
             return EngineTakesNone(said)
-        return self._error(answer.status, said)
+        return self._lacks(engine, answer, *asked) or self._error(answer.status, said)
+
+    def _lacks(self, engine: EngineReplica, answer: EngineAnswer, *asked: str) -> EngineLacks | None:
+        """What it answers where it cannot read the files. None: they are there."""
+        if not engine.server.lacks_files(answer, asked):
+            return None
+        fix = f"mount adapters.dir there so that it sees {asked[-1]} (engine.adapters_dir), or start it with {FETCH_VARIABLE}"
+        return EngineLacks(f"load_lora_adapter answered {answer.status}: {answer.text[:500]}", fix)
 
     async def _note(self, engine: EngineReplica, cause: NoAdapters | None, *, fresh: bool = False) -> None:
         """Keep whether the engine takes adapters. ``fresh``: it may be another server than before. An outage lasts
@@ -411,15 +576,24 @@ class EnginePool:
         if not engine.healthy:
             log.info("engine %s is up", engine.url)
         engine.healthy, engine.error = True, None
+        self._forget_failures(engine)
         if not engine.lock.locked():
             engine.loaded = {n for n, root in there.items() if (paths := self.known(n)) and same(root, *paths)}
         missing = {n: p for n, p in self.wanted().items() if n not in engine.loaded}
         if not missing or engine.outage is not None:
             engine.ok = True
             return
+        serving = serving or (engine.ok and not missing.keys() - engine.failed.keys())
         engine.ok = serving  # calls that the base model answers need not wait
         self.noticed()
         engine.ok = await self._load_again(engine, missing)
+
+    def _forget_failures(self, engine: EngineReplica) -> None:
+        """Of adapters that it is no longer to have."""
+        wanted, until = self.wanted(), time.monotonic() - FORGOTTEN_FAILURE_S
+        engine.failed = {
+            n: f for n, f in engine.failed.items() if n not in engine.loaded and (n in wanted or f.again > until)
+        }
 
     async def _look(self, engine: EngineReplica) -> dict[str, str | None]:
         """→ Its models. Raises ``Failed`` or ``Away``. What it can do is asked where it may have been started again."""
@@ -431,6 +605,9 @@ class EnginePool:
             raise EngineFailed(f"{health.path} answered {status}: {text[:200]}")
         there = await self.models(engine)
         fresh = not engine.healthy or bool(self._lost(engine, there))
+        if fresh:
+            found = await self.run(engine, engine.server.replicas())
+            engine.several = found if len(found) > 1 else None
         if fresh or engine.sampling is None:
             await self._learn(engine, there)
         if fresh or engine.outage is not None:
@@ -464,19 +641,39 @@ class EnginePool:
         return {name for name in engine.loaded & self.wanted().keys() if name not in there}
 
     async def _load_again(self, engine: EngineReplica, missing: dict[str, str]) -> bool:
-        """→ Whether calls may go there: it has them all now, or takes no adapters and serves what it has."""
+        """→ Whether calls may go there: it has them all now, or serves what it has: it takes no adapters, lacks these
+        files, or says no to what other engines have.
+        """
+        now, serves = time.monotonic(), True
         for name, path in missing.items():
+            failed = engine.failed.get(name)
             try:
-                await self.load(engine, name, path)
+                if failed is not None and failed.again > now:
+                    raise failed.error
+                await self._begin(engine, name, path, None)
             except EngineTakesNone:
                 return True
+            except EngineLacks:
+                continue
             except (EngineRefused, EngineFailed, EngineAway) as e:
                 engine.error = f"{name}: {e}"
-                if isinstance(e, EngineRefused):
-                    self.refused[name] = str(e)
-                log.error("engine %s: %s cannot be loaded again: %s", engine.url, name, e)
-                return False
-        return True
+                if (why := self.refusal(name)) is not None:
+                    self.refused[name] = why
+                serves &= isinstance(e, EngineRefused) and name not in self.refused
+        return serves
+
+    def _looked(self, url: str, _: asyncio.Task[None]) -> None:
+        self._checks.pop(url, None)
 
     async def check_all(self) -> None:
-        await asyncio.gather(*(self.check(e) for e in self.engines))
+        """Each engine. One that is slow holds up nothing: its look goes on, and is not begun again meanwhile."""
+        for engine in self.engines:
+            if engine.url not in self._checks:
+                look = self._checks[engine.url] = asyncio.create_task(self.check(engine), name=f"look {engine.url}")
+                look.add_done_callback(functools.partial(self._looked, engine.url))
+        looks = list(self._checks.values())
+        if looks:
+            await asyncio.wait(looks, timeout=max(CHECK_PATIENCE_S, self.interval))
+        for look in looks:
+            if look.done() and not look.cancelled():
+                look.result()

@@ -334,6 +334,11 @@ class ControlMetrics:
             "0 when the engine answers and takes no adapters at run time; `slipstream status` says why.",
             ["engine"],
         )
+        self.engine_lacks_adapters = gauge(
+            "slipstream_engine_lacks_adapters",
+            "Adapters that the engine was to load and has not: their files are not there, or it refuses what others take.",
+            ["engine"],
+        )
         self.sidecar_up = gauge(
             "slipstream_sidecar_up",
             "1 while `slipstream up` has this trainer or judge running, and it asks for work.",

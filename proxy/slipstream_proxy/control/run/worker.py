@@ -88,6 +88,7 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         kind=engine.kind,
         model=config.model_name,
         logins=engine.logins,
+        patience=config.adapters.patience,
     )
     trials = GateTrials(registry, engines.serves)
     publisher = LivePublisher(registry, trials, engines, live)

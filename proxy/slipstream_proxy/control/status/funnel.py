@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -25,7 +25,7 @@ from slipstream.settings.judge import NO_QUOTA, RESTORE_QUOTA
 from slipstream.shared.hub import quantised_as
 from slipstream.shared.intervals import mean_interval, reward_bounds, told
 from slipstream.shared.processes.remedies import remedy
-from slipstream_proxy.control.engines.pool import AdapterOutage
+from slipstream_proxy.control.engines.pool import AdapterOutage, EngineLacks, FailedLoad
 from slipstream_proxy.control.observe.schedule import ScheduleState
 from slipstream_proxy.control.status.refusals import fix_of
 from slipstream_proxy.data.observe.losses import Losses
@@ -297,6 +297,7 @@ def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:
         text = "no engine answers: calls fail"
         yield FunnelLine(stage="engine", cause="down", count=len(down), text=text, fix=fix, severity=BLOCKS)
     yield from _outages(around, up=len(around.engines) - len(down))
+    yield from _lacking(around)
     if around.engine_ended:
         fix = remedy(around.engine_ended) or "see `up.log` in data_dir, above that error"
         yield FunnelLine(stage="engine", cause="ended", count=1, text=around.engine_ended, fix=fix, severity=SLOWS)
@@ -314,6 +315,30 @@ def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:
         text = f"another proxy's adapter: {around.behind}"
         fix = "mount its adapters folder here too, or roll it back"
         yield FunnelLine(stage="engine", cause="behind", count=1, text=text, fix=fix, severity=SLOWS)
+
+
+def _lacking(around: Surroundings) -> Iterator[FunnelLine]:
+    """Engines without an adapter that they are to have, and addresses behind which are several engines."""
+    for url, several in around.routers:
+        those = ", ".join(f'"{u}"' for u in several if u != url) or "the address of each engine behind it"
+        text = f"{url} is a router or a Service: an adapter reaches one of the engines behind it, and calls reach all"
+        fix = f'set engine.urls = [{those}] and engine.router = "{url}"'
+        yield FunnelLine(stage="engine", cause="router_as_engine", count=1, text=text, fix=fix, severity=BLOCKS)
+    alike: dict[str, list[tuple[str, str, FailedLoad]]] = {}
+    for url, name, failed in around.lacking:
+        fix = (
+            failed.error.fix if isinstance(failed.error, EngineLacks) else "compare its vLLM and flags with the others'"
+        )
+        alike.setdefault(fix, []).append((url, name, failed))
+    for fix, found in alike.items():
+        url, name, failed = found[0]
+        nowhere = [n for _, n, _ in found if n not in around.loaded_somewhere]
+        text = f"{url} lacks {name} (for {span(max(0.0, around.now - failed.since))}): {failed.error}"
+        text += f", and {len(found) - 1} more" if len(found) > 1 else ""
+        text += "; no engine has it" if nowhere else "; calls with it go to the other engines"
+        fix += ". It is asked again by itself"
+        line = FunnelLine(stage="engine", cause="adapter_lacking", count=len(found), text=text, fix=fix)
+        yield line.model_copy(update={"severity": BLOCKS if nowhere else SLOWS})
 
 
 def _outages(around: Surroundings, up: int) -> Iterator[FunnelLine]:
@@ -362,6 +387,12 @@ class Surroundings:
     """(URL, whether it answers, its error)."""
     outages: list[tuple[str, AdapterOutage]] = field(default_factory=list)
     """(URL, why it takes no adapters) of the engines that are up and take none."""
+    lacking: Sequence[tuple[str, str, FailedLoad]] = ()
+    """(URL, adapter, why) of what an engine that is up was to have and has not."""
+    loaded_somewhere: Collection[str] = ()
+    """Adapters that some engine has."""
+    routers: Sequence[tuple[str, Sequence[str]]] = ()
+    """(URL, the engines behind it) of what is configured as one engine."""
     text_only: bool = False
     """An engine gives no token ids: then no call of any is trained on."""
     sampling: EngineSampling | None = None

@@ -136,6 +136,9 @@ def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
         engines=[(e.url, e.ok, e.error) for e in deps.engines.engines],
         sampling=sampling_of(deps.engines.healthy(), deps.config),
         outages=[(e.url, e.outage) for e in deps.engines.healthy() if e.outage is not None],
+        lacking=[(e.url, name, failed) for e in deps.engines.takers() for name, failed in e.failed.items()],
+        loaded_somewhere={name for e in deps.engines.healthy() for name in e.loaded},
+        routers=[(e.url, e.several) for e in deps.engines.healthy() if e.several],
         text_only=any(not e.server.gives_ids for e in deps.engines.engines),
         plugins=deps.plugins.all(),
         pace=activity.pace or (config.trainer.min_groups, config.trainer.max_wait),
@@ -369,6 +372,7 @@ class MetricsScrape:
         for engine in deps.engines.engines:
             m.engine_up.labels(engine.url).set(engine.ok)
             m.engine_takes_adapters.labels(engine.url).set(engine.outage is None)
+            m.engine_lacks_adapters.labels(engine.url).set(len(engine.failed))
 
     def _judged(self, model: str) -> Adapter | None:
         """The newest version that the gate has looked at."""

@@ -21,6 +21,12 @@ NO_ROUTE = (404, 405, 501)
 PLUGIN_KNOWS = ((0, 25), (0, 32))
 """``slipstream_vllm.versions.OLDEST_MINOR`` and ``NEWEST_MINOR``: with another vLLM the plugin is off."""
 _LORA_OFF = re.compile(r"lora is not enabled|enable[-_]lora(?![-_\w])", re.IGNORECASE)
+_OF_FILES = re.compile(
+    r"\[Errno \d+\]|no such file|permission denied|stale file handle|input/output error|os error \d+"
+    r"|deserializing header|incomplete metadata|header ?too ?large|invalid ?header",
+    re.IGNORECASE,
+)
+"""How Python and safetensors say that a file is not there, not readable, or not whole yet."""
 _OF_A_ROUTE = re.compile(r"not found|not allowed|not implemented|no (such )?route", re.IGNORECASE)
 _REFUSED = re.compile(r"load_lora_adapter answered (\d+): (.*)", re.DOTALL)
 _AGAIN = "start vLLM again with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and one API server"
@@ -45,6 +51,15 @@ def cause_of(status: int, text: str, asked: Sequence[str] = ()) -> NoAdapters | 
         return None
     message = _message(text)
     return NoAdapters.NO_ROUTES if message is None or _OF_A_ROUTE.search(message) else None
+
+
+def lacks_files(status: int, text: str, asked: Sequence[str] = ()) -> bool:
+    """Whether an answer of ``LOAD`` says that the engine cannot read the adapter's files: a mount that is late, missing
+    or ill. vLLM answers 404 where the folder is not there, and quotes other errors of files with 400 or 500.
+    """
+    for word in sorted(filter(None, asked), key=len, reverse=True):
+        text = text.replace(word, "")
+    return status == 404 or (status >= 400 and _OF_FILES.search(text) is not None)
 
 
 def _message(text: str) -> str | None:

@@ -21,7 +21,13 @@ from slipstream.engines.engine import (
     NoAdapters,
     Steps,
 )
-from slipstream.engines.vllm.adapter_routes import PROBE_ADAPTER_NAME, cause_of, fix_of, was_the_engines
+from slipstream.engines.vllm.adapter_routes import (
+    PROBE_ADAPTER_NAME,
+    cause_of,
+    fix_of,
+    lacks_files,
+    was_the_engines,
+)
 from slipstream.engines.vllm.sampling import NO_CONFIG, find_sampling
 from slipstream.errors import StartError
 from slipstream.shared.hub import model_config
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
 PLUGIN_PATH = "/slipstream"
 PACKED_VERSION = 1
 """``slipstream_vllm.packing.PACKING_VERSION`` that the dialects read."""
+WORKER_LISTS = ("/list_workers", "/workers")
 MIN_SERVER_ERROR_STATUS = 500
 """From this status on an answer says nothing about routes, where it names no cause."""
 LOAD_TIMEOUT, UNLOAD_TIMEOUT = 120.0, 30.0
@@ -129,6 +136,21 @@ class Vllm(Engine):
 
     def why_none(self, answer: EngineAnswer, asked: Sequence[str]) -> NoAdapters | None:
         return cause_of(answer.status, answer.text, asked)
+
+    def lacks_files(self, answer: EngineAnswer, asked: Sequence[str]) -> bool:
+        return lacks_files(answer.status, answer.text, asked)
+
+    def replicas(self) -> Steps[tuple[str, ...]]:
+        """Routers of vLLM's and SGLang's family list their workers."""
+        for path in WORKER_LISTS:
+            try:
+                said = (yield EngineQuestion("GET", path, None, 3.0)).object
+            except EngineAway:
+                return ()
+            found = said.get("urls") or [w.get("url") for w in said.get("workers") or () if isinstance(w, dict)]
+            if isinstance(found, list) and found and all(isinstance(url, str) for url in found):
+                return tuple(url.rstrip("/") for url in found)
+        return ()
 
     def was_the_engines(self, reason: str | None, name: str) -> bool:
         return was_the_engines(reason, name)
