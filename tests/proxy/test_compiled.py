@@ -53,7 +53,7 @@ class Answers(Responses):
 }
 """What a contributor adds, each with one place in a list."""
 LISTED = {
-    "data/plane.py": ("ProxyHeaders(), Trainability(", "ProxyHeaders(), Greeting(), Trainability("),
+    "data/plane.py": ("ProxyHeaders(self", "Greeting(), ProxyHeaders(self"),
     "dialects/__init__.py": ("Gemini())}", "Gemini(), Mirror(), Answers())}"),
 }
 IMPORTS = {

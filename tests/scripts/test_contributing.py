@@ -99,7 +99,7 @@ LISTED = {
         ),
     ],
     "proxy/slipstream_proxy/data/plane.py": [
-        ("[*found, ProxyHeaders(), ", "[*found, ProxyHeaders(), Greeting(), "),
+        ("[*found, ProxyHeaders(", "[*found, Greeting(), ProxyHeaders("),
         (
             "from slipstream_proxy.data.call.steps.guards ",
             "from slipstream_proxy.data.call.steps.greeting import Greeting\nfrom slipstream_proxy.data.call.steps.guards ",

@@ -81,7 +81,7 @@ class Plane:
         self.admission = Admission(Keys(config.keys_file, serving=True), self.limits, keyed)
         self.hosts = AllowedHosts(self.admission, proxy.own_names)
         self.models = ModelMap(config)
-        urls, timeout = config.engine.urls, proxy.upstream_timeout
+        urls, timeout = [*filter(None, [config.engine.router]), *config.engine.addresses()], proxy.upstream_timeout
         self.hangs = HangTable(urls, timeout, config.root / "hangs" if several else None, number)
         self.live = LiveView(config, self.hangs, self._look)
         self.holding = Holding(self.live, self.metrics, proxy.upstream_timeout)
@@ -142,7 +142,7 @@ class Plane:
             found.append(CallLog())
         if self.tracing is not None:
             found.append(self.tracing)
-        return [*found, ProxyHeaders(), Trainability(self.live)]
+        return [*found, ProxyHeaders(self.live, self.config.engine.session_header), Trainability(self.live)]
 
     def make_server(self) -> Server:
         """What accepts connections, for ``loop.create_server``."""

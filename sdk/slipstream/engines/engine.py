@@ -70,6 +70,26 @@ class EngineAnswer(NamedTuple):
 Steps = Generator[EngineQuestion, EngineAnswer, Found]
 
 
+def changed_on_the_way(direct: EngineAnswer, routed: EngineAnswer) -> str | None:
+    """What a router made of ``Engine.telling_chat``, by the engine's own answer and by that through it. None: nothing,
+    or it cannot be told.
+    """
+    prompt = direct.object.get("prompt_token_ids")
+    if not prompt:
+        return None
+    if routed.status != 200:
+        return f"it answers {routed.status} to a chat with tools that the engine answers: {routed.text[:200]}"
+    found = routed.object.get("prompt_token_ids")
+    if not found:
+        return "it drops return_token_ids, so that no call through it has token ids or can be trained on"
+    if found != prompt:
+        what = f"of a chat with tools the engine reads {len(found)} tokens in place of {len(prompt)}"
+        return (
+            f"it rewrites chat bodies: {what} (a tool's strict, a message's name, reasoning or unknown fields are lost)"
+        )
+    return None
+
+
 def known(found: Found) -> Steps[Found]:
     """No question is needed."""
     return found
@@ -268,6 +288,10 @@ class Engine:
     def replicas(self) -> Steps[tuple[str, ...]]:
         """The engines behind it, where it says that it is a router. Empty: it says nothing of the kind."""
         return known(())
+
+    def telling_chat(self, model: str) -> EngineQuestion | None:
+        """A chat whose prompt shows whether somebody on the way changes requests. None: there is no such."""
+        return None
 
     def was_the_engines(self, reason: str | None, name: str) -> bool:
         """Whether a stored adapter was refused for a condition of the engine, as older versions did."""

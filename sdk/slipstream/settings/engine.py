@@ -8,6 +8,7 @@ from typing import Annotated, Final, Self
 from pydantic import Field, field_validator, model_validator
 
 from slipstream.settings.base import Positive, Section, Share, known, rare
+from slipstream.shared.discovery import addresses
 from slipstream.shared.urls import authorization, split_login
 
 ENGINE_CLASSES: Final[Mapping[str, str]] = {
@@ -23,7 +24,22 @@ ENGINE_HOST = "127.0.0.1"
 
 class EngineConfig(Section):
     urls: list[str] = Field(
-        default_factory=list, description="Engines that already run; empty: `slipstream up` starts one."
+        default_factory=list,
+        description=(
+            "Engines that already run; empty: `slipstream up` starts one. dns+http://NAME:PORT stands for each address "
+            "of a DNS name (a headless Service), file:/PATH for each line of a file; both are watched."
+        ),
+    )
+    router: str | None = rare(
+        None,
+        description="Where calls go, if a router stands before the engines. Adapters are loaded into `urls`.",
+        when="a router or a gateway spreads calls over several engines",
+    )
+    session_header: str = rare(
+        "X-Session-ID",
+        pattern="^[A-Za-z0-9-]{1,64}$",
+        description="Header that tells the router a run's id, so that it keeps a run at one engine.",
+        when="the router hashes another header (SGLang's: X-SMG-Routing-Key)",
     )
     kind: Annotated[str, known(["auto", *ENGINE_CLASSES], "module:Class")] = rare(
         "auto",
@@ -151,6 +167,21 @@ class EngineConfig(Section):
     def _bases(cls, urls: list[str]) -> list[str]:
         """As OpenAI's clients write them, with ``/v1``, or without."""
         return [_base(url) for url in urls]
+
+    def addresses(self) -> list[str]:
+        """Those of ``urls``, as names and files say it now."""
+        return addresses(self.urls)
+
+    @field_validator("router")
+    @classmethod
+    def _router_base(cls, router: str | None) -> str | None:
+        return _base(router) if router else None
+
+    @model_validator(mode="after")
+    def _engines_behind(self) -> Self:
+        if self.router and not self.urls:
+            raise ValueError("engine.router needs engine.urls: the engines behind it, which adapters are loaded into")
+        return self
 
 
 def _base(url: str) -> str:

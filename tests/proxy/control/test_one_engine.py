@@ -1,6 +1,4 @@
-"""What one engine cannot do is its own outage: the others serve, it is named, and it comes back by itself. An adapter is
-refused by most of the engines of one version.
-"""
+"""What one engine cannot do is its own outage: the others serve, it is named, and it comes back by itself."""
 
 from __future__ import annotations
 

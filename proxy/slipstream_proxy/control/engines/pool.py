@@ -32,9 +32,12 @@ from slipstream.engines.engine import (
     Reading,
     Steps,
     ask_in_loop,
+    changed_on_the_way,
     reading,
 )
+from slipstream.shared.discovery import is_source
 from slipstream.shared.urls import authorization
+from slipstream_proxy.control.engines.discovery import EngineDiscovery
 from slipstream_proxy.control.engines.effect import WITHOUT_EFFECT, changes, question, twin_of
 from slipstream_proxy.control.shared.threads import end
 from slipstream_proxy.json_types import JsonObject
@@ -189,12 +192,20 @@ class EnginePool:
         model: str = "",
         logins: Mapping[str, str] | None = None,
         patience: float = 60.0,
+        router: str | None = None,
+        session_header: str = "X-Session-ID",
     ) -> None:
         """``kind``: ``engine.kind``. ``model``: the trained model's name. ``logins``: ``engine.logins``. ``patience``:
-        ``adapters.patience``, in seconds.
+        ``adapters.patience``, in seconds. ``router``, ``session_header``: those of the settings.
         """
+        self.router, self.session_header = router, session_header
+        self._router_checked: frozenset[str] = frozenset()
+        """The engines that were up when the router was looked at."""
+        self.rewrites: str | None = None
+        """What the router makes of a request. None: nothing, as far as that shows."""
         self.kind, self.model, self.patience = kind, model, patience
-        self.engines = [EngineReplica(u) for u in dict.fromkeys(u.rstrip("/").removesuffix("/v1") for u in urls)]
+        self.discovery = EngineDiscovery(list(dict.fromkeys(u.rstrip("/").removesuffix("/v1") for u in urls)))
+        self.engines = [EngineReplica(u) for u in self.discovery.urls if not is_source(u)]
         self.headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self.logins = logins or {}
         self.wanted = wanted
@@ -218,8 +229,6 @@ class EnginePool:
         """
         self.unfit: Callable[[str], Awaitable[str | None]] = _fits
         """Why an adapter may not be loaded from its folder, asked before each load. None: it may."""
-        self.session_header = "X-Session-ID"
-        """The header that routers hash."""
         self.replays = False
         """A replay uses their idle time, so it has to be told of each call of an agent as it comes."""
 
@@ -287,10 +296,19 @@ class EnginePool:
     def public(self) -> list[JsonObject]:
         """For the data planes. What an engine that is down had loaded keeps no call waiting if the others take none."""
         forget, hidden = self.none_takes(), self.hidden()
-        return [
+        engines = [
             {**e.public(), "loaded": [] if forget and not e.healthy else sorted(e.loaded - hidden)}
             for e in self.engines
         ]
+        return [*self._routed(engines), *engines] if self.router else engines
+
+    def _routed(self, engines: list[JsonObject]) -> list[JsonObject]:
+        """The router as the data planes see it: it has what every engine has that it may send a call to."""
+        up = [e for e in engines if e["ok"]] or engines
+        has = set.intersection(*(set(e["loaded"]) for e in up)) if up else set()
+        facts = {**up[0], "packed": all(e["packed"] for e in up), "parses": any(e["parses"] for e in up)} if up else {}
+        ok = any(e["ok"] for e in engines)
+        return [{**facts, "url": self.router, "ok": ok, "loaded": sorted(has), "router": True}]
 
     async def ask(
         self,
@@ -452,7 +470,7 @@ class EnginePool:
     def _several_fix(engine: EngineReplica) -> str:
         several = [url for url in engine.several or () if url != engine.url]
         names = ", ".join(f'"{url}"' for url in several) or "the address of each engine behind it"
-        return f'set engine.urls = [{names}] and engine.router = "{engine.url}": adapters are loaded into each engine, and calls go to the router'
+        return f'set engine.urls = [{names}] and engine.router = "{engine.url}"'
 
     async def _has_effect(self, engine: EngineReplica, name: str, path: str, folder: Path) -> bool:
         """Whether the engine answers otherwise with the adapter, or with its louder twin. True: it cannot be seen."""
@@ -520,7 +538,7 @@ class EnginePool:
         """What it answers where it cannot read the files. None: they are there."""
         if not engine.server.lacks_files(answer, asked):
             return None
-        fix = f"mount adapters.dir there so that it sees {asked[-1]} (engine.adapters_dir), or start it with {FETCH_VARIABLE}"
+        fix = f"mount adapters.dir so that it sees {asked[-1]} (engine.adapters_dir), or start it with {FETCH_VARIABLE}"
         return EngineLacks(f"load_lora_adapter answered {answer.status}: {answer.text[:500]}", fix)
 
     async def _note(self, engine: EngineReplica, cause: NoAdapters | None, *, fresh: bool = False) -> None:
@@ -662,11 +680,45 @@ class EnginePool:
                 serves &= isinstance(e, EngineRefused) and name not in self.refused
         return serves
 
+    async def check_router(self) -> None:
+        """Whether the router changes requests: asked again where an engine came or went."""
+        up = frozenset(e.url for e in self.healthy())
+        if self.router is None or not up or up == self._router_checked:
+            return
+        engine = self.healthy()[0]
+        asked = engine.server.telling_chat(self.model)
+        if asked is None:
+            return
+        try:
+            direct = await self.tell(engine, asked)
+            routed = EngineAnswer(*await self.ask(asked.method, self.router + asked.path, asked.body, asked.timeout))
+        except EngineAway as e:
+            self.rewrites = f"it does not answer: {e}" if self.router in str(e) else self.rewrites
+            return
+        self._router_checked = up
+        before, self.rewrites = self.rewrites, changed_on_the_way(direct, routed)
+        if self.rewrites and self.rewrites != before:
+            log.warning("engine.router %s: %s", self.router, self.rewrites)
+
     def _looked(self, url: str, _: asyncio.Task[None]) -> None:
         self._checks.pop(url, None)
 
+    async def _discover(self) -> None:
+        """Take over which engines there are. What is known of those that stay stays."""
+        found = await self.discovery.look()
+        if found is None or found == [e.url for e in self.engines]:
+            return
+        there = {e.url: e for e in self.engines}
+        for url in there.keys() - set(found):
+            log.info("engine %s is gone: its name is", url)
+            if (look := self._checks.pop(url, None)) is not None:
+                look.cancel()
+        self.engines = [there.get(url) or EngineReplica(url) for url in found]
+        self.noticed()
+
     async def check_all(self) -> None:
         """Each engine. One that is slow holds up nothing: its look goes on, and is not begun again meanwhile."""
+        await self._discover()
         for engine in self.engines:
             if engine.url not in self._checks:
                 look = self._checks[engine.url] = asyncio.create_task(self.check(engine), name=f"look {engine.url}")
@@ -677,3 +729,4 @@ class EnginePool:
         for look in looks:
             if look.done() and not look.cancelled():
                 look.result()
+        await self.check_router()

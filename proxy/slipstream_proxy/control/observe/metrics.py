@@ -336,7 +336,7 @@ class ControlMetrics:
         )
         self.engine_lacks_adapters = gauge(
             "slipstream_engine_lacks_adapters",
-            "Adapters that the engine was to load and has not: their files are not there, or it refuses what others take.",
+            "Adapters that the engine was to load and has not: it lacks their files, or refuses what others take.",
             ["engine"],
         )
         self.sidecar_up = gauge(

@@ -89,6 +89,8 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         model=config.model_name,
         logins=engine.logins,
         patience=config.adapters.patience,
+        router=engine.router,
+        session_header=engine.session_header,
     )
     trials = GateTrials(registry, engines.serves)
     publisher = LivePublisher(registry, trials, engines, live)

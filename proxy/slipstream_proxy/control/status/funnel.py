@@ -284,7 +284,7 @@ def _pooled(versions: Sequence[AdapterReward], seen: tuple[float, float]) -> _Po
 
 def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:
     down = [(url, error) for url, ok, error in around.engines if not ok]
-    if not around.engines:
+    if not around.engines and not around.config.engine.urls:
         fix = "set engine.urls, or set engine.model and start with `slipstream up`"
         text = "no engine is configured (engine.urls)"
         yield FunnelLine(stage="engine", cause="not_configured", count=0, text=text, fix=fix, severity=BLOCKS)
@@ -292,6 +292,10 @@ def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:
         fix = "wait; `up.log` in data_dir says how far it is"
         text = around.engine_busy
         yield FunnelLine(stage="engine", cause="starting", count=len(down), text=text, fix=fix, severity=BLOCKS)
+    elif not around.engines:
+        fix = "start an engine, or see what the name or file of engine.urls says"
+        text = f"no engine is up: {', '.join(around.config.engine.urls)} names none"
+        yield FunnelLine(stage="engine", cause="down", count=0, text=text, fix=fix, severity=BLOCKS)
     elif len(down) == len(around.engines):
         fix = f"see the log of {down[0][0]} ({down[0][1] or 'it does not answer'}), and start it again"
         text = "no engine answers: calls fail"
@@ -319,11 +323,19 @@ def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:
 
 def _lacking(around: Surroundings) -> Iterator[FunnelLine]:
     """Engines without an adapter that they are to have, and addresses behind which are several engines."""
+    for error in around.lookups:
+        fix = "correct engine.urls, or the name or file that it names"
+        text = f"engines cannot be looked up: {error}"
+        yield FunnelLine(stage="engine", cause="discovery", count=1, text=text, fix=fix, severity=SLOWS)
     for url, several in around.routers:
         those = ", ".join(f'"{u}"' for u in several if u != url) or "the address of each engine behind it"
         text = f"{url} is a router or a Service: an adapter reaches one of the engines behind it, and calls reach all"
         fix = f'set engine.urls = [{those}] and engine.router = "{url}"'
         yield FunnelLine(stage="engine", cause="router_as_engine", count=1, text=text, fix=fix, severity=BLOCKS)
+    if around.rewrites is not None:
+        text = f"engine.router {around.config.engine.router}: {around.rewrites}"
+        fix = "take a router that passes bodies as they are (Envoy, nginx), or leave engine.router out"
+        yield FunnelLine(stage="engine", cause="router_rewrites", count=1, text=text, fix=fix, severity=SLOWS)
     alike: dict[str, list[tuple[str, str, FailedLoad]]] = {}
     for url, name, failed in around.lacking:
         fix = (
@@ -391,6 +403,10 @@ class Surroundings:
     """(URL, adapter, why) of what an engine that is up was to have and has not."""
     loaded_somewhere: Collection[str] = ()
     """Adapters that some engine has."""
+    lookups: Sequence[str] = ()
+    """Why names or files of engine.urls say nothing."""
+    rewrites: str | None = None
+    """What engine.router makes of requests."""
     routers: Sequence[tuple[str, Sequence[str]]] = ()
     """(URL, the engines behind it) of what is configured as one engine."""
     text_only: bool = False

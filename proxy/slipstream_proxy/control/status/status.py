@@ -138,6 +138,8 @@ def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
         outages=[(e.url, e.outage) for e in deps.engines.healthy() if e.outage is not None],
         lacking=[(e.url, name, failed) for e in deps.engines.takers() for name, failed in e.failed.items()],
         loaded_somewhere={name for e in deps.engines.healthy() for name in e.loaded},
+        lookups=list(deps.engines.discovery.errors.values()),
+        rewrites=deps.engines.rewrites,
         routers=[(e.url, e.several) for e in deps.engines.healthy() if e.several],
         text_only=any(not e.server.gives_ids for e in deps.engines.engines),
         plugins=deps.plugins.all(),

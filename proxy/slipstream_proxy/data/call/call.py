@@ -111,6 +111,9 @@ class ActiveCall(Call):
         if services.live.trouble:
             services.live.try_out(upstream, asked.id)
         route.forward(time.time())
+        if asked.episode is not None:
+            asked.episode.engine = upstream
+        services.live.selection.begin(upstream)
         route.hold(pool.send(data, self, fresh=fresh))
 
     def on_headers_complete(self, head: ResponseHead) -> None:
@@ -179,6 +182,7 @@ class ActiveCall(Call):
         self.route.hold(None)
         if sent is not None:
             sent.drop()
+            self.services.live.selection.end(self.route.upstream)
             self.services.live.release(self.route.upstream, self.asked.id)
         end = self._error_event(502, UNTRANSLATABLE_TEXT, "engine_error")
         self._record(self.reply.body(), 502, "error", None)
@@ -210,6 +214,7 @@ class ActiveCall(Call):
 
     def on_message_complete(self) -> None:
         self.route.hold(None)
+        self.services.live.selection.end(self.route.upstream)
         self.reply.finish(time.time())
         head, live = self.reply.head, self.services.live
         assert head is not None
@@ -307,6 +312,7 @@ class ActiveCall(Call):
 
     def on_error(self, why: str, *, kind: str) -> None:
         self.route.hold(None)
+        self.services.live.selection.end(self.route.upstream)
         if self.ended:
             return
         if self.asked.target.kind != "upstream":
@@ -353,6 +359,7 @@ class ActiveCall(Call):
         self.route.hold(None)
         if sent is not None:
             sent.drop()
+            self.services.live.selection.end(self.route.upstream)
             self.services.live.release(self.route.upstream, self.asked.id)
         head = self.reply.head
         recorded = sent is None and head is not None  # only its durability was still awaited

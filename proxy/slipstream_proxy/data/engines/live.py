@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
@@ -14,6 +13,7 @@ from slipstream.config import Config
 from slipstream.engines import DEFAULT_ENGINE, ENGINE_OBJECTS, started
 from slipstream_proxy.assignment import Assignment, assign
 from slipstream_proxy.data.engines.hangs import HangTable
+from slipstream_proxy.data.engines.selection import TRIED_ENGINES, AbleEngines, EngineSelection
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.json_types import JsonObject
 
@@ -43,6 +43,8 @@ class EngineView:
     """Of an engine without token ids: paths of the formats that it has beside chat completions."""
     health: str = DEFAULT_ENGINE.health
     """Path of its health check."""
+    router: bool = False
+    """It sends calls on to the other engines, which take them where it does not answer."""
 
     @classmethod
     def of(cls, told: JsonObject) -> EngineView:
@@ -65,6 +67,7 @@ class EngineView:
             kind.gives_ids,
             frozenset(told.get("routes", ())),
             kind.health,
+            bool(told.get("router")),
         )
 
 
@@ -106,14 +109,20 @@ class LiveView:
         timeout = config.proxy.upstream_timeout
         self.hangs = hangs if hangs is not None else HangTable(config.engine.urls, timeout)
         self._told = b""
+        self.selection = EngineSelection()
+        self._able: dict[str, AbleEngines] = {}
+        """Adapter → the engines that have it, while none is in trouble. Cleared where engines change."""
         self._hung: dict[str, float] = {}
         """What the table said last of each engine that hung."""
         self.trying: dict[str, str] = {}
         """Engines on trial, with the id of this worker's call that tries them."""
         kind, known = started(config), config.engine.kind != "auto"
+        router = config.engine.router
         self.engines = [
-            EngineView(u, kind=kind.kind, kind_known=known, gives_ids=kind.gives_ids, health=kind.health)
-            for u in config.engine.urls
+            EngineView(
+                u, kind=kind.kind, kind_known=known, gives_ids=kind.gives_ids, health=kind.health, router=u == router
+            )
+            for u in ([router] if router else config.engine.addresses())
         ]
         self.models: dict[str, ModelView] = {name: ModelView(name, name)}
         self.gone: dict[str, tuple[str, float]] = {}
@@ -164,6 +173,7 @@ class LiveView:
         self.sampling_known = False  # another vLLM may be there by now
         for engine in self.engines:
             engine.ok = True  # what was down then need not be down now
+        self._able.clear()
 
     def update(self, state: JsonObject) -> None:
         """Take over a state as INTERNAL routes send it; raises at a malformed one and then changes nothing."""
@@ -187,6 +197,7 @@ class LiveView:
         gone = {str(name): (str(what), float(at)) for name, (what, at) in state.get("gone", {}).items()}
         held = state.get("hold")
         until = float(held["until"]) if held else None
+        self._able.clear()
         if engines:
             self.engines = engines
             self.packed = all(e.packed for e in engines)
@@ -330,6 +341,7 @@ class LiveView:
             log.info("%s answers health checks. Its calls hung: the next one tries it out", url)
         else:
             log.info("%s is up again", url)
+        self._able.clear()
         for engine in self.engines:
             if engine.url == url:
                 engine.ok = True
@@ -361,18 +373,32 @@ class LiveView:
         """Whether an engine has it, up or not."""
         return not self._needs(adapter) or any(adapter in e.loaded for e in self.engines)
 
-    def servers(self, adapter: str, episode: str) -> list[str]:
-        """Engines that can serve this now, the episode's own first; empty: none has the adapter and is up."""
+    def is_router(self, url: str) -> bool:
+        return bool(self.engines) and self.engines[0].router and self.engines[0].url == url
+
+    def servers(self, adapter: str, episode: str, task: str = "", at: str = "") -> list[str]:
+        """Engines that can serve this now, the one to take first; empty: none has the adapter and is up. ``task`` and
+        ``at``: as ``EngineSelection.pick``. A router comes before the engines that it sends calls to.
+        """
         self._learn()
-        need = self._needs(adapter)
-        able = [e for e in self.engines if (not need or adapter in e.loaded) and self._is_up(e)]
-        if len(able) <= 1:
-            return [e.url for e in able]
         if not self.trouble:
-            return [e.url for e in _ranked(able, episode)]
-        good = [e for e in able if not self._is_doubtful(e.url)]
-        rest = [e for e in able if self._is_doubtful(e.url)]
-        return [e.url for e in (*_ranked(good, episode), *_ranked(rest, episode))]
+            able = self._able.get(adapter)
+            if able is None:
+                able = self._able[adapter] = AbleEngines(self._urls_with(adapter))
+            if able.urls and self.is_router(able.urls[0]):
+                return able.urls[:TRIED_ENGINES]
+            return self.selection.pick(able, episode, task, at)
+        urls = self._urls_with(adapter)
+        routed = urls[:1] if urls and self.is_router(urls[0]) else []
+        rest = urls[len(routed) :]
+        good = AbleEngines([url for url in rest if not self._is_doubtful(url)])
+        doubtful = AbleEngines([url for url in rest if self._is_doubtful(url)])
+        picked = [self.selection.pick(some, episode, task, at) for some in (good, doubtful)]
+        return [*routed, *picked[0], *picked[1]]
+
+    def _urls_with(self, adapter: str) -> list[str]:
+        need = self._needs(adapter)
+        return [e.url for e in self.engines if (not need or adapter in e.loaded) and self._is_up(e)]
 
     def _needs(self, adapter: str) -> bool:
         """Is this a name that must be loaded first? Nobody knows as long as the control plane has not said anything."""
@@ -388,8 +414,3 @@ class LiveView:
             if name != adapter and (name == state.base or any(name in e.loaded for e in up)):
                 return name
         return state.base
-
-
-def _ranked(engines: list[EngineView], episode: str) -> list[EngineView]:
-    """Rendezvous hashing: an engine that comes or goes moves only its own episodes."""
-    return sorted(engines, key=lambda e: hashlib.blake2b(f"{e.url}\0{episode}".encode(), digest_size=8).digest())

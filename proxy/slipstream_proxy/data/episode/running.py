@@ -39,7 +39,7 @@ _NO_PINS: Final[dict[str, Pinned]] = {}
 
 
 class RunningEpisode:
-    __slots__ = ("common", "done", "generation", "id", "name", "pins", "seen", "split", "tags", "task")
+    __slots__ = ("common", "done", "engine", "generation", "id", "name", "pins", "seen", "split", "tags", "task")
 
     def __init__(self, name: Name, generation: int, said: Tags, now: float) -> None:
         self.id = name[1] if generation == 1 else f"{name[1]}~{generation}"
@@ -52,6 +52,8 @@ class RunningEpisode:
         """By model."""
         self.seen = now
         self.done = False
+        self.engine = ""
+        """Where its latest call went."""
         self.common: CommonHead | None = None
         """What its calls' records share, as the last record had it."""
 

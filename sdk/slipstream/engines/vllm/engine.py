@@ -137,6 +137,18 @@ class Vllm(Engine):
     def why_none(self, answer: EngineAnswer, asked: Sequence[str]) -> NoAdapters | None:
         return cause_of(answer.status, answer.text, asked)
 
+    def telling_chat(self, model: str) -> EngineQuestion:
+        """Templates write tools, names and reasoning as they come."""
+        function = {"name": "f", "strict": True, "parameters": {"type": "object", "properties": {}, "b": 1, "a": 2}}
+        called = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        messages: list[JsonDict] = [
+            {**_SAY, "name": "n"},
+            {"role": "assistant", "content": "a", "reasoning_content": "r", "tool_calls": [called]},
+            {"role": "tool", "tool_call_id": "c", "name": "f", "content": "t", "x_unknown": "u"},
+        ]
+        body = {"model": model, "messages": messages, "tools": [{"type": "function", "function": function}]}
+        return EngineQuestion("POST", "/v1/chat/completions", {**body, "max_tokens": 1, "return_token_ids": True}, 60.0)
+
     def lacks_files(self, answer: EngineAnswer, asked: Sequence[str]) -> bool:
         return lacks_files(answer.status, answer.text, asked)
 

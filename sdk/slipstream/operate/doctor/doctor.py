@@ -19,7 +19,7 @@ from slipstream.config import Config
 from slipstream.engines import started
 from slipstream.engines.findings import Finding, fail, ok, warn
 from slipstream.errors import StartError
-from slipstream.operate.doctor.engine import check_engine
+from slipstream.operate.doctor.engine import check_engine, check_router
 from slipstream.operate.doctor.imports import check_imports
 from slipstream.operate.doctor.ports import Running, check_ports, find_running
 from slipstream.operate.doctor.proxy import check_proxy
@@ -272,7 +272,7 @@ def examine(config: Config, url: str | None, key: str | None) -> Iterator[Findin
     named = config.engine.urls and (config.engine.name or config.engine.model)
     if running.model and not named:  # what `up` was started with may stand on its command line alone
         asked = config.model_copy(update={"engine": config.engine.model_copy(update={"name": running.model})})
-    urls = config.engine.urls or (() if running.busy else running.engines)
+    urls = config.engine.addresses() or (() if running.busy else running.engines)
     try:
         there = asked.engine.model_copy(update={"urls": list(urls)})
         text_only = untrainable(asked.model_copy(update={"engine": there}))
@@ -281,6 +281,7 @@ def examine(config: Config, url: str | None, key: str | None) -> Iterator[Findin
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("engine", lambda: check_configured(config, running)),
         *((f"engine {u}", partial(check_engine, u, asked)) for u in urls),
+        ("engine.router", lambda: check_router(asked, urls)),
         ("proxy", lambda: check_proxy(url or running.proxy, key, running.busy, trainable=text_only is None)),
         ("disk", lambda: check_disk(config)),
         ("ports", lambda: check_ports(config, running)),

@@ -17,6 +17,7 @@ from slipstream.config import Config
 from slipstream.engines import detect, started
 from slipstream.engines.engine import NO_IDS, EngineAway, ask_now, ask_over
 from slipstream.errors import StartError
+from slipstream.shared.discovery import is_source
 from slipstream.shared.functions import need
 from slipstream.shared.hub import check_own_code, fetch_description, model_config
 from slipstream.shared.machine import installed, versions, why_taken
@@ -172,7 +173,7 @@ def check_name(config: Config) -> Config:
     """
     served: set[str] = set()
     away = False
-    for url in config.engine.urls:
+    for url in config.engine.addresses():
         try:
             reply = httpx.get(
                 f"{url}/v1/models", headers=config.engine.headers(url), timeout=5.0, trust_env=False
@@ -184,6 +185,7 @@ def check_name(config: Config) -> Config:
     asked = config.engine.name or (config.model_name if config.engine.model else None)
     if asked is None and len(served) == 1:
         return config.model_copy(update={"engine": config.engine.model_copy(update={"name": served.pop()})})
+    away |= any(is_source(url) for url in config.engine.urls)
     if asked not in served and not (away and (asked or not served)):
         named = f"no model called {asked}" if asked else "several models"
         raise StartError(f"the engine serves {named}: give --name, one of {', '.join(sorted(served)) or '(none)'}")
@@ -192,7 +194,7 @@ def check_name(config: Config) -> Config:
 
 def untrainable(config: Config) -> str | None:
     """Why no trainer is started. None: nothing is known against it."""
-    for url in config.engine.urls:
+    for url in config.engine.addresses():
         with httpx.Client(base_url=url, headers=config.engine.headers(url), trust_env=False) as http:
             try:
                 engine, title = ask_now(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from slipstream_proxy.data.call.step import CallStep
 from slipstream_proxy.data.wire.errors import RequestRefused
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.engines.live import LiveView
     from slipstream_proxy.data.episode.pins import EpisodePins
     from slipstream_proxy.data.episode.running import Pinned, RunningEpisode
+
+
+PROMPT_MESSAGES = 2
+"""Messages at the beginning of a conversation that runs of one task share: the instructions and what is asked."""
+ROUTER_ASTRAY_STATUSES = (404, 502, 503)
+"""With these a router says that it found no engine, or the engine that it found had not the adapter."""
 
 
 def _gone(name: str, state: str, at: float) -> str:
@@ -43,7 +50,7 @@ class AdapterChoice(CallStep):
             return False
         if target.kind == "trained" and not self._pin(call, episode):
             return False
-        call.route.lead_to(self._live.servers(call.route.adapter, episode.id))
+        call.route.lead_to(self._servers(call, call.route.adapter))
         if not call.route.servers:
             self._go_without(call)
         if not call.route.servers:
@@ -55,6 +62,15 @@ class AdapterChoice(CallStep):
             raise RequestRefused(503, why, retry_after=1.0)
         self._use(call)
         return True
+
+    def _servers(self, call: Call, adapter: str) -> list[str]:
+        """Near the episode's other calls; at its beginning, near other runs of its task or prompt."""
+        episode = call.asked.episode
+        assert episode is not None
+        task = episode.task or ""
+        if not episode.engine and not task and call.asked.turn is not None:
+            task = str(crc32(b"".join(call.asked.turn.messages[:PROMPT_MESSAGES])))
+        return self._live.servers(adapter, episode.id, task, episode.engine)
 
     def _pin(self, call: Call, episode: RunningEpisode) -> bool:
         """False: not yet."""
@@ -99,21 +115,28 @@ class AdapterChoice(CallStep):
         if call.route.pin is None or call.asked.episode is None or "@" not in call.route.adapter:
             return False
         name = self._live.replacement(call.asked.target.model, call.route.adapter)
-        servers = self._live.servers(name, call.asked.episode.id)
-        if name == call.route.adapter or not servers or self._live.servers(call.route.adapter, call.asked.episode.id):
+        servers = self._servers(call, name)
+        if name == call.route.adapter or not servers or self._servers(call, call.route.adapter):
             return False
         call.route.move(self._moved(call, call.asked.episode, call.route.pin), servers, 0)
         self._use(call)
         return True
 
     def rejected(self, call: Call, status: int) -> bool:
-        """The engine unloaded the adapter before this worker heard of it: the episode moves, unseen by the client."""
+        """The engine unloaded the adapter before this worker heard of it: the episode moves, unseen by the client. What
+        a router sent to an engine without the adapter, or to none, goes to one that has it.
+        """
+        route = call.route
+        if status in ROUTER_ASTRAY_STATUSES and self._live.is_router(route.upstream) and len(route.servers) > 1:
+            route.lead_to([url for url in route.servers if url != route.upstream])
+            route.tries = 0
+            return True
         if status == 503:
             return self._go_without(call)
         if status != 404 or call.route.pin is None or call.asked.episode is None or "@" not in call.route.adapter:
             return False
         moved = self._moved(call, call.asked.episode, call.route.pin)
-        servers = self._live.servers(moved.adapter, call.asked.episode.id)
+        servers = self._servers(call, moved.adapter)
         if moved.adapter == call.route.adapter or not servers:
             return False
         call.route.move(moved, servers, call.route.tries - 1)

@@ -9,6 +9,7 @@ from slipstream_proxy.data.call.step import CallStep
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.call.parts import Call
+    from slipstream_proxy.data.engines.live import LiveView
 
 JSON_TYPE: Final = b"application/json"
 FORM_TYPE: Final = b"application/x-www-form-urlencoded"
@@ -39,12 +40,19 @@ def adapter_line(name: str) -> bytes:
 
 class ProxyHeaders(CallStep):
     """The engine gets the call's id as X-Request-Id; the client gets the ids of episode and call, the adapter,
-    and the sampling that replaced its own.
+    and the sampling that replaced its own. A router gets the episode, so that it keeps it at one engine.
     """
+
+    def __init__(self, live: LiveView, session_header: str) -> None:
+        self._live, self._header = live, session_header.encode("ascii")
+        self._theirs = re.compile(rb"^%b:[^\r\n]*\r\n" % re.escape(self._header), re.IGNORECASE | re.MULTILINE)
 
     def forward(self, call: Call, fields: bytes) -> bytes:
         if call.asked.request.headers.get(b"content-type") != JSON_TYPE:
             fields = as_json(fields)
+        if call.asked.episode is not None and self._live.is_router(call.route.upstream):
+            own = call.asked.episode.id.encode()
+            fields = b"%b%b: %b\r\n" % (self._theirs.sub(b"", fields), self._header, own)
         if b"x-request-id" in call.asked.request.headers:
             return fields
         return b"%bX-Request-Id: %b\r\n" % (fields, call.asked.id.encode())
