@@ -22,7 +22,7 @@ from slipstream.shared.hub import check_own_code, model_folder
 from slipstream_trainer.model.adapter import load_adapter
 from slipstream_trainer.model.compute import capped
 from slipstream_trainer.model.memory import ACTIVATION_SHARE, activation_bytes
-from slipstream_trainer.model.shards import reading_options
+from slipstream_trainer.model.shards import forget_reading, reading_options
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -361,7 +361,7 @@ def _load_base(config: Config, path: str, bare: PreTrainedModel, layers: int | N
     if config.trainer.sharding == "fsdp2" and layers is None and not stored:
         options |= reading_options(bare)
     base: PreTrainedModel = auto_class(bare.config).from_pretrained(path, **options)
-    vars(base.config).pop("distributed_config", None)  # a report of the settings can't be written with it
+    forget_reading(base)
     if "quantization_config" in stored:
         as_plain(base)
     base.config.use_cache = False

@@ -72,6 +72,14 @@ def reading_options(bare: PreTrainedModel) -> dict[str, Any]:
     }
 
 
+def forget_reading(base: PreTrainedModel) -> None:
+    """Take away what ``reading_options`` left: PEFT would gather the whole base in the one process that saves an
+    adapter, and no report of the settings could be written.
+    """
+    vars(base.config).pop("distributed_config", None)
+    vars(base).pop("_tp_size", None)
+
+
 def _mixed_rows(bare: PreTrainedModel) -> tuple[str, str] | None:
     """The model and an operation that makes rows of its weights out of other rows of the files, or None: a process
     that reads its share of the rows would then get others'. Experts that are files' weights of their own and the
