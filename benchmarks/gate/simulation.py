@@ -82,6 +82,8 @@ class Run:
     held: float = 0.0
     """Share of episodes that another arm than the live one got."""
     waited: int = 0
+    rescaled: int = 0
+    """Changes of scale that the gate saw, or was told of."""
     ended: float = math.inf
     """Episodes until the first rollback."""
 
@@ -136,6 +138,7 @@ class Simulation:
             if run.rollbacks and world.stop:
                 break
         run.mean, run.held = total / (i + 1), held / (i + 1)
+        run.rescaled = self.trial.rescaled
         return run
 
     def publish(self) -> None:

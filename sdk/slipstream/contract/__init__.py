@@ -25,6 +25,7 @@ from slipstream.contract.adapters import GateEvidence as GateEvidence
 from slipstream.contract.adapters import GateGroup as GateGroup
 from slipstream.contract.adapters import GateGuard as GateGuard
 from slipstream.contract.adapters import GateIn as GateIn
+from slipstream.contract.adapters import GateRatings as GateRatings
 from slipstream.contract.adapters import GateReading as GateReading
 from slipstream.contract.adapters import GateReport as GateReport
 from slipstream.contract.adapters import ReplayPair as ReplayPair

@@ -115,6 +115,19 @@ class GateGuard(Model):
     """That it is worse by more than a tenth of its range. At ``GateReport.threshold`` ``gate.guard_action`` is done."""
 
 
+class GateRatings(Model):
+    """How many runs have a reward, where not all have one. It decides nothing: a person is asked."""
+
+    control: float
+    trial: float
+    """Shares."""
+    control_episodes: int
+    trial_episodes: int
+    """Runs with or without a reward that these are of."""
+    evidence: float = 0.0
+    """That the two differ, either way. At ``GateReport.threshold`` the report's ``reason`` and ``fix`` say so."""
+
+
 class GateFigures(Model):
     """A trial's figures."""
 
@@ -173,6 +186,13 @@ class GateReport(GateFigures):
     """Groups of runs that are looked at by themselves (``gate.by``), at most eight: those with the most evidence first.
     """
     guards: list[GateGuard] = Field(default_factory=list)
+    ratings: GateRatings | None = None
+    """None: an arm has no run, or nearly all runs have a reward."""
+    missed: float | None = None
+    """A larger loss of mean reward beside the control would have been seen with 95 %, in reward units. None: not known.
+    """
+    best_episodes: int = 0
+    """Runs that ``best`` got to be compared with, since it was last compared anew."""
 
 
 class GateReading(GateFigures):

@@ -42,3 +42,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+
+    def notes(self) -> list[str]:
+        """What follows from the settings together, for who looks at them."""
+        return []

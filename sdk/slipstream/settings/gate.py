@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from slipstream.settings.base import Positive, Section, Share, rare
+from slipstream.shared.error_budget import wrong_freeze, wrong_rollback
 
 AUTOMATIC_CASE_SETS = ("auto-sample", "auto-labelled", "auto-rollback")
 """Sets of cases that fill themselves: a sample of each tag, what people labelled, what rollbacks were about."""
@@ -152,6 +153,19 @@ class GateConfig(Section):
         "decides; rollback: it is taken back; say: the gate says so.",
         when="a guard that got worse should act by itself, or only speak",
     )
+
+    def notes(self) -> list[str]:
+        if self.trial == "manual":
+            return []
+        groups, guards = self.by != [] and self.group_verdict != "say", len(self.guards)
+        runs = (2_000, 20_000)
+        back = " and ".join(f"{wrong_rollback(self.alpha, n, groups=groups):.2g} in {n:,} runs" for n in runs)
+        said = [f"An adapter that is not worse is taken back with a probability of at most {back}."]
+        if guards and self.guard_action != "say":
+            done = "frozen" if self.guard_action == "freeze" else "taken back"
+            freeze = " and ".join(f"{wrong_freeze(self.alpha, n, guards):.2g} in {n:,} runs" for n in runs)
+            said.append(f"With no guard worse, it is {done} by one with at most {freeze}.")
+        return said
 
     @property
     def trial(self) -> Literal["guard", "canary", "manual"]:

@@ -91,6 +91,12 @@ class RewardConfig(Section):
         "Each of these changes what is learned. Keys of `slipstream keys add NAME` have the scope reward, too.",
         when="agents post their own rewards with keys that have the scope inference alone",
     )
+    missing: Literal["unknown", "failure"] = rare(
+        "unknown",
+        description="What a run without a reward is to the gate. unknown: where more than a tenth of the control's "
+        "runs have none, it says nothing; failure: it counts as the lowest reward.",
+        when="your own code gives failed runs no reward",
+    )
     orphan_ttl: Positive = rare(
         3600.0,
         description="Seconds that a reward waits for its episode's first call.",

@@ -64,7 +64,9 @@ class GateTrials:
         }
         by_group, alone = gate.group_verdict != "say", gate.group_verdict == "group"
         canary, rest = gate.trial == "canary", gate.model_dump(include=same)
-        return GateTrial(TrialSettings(canary=canary, by_group=by_group, group_alone=alone, **rest))
+        fails = self.config.reward.missing == "failure"
+        settings = TrialSettings(canary=canary, by_group=by_group, group_alone=alone, missing_fails=fails, **rest)
+        return GateTrial(settings)
 
     def of(self, model: str) -> GateTrial:
         """As the adapters stand now."""

@@ -1,16 +1,31 @@
 """A sequential change detector for "the tested arm is worse than the reference arm", and for the mirrored question.
 
-Take an episode's reward x (0 to 1) as given and bet on the arm it came from. With probabilities a (tested) and 1 - a
-(reference) at its assignment, a guess p0 of the reference's mean and a lower guess p1 of the tested arm's, one bet
-multiplies its wealth by
+**Where all runs have a reward.** Take an episode's reward x (0 to 1) as given and bet on the arm it came from. With
+probabilities a (tested) and 1 - a (reference) at its assignment, a guess p0 of the reference's mean and a lower guess p1
+of the tested arm's, one bet multiplies its wealth by
 
     x p / m + (1 - x) (1 - p) / (1 - m),   m = a p1 + (1 - a) p0,   p = p1 for a tested episode, p0 for a reference one.
 
-Its mean over the coin that chose the arm is 1 for every x, so wealth is a test martingale when the arms do not matter,
-whatever the rewards look like. It is linear and falling in x for a tested episode, so wealth is a supermartingale
-whenever the tested arm's mean is not lower. Wealth is put in again at every start (a version arrives, the control
-moves): the sum over starts is an e-detector (Shin, Ramdas, Rinaldo 2023, arXiv 2203.03532), and the expected sum never
-exceeds what was put in. Guesses p1 are a mixture: odds of p0 times each of ``BET_SIZES``.
+Null hypothesis: given the past, the tested arm's mean is not lower than the reference's. It conditions on the past and on
+x; the coin that chose the arm is what is left. Over the coin the factor's mean is 1 for every x, so wealth is a test
+martingale when the arms do not matter, whatever the rewards look like. It is linear and falling in x for a tested
+episode, so wealth is a supermartingale whenever the tested arm's mean is not lower.
+
+**Where some runs have none** (``partial``), a rated run's arm is no such coin any more: users of one version may rate
+less often. Then the guesses are moved so that m = p0, with p0 > p (tested) and p > p0 (reference). A factor is then 1 at
+the expected mean for either arm, so rates say nothing where p0 is right. And for each of ``RATING_RATIOS`` r there are
+bets with a r / (a r + 1 - a) in place of a: the probability that a rated run is a tested one, where tested runs are
+rated r times as often. Null hypothesis: some constant r and, given the past and that a run is rated, a tested mean
+that is not lower. It conditions on the past, x, and that the run is rated. The bets of the true r are a supermartingale
+by the argument above, whatever p0 is, and the least wealth of all r counts. The error of a neighbouring r has the
+opposite sign on its other side, so the least of the two lies below.
+A ratio that the arms of the rated runs refute counts less and less: its part of the bets that they do, the mixture's
+likelihood over its own, is a martingale under that ratio too, and stands in the sum.
+``benchmarks.gate.search_null`` looks for worlds that break both.
+
+Wealth is put in again at every start (a version arrives, the control moves): the sum over starts is an e-detector
+(Shin, Ramdas, Rinaldo 2023, arXiv 2203.03532), and the expected sum never exceeds what was put in. Guesses p1 are a
+mixture: odds of p0 times each of ``BET_SIZES``.
 
 The same bets against shifted questions, "tested - reference is at least d", give the confidence sequence that people
 see: at d = 0 it is the verdict's own wealth, so the two cannot contradict each other.
@@ -30,6 +45,12 @@ TESTED_SHIFTS = [0.0, -0.6, -0.3, -0.15, -0.07, -0.03, 0.03, 0.07, 0.15, 0.3, 0.
 """Differences that are tested; the first one decides."""
 EDGE_DISTANCE: Final = 0.02
 """Guesses keep this distance from 0 and 1, where a single surprise would end a bet."""
+RATING_RATIOS: Final = [1.0, 0.0625, 0.125, 0.25, 0.5, 0.7, 1.4, 2.0, 4.0, 8.0, 16.0]
+"""Times that tested runs may be rated as often as those of the reference; the first one's bets are ``wealths``."""
+RATIO_SHARE: Final = 0.1
+"""Of the wealth, at the first run that says that some are unrated: it is put on which ratios are refuted."""
+PARTIAL_REACH: Final = 0.9
+"""The furthest that the guess of the reference's mean is moved towards 1, where some runs are unrated."""
 MAX_EVIDENCE: Final = 1e30
 LEAST_EPISODES: Final = 8
 """Before these the running z says nothing."""
@@ -44,6 +65,12 @@ class BettingDetector:
         self.sign, self.lump, self.rate, self.margin = sign, lump, rate, margin
         self.shifts = TESTED_SHIFTS if shifts else TESTED_SHIFTS[:1]
         self.wealths: list[float] = [0.0] * (len(self.shifts) * len(BET_SIZES))
+        self.others: list[list[float]] = []
+        """As ``wealths``, for the other ``RATING_RATIOS``; empty: all runs had a reward so far."""
+        self.likelihoods: list[float] = []
+        """Logarithm of the probability of the rated runs' arms, for each ratio."""
+        self.on_ratios = 0.0
+        """Wealth that was put on which ratios are refuted."""
         self.credit = lump
         self.put = 0.0
         """Wealth put in so far, all starts together."""
@@ -55,24 +82,42 @@ class BettingDetector:
 
     def start(self) -> None:
         """Put in what credit there is: from here the tested arm may be another one."""
-        for i in range(len(self.wealths)):
-            self.wealths[i] += self.credit * BET_WEIGHTS[i % len(BET_SIZES)]
+        for row in (self.wealths, *self.others):
+            for i in range(len(row)):
+                row[i] += self.credit * BET_WEIGHTS[i % len(BET_SIZES)]
         self.put += self.credit
-        self.wealth += self.credit
         self.credit = 0.0
+        self.wealth = self._least(0)
 
     def reset(self, *, fresh: bool = False) -> None:
         """Forget the evidence: the question is another one. ``fresh``: with all the credit that there was at first."""
         if fresh:
             self.credit = self.lump
         self.wealths = [0.0] * len(self.wealths)
-        self.put = self.wealth = 0.0
-        self.n_tested = self.n_reference = 0
-        self.sum_tested = self.sum_reference = self.score = self.square = 0.0
+        self.others, self.likelihoods, self.on_ratios = [], [], 0.0
+        self.put = 0.0
+        self._forget_sums()
         self.start()
 
-    def see(self, x: float, expected: float, tested: bool, share: float) -> None:
-        """``expected``: the baseline for this task. ``share``: the tested arm's probability among the two."""
+    def forget(self) -> None:
+        """The evidence speaks of other rewards. No wealth comes in, so that no number of such changes adds to the error
+        level: what was lost stays lost, and what was won beyond what was put in is given up.
+        """
+        left = [min(self._least(k), self.put) for k in range(len(self.shifts))]
+        bets = len(BET_SIZES)
+        self.wealths = [left[i // bets] * BET_WEIGHTS[i % bets] for i in range(len(self.wealths))]
+        self.others, self.likelihoods, self.on_ratios = [], [], 0.0
+        self._forget_sums()
+        self.start()
+
+    def _forget_sums(self) -> None:
+        self.n_tested = self.n_reference = 0
+        self.sum_tested = self.sum_reference = self.score = self.square = 0.0
+
+    def see(self, x: float, expected: float, tested: bool, share: float, partial: bool = False) -> None:
+        """``expected``: the baseline for this task. ``share``: the tested arm's probability among the two. ``partial``:
+        some runs have no such x, and their share may depend on the arm.
+        """
         self.credit = min(self.credit + self.rate, self.lump)
         raw = x - expected
         if tested:
@@ -87,9 +132,15 @@ class BettingDetector:
         if self.sign < 0:
             x, expected = 1.0 - x, 1.0 - expected
         p0 = min(max(expected, EDGE_DISTANCE), 1.0 - EDGE_DISTANCE)
+        if partial:
+            self._see_partial(x, p0, tested, share)
+        else:
+            self._see_all(x, p0, tested, share)
+        self.wealth = self._least(0)
+
+    def _see_all(self, x: float, p0: float, tested: bool, share: float) -> None:
         odds = p0 / (1.0 - p0)
         bets = BET_SIZES
-        total = 0.0
         for i in range(len(bets)):
             tilted = odds * bets[i]
             p1 = tilted / (1.0 + tilted)
@@ -97,20 +148,55 @@ class BettingDetector:
             p = p1 if tested else p0
             factor = x * p / mean + (1.0 - x) * (1.0 - p) / (1.0 - mean)
             slope = share * ((1.0 - p1) / (1.0 - mean) - p1 / mean)
-            kept = min(self.wealths[i] * factor / (1.0 + slope * self.margin), MAX_EVIDENCE)
-            self.wealths[i] = kept
-            total += kept
-            if len(self.shifts) > 1:
-                self._shifted(i, factor, slope)
-        self.wealth = total
+            self._multiply(self.wealths, i, factor, slope)
+            for row in self.others:
+                self._multiply(row, i, factor, slope)
 
-    def _shifted(self, bet: int, factor: float, slope: float) -> None:
-        """The same bet against "at least ``d`` better": never negative, mean at most 1 where that is true."""
+    def _see_partial(self, x: float, p0: float, tested: bool, share: float) -> None:
+        if not self.others:
+            self.on_ratios = RATIO_SHARE * self.wealth
+            self.wealths = [(1.0 - RATIO_SHARE) * w for w in self.wealths]
+            self.others = [list(self.wealths) for _ in RATING_RATIOS[1:]]
+            self.likelihoods = [0.0] * len(RATING_RATIOS)
+        odds, variance = p0 / (1.0 - p0), p0 * (1.0 - p0)
+        for k in range(len(RATING_RATIOS)):
+            on = share * RATING_RATIOS[k]
+            of = on / (on + 1.0 - share)
+            self.likelihoods[k] += math.log(of if tested else 1.0 - of)
+            row = self.others[k - 1] if k else self.wealths
+            for i in range(len(BET_SIZES)):
+                tilted = odds * BET_SIZES[i]
+                below = min(p0 - tilted / (1.0 + tilted), PARTIAL_REACH * (1.0 - p0) * (1.0 - of) / of)
+                moved = -below if tested else of * below / (1.0 - of)
+                factor = 1.0 + moved * (x - p0) / variance
+                self._multiply(row, i, max(factor, 0.0), of * below / variance)
+        highest = max(self.likelihoods)
+        self.likelihoods = [one - highest for one in self.likelihoods]
+
+    def _multiply(self, row: list[float], bet: int, factor: float, slope: float) -> None:
+        """The same bet against each question: at least ``d`` better. Never negative, mean at most 1 where that is true.
+        ``slope``: what the factor's mean loses for each unit by which the tested mean is higher.
+        """
+        row[bet] = min(row[bet] * factor / (1.0 + slope * self.margin), MAX_EVIDENCE)
         for k in range(1, len(self.shifts)):
             d = self.shifts[k]
             here = factor + slope * d if d > 0.0 else factor / (1.0 - slope * d)
             at = k * len(BET_SIZES) + bet
-            self.wealths[at] = min(self.wealths[at] * here, MAX_EVIDENCE)
+            row[at] = min(row[at] * here, MAX_EVIDENCE)
+
+    def _least(self, shift: int) -> float:
+        """Wealth against a question, for the ratio of ratings that has least."""
+        first = shift * len(BET_SIZES)
+        last = first + len(BET_SIZES)
+        if not self.others:
+            return sum(self.wealths[first:last])
+        mixed = sum(math.exp(one) for one in self.likelihoods) / len(self.likelihoods)
+        least = MAX_EVIDENCE
+        for k in range(len(RATING_RATIOS)):
+            row = self.others[k - 1] if k else self.wealths
+            refuted = self.on_ratios * min(mixed * math.exp(min(-self.likelihoods[k], 600.0)), MAX_EVIDENCE)
+            least = min(least, sum(row[first:last]) + refuted)
+        return least
 
     def growth(self) -> float:
         """Wealth for each unit put in: 1 without evidence."""
@@ -120,6 +206,20 @@ class BettingDetector:
         """The running score in standard errors; negative where the detector's claim looks true."""
         n = self.n_tested + self.n_reference
         return self.score / math.sqrt(self.square) if n >= LEAST_EPISODES and self.square > 0.0 else 0.0
+
+    def estimate(self, since: JsonValue = None) -> tuple[float, float]:
+        """→ (tested minus reference, its standard error), in the scale's units, each run weighted by the probability of
+        its arm. ``since``: as it was then (``dump``); None: of all runs. An arm that is empty: (0.0, ``inf``).
+
+        One run of the reference more than there were, as far off as can be, stands in the error: where successes are
+        rare, there may be none yet.
+        """
+        before = [float(x) for x in since[2:8] if isinstance(x, int | float)] if isinstance(since, list) else [0.0] * 6
+        tested, reference = self.n_tested - before[0], self.n_reference - before[1]
+        if tested <= 0 or reference <= 0:
+            return 0.0, math.inf
+        n, square = tested + reference, max(self.square - before[5], 0.0)
+        return self.sign * (self.score - before[4]) / n, math.hypot(math.sqrt(square) / n, 1.0 / reference)
 
     def difference(self) -> float | None:
         """Mean of tested minus reference, each against the baseline, in the scale's units. None: an arm is empty."""
@@ -137,7 +237,7 @@ class BettingDetector:
         need = math.log(max(1.0 / alpha - other, 0.5 / alpha))
         before, below = -1.0, -math.inf
         for d, k in sorted(zip(self.shifts, range(len(self.shifts)), strict=True)):
-            wealth = sum(self.wealths[k * len(BET_SIZES) : (k + 1) * len(BET_SIZES)])
+            wealth = self._least(k)
             now = math.log(wealth) if wealth > 0.0 else -700.0
             if now >= need:
                 part = (need - below) / (now - below) if below > -math.inf else 1.0
@@ -149,18 +249,30 @@ class BettingDetector:
         """As it was at an earlier point (``dump``), with no more wealth than now: what came since was about a version
         that is gone.
         """
-        credit, put, wealths = self.credit, self.put, self.wealths
+        credit, put, now = self.credit, self.put, [self.wealths, *self.others]
+        held = (self.likelihoods, self.on_ratios)
         self.load(kept)
         self.credit, self.put = credit, min(self.put, put)
-        self.wealths = [min(now, before) for now, before in zip(wealths, self.wealths, strict=True)]
-        self.wealth = sum(self.wealths[: len(BET_SIZES)])
+        rows = max(len(now), 1 + len(self.others))
+        before = [self.wealths, *self.others]
+        least = [
+            [min(pair) for pair in zip(now[k % len(now)], before[k % len(before)], strict=True)] for k in range(rows)
+        ]
+        if len(now) == rows:
+            self.likelihoods, self.on_ratios = held
+        self.wealths, self.others = least[0], least[1:]
+        self.wealth = self._least(0)
 
     def dump(self) -> list[JsonValue]:
         head = [self.credit, self.put, self.n_tested, self.n_reference, self.sum_tested, self.sum_reference]
-        return [*head, self.score, self.square, *self.wealths]
+        partial = [self.on_ratios, *self.likelihoods] if self.others else []
+        rest = [w for row in self.others for w in row]
+        return [*head, self.score, self.square, *self.wealths, *partial, *rest]
 
     def load(self, kept: JsonValue) -> None:
-        if not isinstance(kept, list) or len(kept) != 8 + len(self.wealths):
+        """Of a program that knew no unrated runs, too."""
+        n, ratios = len(self.wealths), len(RATING_RATIOS)
+        if not isinstance(kept, list) or len(kept) not in (8 + n, 9 + ratios + ratios * n):
             raise TypeError("evidence of another shape")
         numbers = [float(x) for x in kept if isinstance(x, int | float)]
         if len(numbers) != len(kept):
@@ -168,5 +280,8 @@ class BettingDetector:
         self.credit, self.put = numbers[0], numbers[1]
         self.n_tested, self.n_reference = int(numbers[2]), int(numbers[3])
         self.sum_tested, self.sum_reference, self.score, self.square = numbers[4:8]
-        self.wealths = numbers[8:]
-        self.wealth = sum(self.wealths[: len(BET_SIZES)])
+        self.wealths, rest = numbers[8 : 8 + n], numbers[8 + n :]
+        self.on_ratios, self.likelihoods = (rest[0] if rest else 0.0), rest[1 : 1 + ratios]
+        rest = rest[1 + ratios :]
+        self.others = [rest[i : i + n] for i in range(0, len(rest), n)]
+        self.wealth = self._least(0)

@@ -43,15 +43,15 @@ MIN_CONTROL_DURATIONS: Final = 8
 """Durations of the control before which the deadline is ``UNKNOWN_DEADLINE_S``."""
 MIN_DEADLINE_S, UNKNOWN_DEADLINE_S = 30.0, 3600.0
 """Seconds."""
-SPARSE_REWARD_SHARE: Final = 0.5
-"""Share of the control's runs with a reward below which a run without one says nothing."""
+SPARSE_REWARD_SHARE: Final = 0.9
+"""Share of the control's runs with a reward below which a run without one says nothing: people rate some runs."""
 
 
 class Deadline:
     """Seconds from a run's assignment until it counts as failed if it has no reward. ``declared``: never learned."""
 
-    def __init__(self, declared: float | None = None) -> None:
-        self.declared = declared
+    def __init__(self, declared: float | None = None, *, missing_fails: bool = False) -> None:
+        self.declared, self.missing_fails = declared, missing_fails
         self.control: deque[float] = deque(maxlen=REMEMBERED_DURATIONS)
         self.tested: deque[float] = deque(maxlen=REMEMBERED_DURATIONS)
         self.version = self.own = 0
@@ -101,7 +101,7 @@ class Deadline:
     @property
     def sparse(self) -> bool:
         """So many of the control's runs have no reward that lacking one says nothing."""
-        return self.rewarded < SPARSE_REWARD_SHARE
+        return self.rewarded < SPARSE_REWARD_SHARE and not self.missing_fails
 
     def see(self, seconds: float | None, version: int, *, tested: bool) -> None:
         """A run was counted. ``seconds``: until its reward; None: it had none in time."""

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue, TypeAdapter
 
-from slipstream.contract import GateGroup, GateGuard, GateReading, GateReport
+from slipstream.contract import GateGroup, GateGuard, GateRatings, GateReading, GateReport
 from slipstream_proxy.control.gate.detector import BettingDetector
 from slipstream_proxy.control.gate.rules import Decision
 from slipstream_proxy.control.gate.scale import COARSE_REWARDS
 from slipstream_proxy.control.gate.scale import WINDOW_REWARDS as COARSE_WINDOW
 from slipstream_proxy.control.gate.side_bets import Guard
-from slipstream_proxy.control.gate.trial import MIN_OWN_EPISODES, MIN_SCALE_REWARDS, GateTrial
+from slipstream_proxy.control.gate.trial import MAX_SLIDE, MIN_OWN_EPISODES, MIN_SCALE_REWARDS, GateTrial
 from slipstream_proxy.json_types import JsonObject
 
 MIN_PACE_EPISODES = 8
@@ -65,6 +65,9 @@ def report_of(
         waiting=list(waiting),
         groups=groups_of(trial, of_best=by_best),
         guards=guards_of(trial),
+        ratings=ratings_of(trial),
+        missed=scaled(_missed(trial), span),
+        best_episodes=trial.worse_best.n_reference if trial.control != trial.best else 0,
         **_figures(trial, of_best=by_best),
     )
 
@@ -122,6 +125,22 @@ def guards_of(trial: GateTrial) -> list[GateGuard]:
     return found
 
 
+def ratings_of(trial: GateTrial) -> GateRatings | None:
+    shares = trial.ratings.shares()
+    if shares is None or not trial.deadline.sparse:
+        return None
+    control, _, tested, _ = trial.ratings.counts
+    evidence = round(min(trial.ratings.evidence(), 1e9), 4)
+    found = {"control_episodes": control, "trial_episodes": tested, "evidence": evidence}
+    return GateRatings(control=round(shares[0], 4), trial=round(shares[1], 4), **found)
+
+
+def _missed(trial: GateTrial) -> float | None:
+    """As ``GateReport.missed``, in the scale's units."""
+    missed = trial.missed()
+    return max(missed, 0.0) if missed < 1.0 else None
+
+
 def groups_of(trial: GateTrial, *, of_best: bool) -> list[GateGroup]:
     """The groups that most speaks against, beside the same version as the report's difference."""
     span = trial.scale.span or 1.0
@@ -167,7 +186,9 @@ def verdict_reason(trial: GateTrial, names: Mapping[int, str], decision: Decisio
         return f"worse than {names.get(trial.best, '')}{_for_group(trial) or ': small losses have added up'}"
     if trial.better.wealth >= 1.0 / trial.settings.alpha:
         return f"better than {names.get(trial.control, '')}{_said(trial)}"
-    return f"nothing speaks against it after {trial.since} episodes{_said(trial)}"
+    missed = scaled(_missed(trial), trial.scale.span or 1.0)
+    seen = "" if missed is None else f"; a loss above {missed:.2g} would have been seen with 95 %"
+    return f"nothing speaks against it after {trial.since} episodes{seen}{_rated(trial, names)}{_said(trial)}"
 
 
 def _by_reward(trial: GateTrial) -> bool:
@@ -179,6 +200,14 @@ def guard_text(guard: Guard) -> str:
     control, tested = guard.means() or (0.0, 0.0)
     way = "rose" if tested > control else "fell"
     return f"{guard.name} {way} from {control:.3g} to {tested:.3g} (mean of {guard.detector.n_tested:,} runs)"
+
+
+def _rated(trial: GateTrial, names: Mapping[int, str]) -> str:
+    """How often runs are rated, where that differs by arm; else nothing."""
+    if (found := ratings_of(trial)) is None or found.evidence < 1.0 / trial.settings.alpha:
+        return ""
+    own = f"rated {found.trial:.0%} of {found.trial_episodes:,} runs on trial"
+    return f"; {own}, {names.get(trial.control, 'the control')} {found.control:.0%} of {found.control_episodes:,}"
 
 
 def _said(trial: GateTrial) -> str:
@@ -263,7 +292,7 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
     guard = trial.doubted_guard() or (None if trial.calm_aside() else trial.guards.suspect())
     if guard is not None:
         return None, f"{guard_text(guard)}, which is worse, but that may still be chance ({counted})", None
-    if not trial.trusted():
+    if not trial.calm():
         return _suspected(trial, names, counted)
     if trial.scale.is_coarse():
         low, high = trial.scale.low, trial.scale.high
@@ -271,9 +300,31 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         text = f"the newest {COARSE_REWARDS} rewards lie in {where}: a loss looks small"
         fix = f"wait until {COARSE_WINDOW:,} rewards of the new kind have come, or declare gate.reward_range"
         return None, f"{text} in it, so nothing is accepted ({counted})", fix
+    also = _rated(trial, names)
+    asked: str | None = None
+    if also:
+        asked = (
+            f'look at `slipstream episodes --adapter {name}`: if failed runs go unrated, set reward.missing = "failure"'
+        )
+    if best_share := trial.shares()[1]:
+        runs = trial.worse_best.n_reference
+        also += f"; {names.get(trial.best, '')} has {best_share:.0%} of new runs ({runs:,} so far), to see a slow slide"
+    if trial.since >= settings.settle and (why := _waits(trial, names)):
+        return None, f"nothing speaks against it{also}, but {why} ({counted})", asked
     left = max(settings.settle - trial.since, MIN_OWN_EPISODES - trial.own, 1)
     after = f"it is accepted after {settings.settle} episodes on trial, {MIN_OWN_EPISODES} of them its own"
-    return _new_runs(trial, left), f"nothing speaks against it{_said(trial)}; {after} ({counted})", None
+    return _new_runs(trial, left), f"nothing speaks against it{_said(trial)}{also}; {after} ({counted})", asked
+
+
+def _waits(trial: GateTrial, names: Mapping[int, str]) -> str:
+    """Which loss it may still have, where that keeps it from being accepted."""
+    span = trial.scale.span or 1.0
+    if trial.may_lose_half():
+        return f"a loss of half of what {names.get(trial.control, 'the control')} gets is not excluded yet"
+    if trial.may_slide():
+        most = MAX_SLIDE * span
+        return f"a loss of more than {most:.2g} beside {names.get(trial.best, '')} is not excluded yet"
+    return ""
 
 
 def _new_runs(trial: GateTrial, tested: int) -> int | None:

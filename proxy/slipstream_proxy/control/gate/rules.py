@@ -34,6 +34,8 @@ class TrialSettings:
     settle: int = 500
     reward_range: tuple[float, float] | None = None
     deadline: float | None = None
+    missing_fails: bool = False
+    """A run without a reward is a failure, however many have none."""
     by_group: bool = True
     """What is worse for one group alone is taken back."""
     group_alone: bool = False

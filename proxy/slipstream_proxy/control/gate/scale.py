@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ COARSE_REWARDS, COARSE_SHARE = 128, 0.25
 class RewardScale:
     """Bounds are the window's 1 % and 99 % points, the most extreme reward on either side left out.
 
-    Where these are equal (nearly all rewards are one number), a reward counts as 0 below it, 0.5 at it and 1 above it.
+    Where these are equal (nearly all rewards are one number), the nearest other reward is a bound, if all others lie on
+    one side: rare successes are successes. Else a reward counts as 0 below it, 0.5 at it and 1 above it.
     """
 
     def __init__(self, low: float | None = None, high: float | None = None) -> None:
@@ -88,6 +89,9 @@ class RewardScale:
         n = len(self.ordered)
         cut = 0 if n < 8 else 1 + n // 100
         low, high = self.ordered[cut], self.ordered[n - 1 - cut]
+        if low == high and (self.ordered[0] == low or self.ordered[-1] == high):
+            low = self.ordered[max(bisect_left(self.ordered, low) - 1, 0)]
+            high = self.ordered[min(bisect_right(self.ordered, high), n - 1)]
         moved = low != self.low or high != self.high
         self.low, self.high = low, high
         return moved
@@ -125,13 +129,17 @@ MIN_UNKNOWN_SHARE: Final = 0.05
 """Share of the newest rewards that are unknown, below which they may be those of a new task."""
 MIN_NEW_REWARDS: Final = 8
 """Newest rewards, none of which is the only reward there was, that make another scale."""
-OUTSIDE_SHARE: Final = 0.1
+OUTSIDE_SHARE: Final = 0.5
 """Of the old rewards' range: what lies further outside is unlike them."""
 SURE_PROBABILITY: Final = 1e-6
 DOUBT_PROBABILITIES: Final = (0.05, 0.005, 0.001)
 """Probabilities of so many unknown rewards by chance: another scale, and perhaps one."""
+LEAST_BLOCKS: Final = 4
+"""Blocks of ``RECENT_REWARDS[0]`` old rewards whose means say how long what moves rewards lasts."""
 NARROW_SHARE, MIN_TASKS = 0.2, 12
 """Share of the old rewards between the newest ones below which the range has shrunk, and tasks that must say so."""
+NARROW_WIDTH: Final = 0.15
+"""Part of the old range that the newest rewards then fill at most."""
 
 
 class ScaleWatch:
@@ -162,6 +170,24 @@ class ScaleWatch:
             self._age()
         return len(self.old) >= LEAST_OLD and self._changed()
 
+    def _lasting(self) -> float:
+        """The part of the old rewards' variance that is still there ``RECENT_REWARDS[0]`` rewards later, 0 to 1: a
+        day's curve, or what one task has from the next. Few rewards in a row say little where it is high.
+        """
+        old, k = list(self.old), RECENT_REWARDS[0]
+        n = len(old)
+        mean = sum(old) / n
+        variance = sum((r - mean) ** 2 for r in old) / n
+        if variance <= 0.0:
+            return 0.0
+        near = sum((a - mean) * (b - mean) for a, b in pairwise(old)) / n / variance
+        lasting = (near - 2.0 / math.sqrt(n)) * (1.0 if n < LEAST_BLOCKS * k else 0.5)
+        if n >= LEAST_BLOCKS * k:
+            means = [sum(old[i : i + k]) / k for i in range(n % k, n, k)]
+            chance = (1.0 + 2.0 * math.sqrt(2.0 / len(means))) / k
+            lasting = max(lasting, sum((m - mean) ** 2 for m in means) / len(means) / variance - chance)
+        return min(max(lasting, 0.0), 1.0)
+
     def begin(self, rewards: list[float]) -> None:
         """Only these are known."""
         self.old, self.ordered, self.counts, self.single = deque(), [], {}, 0
@@ -174,7 +200,8 @@ class ScaleWatch:
         self.newest.append((reward, task))
         n = len(self.old)
         known = n < LEAST_OLD or len(self.counts) == 1
-        slack = 0.0 if known else OUTSIDE_SHARE * (self.ordered[-1] - self.ordered[0])
+        few = n < LEAST_BLOCKS * RECENT_REWARDS[0]  # whose range says little of the next ones
+        slack = 0.0 if known else OUTSIDE_SHARE * (1.0 + few) * (self.ordered[-1] - self.ordered[0])
         within = known or self.ordered[0] - slack <= reward <= self.ordered[-1] + slack
         new = (self.single + 1.0) / (n + 1.0)
         self.unknown.append((new < 0.5 and not known and reward not in self.counts, new))
@@ -187,9 +214,13 @@ class ScaleWatch:
             self.doubt = not any(reward in self.counts for reward, _ in islice(reversed(self.newest), few))
             return self.doubt and few >= MIN_NEW_REWARDS
         self.doubt = False
+        lasting = -1.0
         for window, doubt in zip(RECENT_REWARDS, DOUBT_PROBABILITIES, strict=True) if self.odd else ():
             k = min(window, len(self.newest))
             chance = min(_chance(self.unknown, k), _chance(self.outside, k))
+            if chance < doubt:
+                lasting = self._lasting() if lasting < 0.0 else lasting
+                chance = min(_chance(flags, k, lasting) for flags in (self.unknown, self.outside))
             self.doubt = self.doubt or chance < doubt
             if chance < SURE_PROBABILITY:
                 return True
@@ -199,7 +230,12 @@ class ScaleWatch:
         if len({task or f"#{i}" for i, (_, task) in enumerate(seen)}) < MIN_TASKS:
             return False
         low, high = min(r for r, _ in seen), max(r for r, _ in seen)
-        return bisect_right(self.ordered, high) - bisect_left(self.ordered, low) < NARROW_SHARE * n
+        share = (bisect_right(self.ordered, high) - bisect_left(self.ordered, low)) / n
+        width = self.ordered[n - 1 - n // 100] - self.ordered[n // 100]
+        if n < LEAST_BLOCKS * few or share >= NARROW_SHARE or high - low >= NARROW_WIDTH * width:
+            return False
+        alone = few / (1.0 + (few - 1.0) * self._lasting())
+        return alone * math.pow(max(share, 1.0 / n), alone - 1.0) < SURE_PROBABILITY
 
     def _age(self) -> None:
         reward, _ = self.newest.popleft()
@@ -243,13 +279,18 @@ class ScaleWatch:
                 self._note(float(pair[0]), pair[1])
 
 
-def _chance(flags: deque[tuple[bool, float]], k: int) -> float:
-    """Of so many flags among the last ``k`` on the old scale; 1.0 where they are few."""
+def _chance(flags: deque[tuple[bool, float]], k: int, lasting: float = 0.0) -> float:
+    """Of so many flags among the last ``k`` on the old scale; 1.0 where they are few. ``lasting``: the correlation of
+    rewards within so many. They count as fewer then (Kish's design effect).
+    """
     found, expected = 0, 0.0
     for flag, probability in islice(reversed(flags), k):
         found += flag
         expected += probability
-    return _tail(k, found, expected / k) if found >= MIN_UNKNOWN_SHARE * k else 1.0
+    if found < MIN_UNKNOWN_SHARE * k:
+        return 1.0
+    alone = max(round(k / (1.0 + (k - 1.0) * lasting)), 1)
+    return _tail(alone, round(found * alone / k), expected / k)
 
 
 def _tail(n: int, least: int, p: float) -> float:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
+from slipstream.shared.error_budget import GROUPS, GUARD, RATINGS
 from slipstream_proxy.control.gate.baseline import CONTROL_MEMORY, PRIOR_EPISODES, Baseline, FadingMean, mean_of
 from slipstream_proxy.control.gate.detector import LEAST_EPISODES, BettingDetector
 from slipstream_proxy.control.gate.scale import RewardScale, number
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 MAX_GROUPS: Final = 32
 """Groups that are looked at, at most."""
-GROUP_LUMP, GROUP_RATE = 0.06, 0.04 / 2000
-"""Evidence of all groups together against one of the two references, as ``trial.CONTROL_LUMP`` and
-``trial.CONTROL_RATE``."""
 REWARD_MARGIN: Final = 0.1
 """Of the rewards' range."""
 MIN_GROUP_RUNS, MIN_GROUP_SHARE = 20, 0.02
@@ -61,7 +59,7 @@ class GroupSlot:
         self.best = FadingMean(CONTROL_MEMORY)
         """Of the best version."""
         self.detectors = [
-            BettingDetector(1, GROUP_LUMP / MAX_GROUPS, 0.0, shifts=False, margin=REWARD_MARGIN) for _ in range(2)
+            BettingDetector(1, GROUPS.at_first / MAX_GROUPS, 0.0, shifts=False, margin=REWARD_MARGIN) for _ in range(2)
         ]
         """Against the control, and against the best version."""
         self.earned = at
@@ -89,7 +87,7 @@ class GroupSlot:
     def earn(self, at: int) -> None:
         """Each run of any group earns credit for the next start."""
         for detector in self.detectors:
-            detector.credit = min(detector.credit + (at - self.earned) * GROUP_RATE / MAX_GROUPS, detector.lump)
+            detector.credit = min(detector.credit + (at - self.earned) * GROUPS.per_run / MAX_GROUPS, detector.lump)
         self.earned = at
 
     def give(self, name: str) -> None:
@@ -135,12 +133,22 @@ class GroupWatch:
             slot.give(name)
             self.slots[name] = slot
 
-    def see(self, groups: Sequence[str], x: float, expected: float, tested: bool, share: float, *, best: bool) -> None:
+    def see(
+        self,
+        groups: Sequence[str],
+        x: float,
+        expected: float,
+        tested: bool,
+        share: float,
+        *,
+        best: bool,
+        partial: bool = False,
+    ) -> None:
         """As ``BettingDetector.see``. ``best``: the reference is the best version."""
         for name in groups:
             if (slot := self.slots.get(name)) is not None:
                 slot.earn(self.seen)
-                slot.detectors[best].see(x, slot.expected(expected, best=best), tested, share)
+                slot.detectors[best].see(x, slot.expected(expected, best=best), tested, share, partial)
 
     def learn(self, groups: Sequence[str], x: float, *, tested: bool) -> None:
         """As ``Baseline.see``."""
@@ -177,6 +185,15 @@ class GroupWatch:
             slot.earn(self.seen)
             for detector in slot.detectors:
                 detector.start()
+
+    def forget(self, *, rewards: bool) -> None:
+        """As ``BettingDetector.forget``. ``rewards``: they mean something else, so what is expected is forgotten too."""
+        for slot in self.slots.values():
+            if rewards:
+                slot.baseline, slot.best = Baseline(), FadingMean(CONTROL_MEMORY)
+            slot.earn(self.seen)
+            for detector in slot.detectors:
+                detector.forget()
 
     def reset(self, *, best: bool, fresh: bool = False) -> None:
         """As ``BettingDetector.reset``, of the evidence against the best version or against the control."""
@@ -267,8 +284,6 @@ class GroupWatch:
 Direction = Literal["up", "down"]
 SHARE_MEASURES: Final = frozenset(("cut_off", "refusals", "tool_errors"))
 """Measures that are shares of a run's calls, from 0 to 1. The range of all others is learned."""
-GUARD_LUMP, GUARD_RATE = 0.6, 0.4 / 2000
-"""As ``trial.CONTROL_LUMP`` and ``trial.CONTROL_RATE``, of one guard."""
 GUARD_MARGIN, LEAST_MARGIN = 0.1, 0.01
 """Of the measure's range. Of a share that is rare with the control: that share, and no less than the second: one tool
 call of a hundred that fails may become two.
@@ -283,14 +298,21 @@ acceptance waits. Neither freezes.
 """
 
 
+KNOWN_SHARE: Final = 0.9
+"""Of an arm's runs that have the measure, below which those that lack it may be unlike the others."""
+KNOWN_MEMORY: Final = 200.0
+
+
 class Guard:
     def __init__(self, name: str, bad: Direction) -> None:
         self.name, self.bad = name, bad
         self.scale = RewardScale(0.0, 1.0) if name in SHARE_MEASURES else RewardScale()
         self.baseline = Baseline()
-        self.detector = BettingDetector(1, GUARD_LUMP, GUARD_RATE, shifts=False, margin=GUARD_MARGIN)
+        self.detector = BettingDetector(1, GUARD.at_first, GUARD.per_run, shifts=False, margin=GUARD_MARGIN)
         self.sums = [0.0, 0.0]
         """Of the control's measures, and of those on trial."""
+        self.known = [FadingMean(KNOWN_MEMORY, 1.0, 2.0), FadingMean(KNOWN_MEMORY, 1.0, 2.0)]
+        """Shares of the control's runs, and of those on trial, that have the measure."""
 
     def means(self) -> tuple[float, float] | None:
         """→ (the control's mean, the mean on trial) in the measure's own units; None: an arm is empty."""
@@ -303,7 +325,8 @@ class Guard:
         if self.name in SHARE_MEASURES:
             rare = 1.0 - self.baseline.control.value if self.bad == "up" else self.baseline.control.value
             self.detector.margin = min(max(rare, LEAST_MARGIN), GUARD_MARGIN)
-        self.detector.see(x, self.baseline.of(task), tested, share)
+        partial = min(arm.value for arm in self.known) < KNOWN_SHARE
+        self.detector.see(x, self.baseline.of(task), tested, share, partial)
         self.baseline.see(x, task, tested=tested)
         self.sums[tested] += value
         low, high = self.scale.low, self.scale.high
@@ -338,10 +361,17 @@ class Guard:
         self.detector.reset(fresh=fresh)
         self.sums = [0.0, 0.0]
 
+    def forget(self) -> None:
+        """As ``BettingDetector.forget``."""
+        self.detector.forget()
+        self.sums = [0.0, 0.0]
+
     def dump(self) -> dict[str, JsonValue]:
         sums: list[JsonValue] = [*self.sums]
         scale, baseline = self.scale.dump(), self.baseline.dump()
-        return {"bad": self.bad, "scale": scale, "baseline": baseline, "bets": self.detector.dump(), "sums": sums}
+        known: list[JsonValue] = [[arm.value, arm.n] for arm in self.known]
+        state: dict[str, JsonValue] = {"scale": scale, "baseline": baseline, "bets": self.detector.dump(), "sums": sums}
+        return {"bad": self.bad, **state, "known": known}
 
     def load(self, kept: JsonValue) -> None:
         """What was kept of a guard with another bad direction is forgotten."""
@@ -354,6 +384,9 @@ class Guard:
         self.baseline.load(baseline)
         self.detector.load(kept["bets"])
         self.sums = [float(x) for x in sums if isinstance(x, int | float)]
+        known = kept.get("known")
+        if isinstance(known, list):
+            self.known = [mean_of(KNOWN_MEMORY, arm) for arm in known]
 
 
 class GuardWatch:
@@ -363,8 +396,10 @@ class GuardWatch:
     def see(self, measures: Mapping[str, float], task: str, tested: bool, share: float) -> None:
         """A run's measures, as far as they are known."""
         for guard in self.guards:
-            if (value := measures.get(guard.name)) is not None:
+            value = measures.get(guard.name)
+            if value is not None:
                 guard.see(value, task, tested, share)
+            guard.known[tested].see(float(value is not None))
 
     def start(self) -> None:
         for guard in self.guards:
@@ -373,6 +408,10 @@ class GuardWatch:
     def reset(self, *, fresh: bool = False) -> None:
         for guard in self.guards:
             guard.reset(fresh=fresh)
+
+    def forget(self) -> None:
+        for guard in self.guards:
+            guard.forget()
 
     def accept(self) -> None:
         """What was on trial is the control from now on."""
@@ -418,3 +457,46 @@ class GuardWatch:
             return
         for guard in self.guards:
             guard.load(kept.get(guard.name))
+
+
+class RatingWatch:
+    """Whether users rate what is on trial as often as the control, where not all runs get a reward.
+
+    Null hypothesis: given the past, a run is rated with one probability in both arms. It has two bets, with an error
+    level of ``gate.alpha`` for both together, of which no verdict depends: a person is asked.
+    """
+
+    def __init__(self) -> None:
+        self.bets = [BettingDetector(sign, RATINGS.at_first / 2.0, RATINGS.per_run, shifts=False) for sign in (1, -1)]
+        self.counts = [0, 0, 0, 0]
+        """Runs of the control, those of them that are rated, and the same of what is on trial."""
+
+    def see(self, rated: bool, expected: float, tested: bool, share: float) -> None:
+        """As ``BettingDetector.see``. ``expected``: the share of the control's runs that are rated."""
+        self.counts[2 * tested] += 1
+        self.counts[2 * tested + 1] += rated
+        for bets in self.bets:
+            bets.see(float(rated), expected, tested, share)
+
+    def evidence(self) -> float:
+        """That the rates differ, either way."""
+        return sum(bets.wealth for bets in self.bets)
+
+    def shares(self) -> tuple[float, float] | None:
+        """→ (of the control's runs, of those on trial) that are rated. None: an arm is empty."""
+        control, rated, tested, also = self.counts
+        return (rated / control, also / tested) if control and tested else None
+
+    def dump(self) -> dict[str, JsonValue]:
+        return {"bets": [bets.dump() for bets in self.bets], "counts": [*self.counts]}
+
+    def load(self, kept: JsonValue) -> None:
+        """None, of a program that did not look: it begins now."""
+        if not isinstance(kept, dict):
+            return
+        counts, known = kept["counts"], kept["bets"]
+        if not isinstance(counts, list) or not isinstance(known, list):
+            raise TypeError("rates of another shape")
+        self.counts = [int(number(n)) for n in counts]
+        for bets, state in zip(self.bets, known, strict=True):
+            bets.load(state)

@@ -10,25 +10,20 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from slipstream.shared.error_budget import BEST, CONTROL, TIMEOUTS
 from slipstream_proxy.assignment import BEST_ARM, CANDIDATE_ARM, CONTROL_ARM, LIVE_ARM
 from slipstream_proxy.control.gate.baseline import Baseline
 from slipstream_proxy.control.gate.detector import BettingDetector
 from slipstream_proxy.control.gate.line import Deadline
 from slipstream_proxy.control.gate.rules import ArmOutcome, Decision, TrialSettings
 from slipstream_proxy.control.gate.scale import RewardScale, ScaleWatch
-from slipstream_proxy.control.gate.side_bets import WORSE_ERRORS, GroupWatch, Guard, GuardWatch
+from slipstream_proxy.control.gate.side_bets import WORSE_ERRORS, GroupWatch, Guard, GuardWatch, RatingWatch
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-CONTROL_LUMP, CONTROL_RATE = 0.16, 0.064 / 2000
-"""Evidence against the control: wealth put in at first, and earned with each episode."""
-HUNG_LUMP, HUNG_RATE, HUNG_MARGIN = 0.04, 0.016 / 2000, 0.1
-"""Evidence that more runs than the control's, by so large a share of them, have no reward at their deadline."""
-BEST_LUMP, BEST_RATE = 0.28, 0.24 / 2000
-"""Evidence against the best version. All six sum to 0.8 over the first 2,000 episodes. The groups have 0.1 against
-each of the two (``side_bets.GROUP_LUMP``): 1 in all is the false-alarm guarantee.
-"""
+HUNG_MARGIN = 0.1
+"""Share of all runs by which more than the control's have no reward at their deadline, where that speaks against it."""
 SILENT_SHARE = 0.9
 """Of the control, while no run of the version on trial has ended although the control's would have."""
 MIN_SCALE_REWARDS = 32
@@ -54,6 +49,18 @@ HELD_SETTLES = 4
 """Times ``settle``: so many episodes on trial a loss of a group, or of a guard, that may still be chance holds back an
 acceptance.
 """
+MAX_WAIT_SETTLES = 20
+"""Times ``settle``: so many episodes on trial, at most, an acceptance waits for what would show a loss."""
+MAX_SLIDE = 0.05
+"""Of the rewards' range: a larger loss beside the best version must be excluded before an acceptance. Three versions that
+each lose 0.02 add up to more.
+"""
+SEEN_ERRORS = 2.0
+"""Standard errors between what was seen and a loss that would have been seen with 95 %: 1.65, and more because one looks
+again and again.
+"""
+WAITING_PART = 0.4
+"""Of the share that suspicion can give, where an acceptance waits for runs of the control, or of the best version."""
 SHRUNK_RANGE_SHARE = 1 / 3
 """Of the range of rewards: what was counted on a wider one does not help to accept a version."""
 OWN_Z = -2.0
@@ -92,14 +99,15 @@ class GateTrial:
         self.widest = 0.0
         """The widest range of rewards while ``since`` was counted."""
         self.baseline = Baseline()
-        self.deadline = Deadline(settings.deadline)
-        self.worse = BettingDetector(1, CONTROL_LUMP, CONTROL_RATE, shifts=settings.shifts)
-        self.better = BettingDetector(-1, CONTROL_LUMP, CONTROL_RATE, shifts=settings.shifts)
-        self.worse_best = BettingDetector(1, BEST_LUMP, BEST_RATE, shifts=settings.shifts)
-        self.better_best = BettingDetector(-1, BEST_LUMP, BEST_RATE, shifts=settings.shifts)
-        self.hung = BettingDetector(1, HUNG_LUMP, HUNG_RATE, shifts=False, margin=HUNG_MARGIN)
+        self.deadline = Deadline(settings.deadline, missing_fails=settings.missing_fails)
+        self.worse = BettingDetector(1, CONTROL.at_first, CONTROL.per_run, shifts=settings.shifts)
+        self.better = BettingDetector(-1, CONTROL.at_first, CONTROL.per_run, shifts=settings.shifts)
+        self.worse_best = BettingDetector(1, BEST.at_first, BEST.per_run, shifts=settings.shifts)
+        self.better_best = BettingDetector(-1, BEST.at_first, BEST.per_run, shifts=settings.shifts)
+        self.hung = BettingDetector(1, TIMEOUTS.at_first, TIMEOUTS.per_run, shifts=False, margin=HUNG_MARGIN)
         self.groups = GroupWatch()
         self.guards = GuardWatch(settings.guards)
+        self.ratings = RatingWatch()
         self.control = self.best = self.tried = 0
         """Versions. ``tried`` equals ``control`` while nothing is on trial."""
         self.floor = self.best_floor = 0
@@ -156,11 +164,14 @@ class GateTrial:
         apart = self.control != self.best
         share = (s.plan or [s.share])[self.stage] if s.canary else s.holdout
         share = FIRST_SHARE if self.is_among_first else share
+        kept = s.holdout * BEST_PART if apart else 0.0
         if self.silent and self.on_trial and not self.own_late and share:
-            return (min(share, 1.0 - SILENT_SHARE), 0.0) if s.canary else (SILENT_SHARE, 0.0)
+            return (min(share, 1.0 - SILENT_SHARE), kept) if s.canary else (SILENT_SHARE - kept, kept)
         if s.canary:
-            best = s.holdout * BEST_PART if apart and not self.on_trial else 0.0
-            return (share if self.on_trial else 0.0), best
+            share = share if self.on_trial else 0.0
+            # the accepted version keeps at least as many: it is what both others are compared with
+            most = max((1.0 - share) / 2.0 - kept, 0.0)
+            return share, kept + most * max(self._by_best(), self._by_slide()) if apart and s.holdout else 0.0
         if not s.holdout or not (self.on_trial or apart):
             return 0.0, 0.0
         doubt = self._doubt()
@@ -172,15 +183,16 @@ class GateTrial:
         first = max(first, self._by_guard(), self._by_replay()) if self.on_trial else 0.0
         first = max(first, _grown(self.hung.growth())) if self.on_trial else 0.0
         first = 1.0 if self.silent and self.on_trial else first
-        second = max(_suspicion(self.worse_best), self._by_group(best=True))
+        second = self._by_best()
         if not apart:
-            return held + room * max(first, second), 0.0
+            return held + room * max(first, second, self._by_rare()), 0.0
         if not self.on_trial:
             return 0.0, held * doubt + room * second
         if first + second > 1.0:
             first, second = first / (first + second), second / (first + second)
-        kept = s.holdout * BEST_PART * doubt
-        return held - s.holdout * BEST_PART + room * first, kept + room * second
+        first = max(first, min(self._by_rare(), 1.0 - second))
+        second = max(second, min(self._by_slide(), 1.0 - first))
+        return held - kept + room * first, kept * doubt + room * second
 
     @property
     def stage(self) -> int:
@@ -232,6 +244,22 @@ class GateTrial:
         """As ``_suspicion``, of the replay, until the version's own runs say more."""
         return _grown(self.replayed) if self.replayed is not None and self.own < MIN_OWN_EPISODES else 0.0
 
+    def _by_best(self) -> float:
+        """As ``_suspicion``, beside the best version."""
+        return max(_suspicion(self.worse_best), self._by_group(best=True))
+
+    def _by_slide(self) -> float:
+        """As ``_suspicion``: only a slide from the best version, which may still be there, keeps it from being
+        accepted.
+        """
+        due = self.on_trial and self.since >= self.settings.settle
+        return WAITING_PART if due and self.may_slide() else 0.0
+
+    def _by_rare(self) -> float:
+        """As ``_by_slide``, of a loss of the little that the control gets."""
+        due = self.on_trial and self.since >= self.settings.settle
+        return WAITING_PART if due and self.may_lose_half() else 0.0
+
     def _doubt(self) -> float:
         """Part of the best version's share that it keeps: less, the more the rewards, or those of held-out runs, say
         that it was beaten.
@@ -271,7 +299,7 @@ class GateTrial:
             return False
         if self.asked is None:
             self.asked = self.seen
-        return self.seen - self.asked < 20 * self.settings.settle
+        return self.seen - self.asked < MAX_WAIT_SETTLES * self.settings.settle
 
     @property
     def alarm(self) -> Guard | None:
@@ -357,15 +385,19 @@ class GateTrial:
 
     def keep_from(self, groups: frozenset[str], given: frozenset[str] = frozenset()) -> None:
         """What is served was taken back for these groups alone, or was given back to one. The evidence that is left
-        is about other runs, so it begins again, as after a rollback. ``given``: by a person.
+        is about other runs, so it begins again, with no new wealth. ``given``: by a person.
         """
         self.given = self.groups.given = given
         if groups != self.kept_from:
             self.kept_from = groups
             self.since = self.late = 0
             self._forget_own()
-            self._begin_again(fresh=True)
-            self.move_best(self.best, fresh=True)
+            for detector in (self.worse, self.better, self.hung, self.worse_best, self.better_best):
+                detector.forget()
+            self.groups.forget(rewards=False)
+            self.guards.forget()
+            self.latched = ""
+            self._mark()
 
     def _begin_again(self, *, fresh: bool = False) -> None:
         """Of the evidence against the control."""
@@ -373,6 +405,7 @@ class GateTrial:
             detector.reset(fresh=fresh)
         self.groups.reset(best=False, fresh=fresh)
         self.guards.reset(fresh=fresh)
+        self.ratings = RatingWatch()
         self.latched = ""
 
     def _forget_trial(self) -> None:
@@ -402,19 +435,25 @@ class GateTrial:
         One that is not ``finished`` counts as the lowest reward.
         """
         self.seen += 1
-        before = outcome.at < self.fresh or not self.kept_from.isdisjoint(outcome.groups) or self._straggles(outcome)
-        if before or (not outcome.finished and self.deadline.sparse):
+        if outcome.at < self.fresh or not self.kept_from.isdisjoint(outcome.groups) or self._straggles(outcome):
+            self._see_duration(outcome, tested=outcome.version > self.floor)
+            return self.verdict()
+        partial = self.deadline.sparse
+        if partial:
+            self._see_rating(outcome)
+        if partial and not outcome.finished:
             self._see_duration(outcome, tested=outcome.version > self.floor)
             return self.verdict()
         watched = outcome.finished and not self.scale.fixed and self._is_reference(outcome)
-        if watched and self.watch.see(outcome.reward, outcome.task):
-            self.rewards_changed(outcome.at + (outcome.seconds or 0.0))
-            return self.verdict()
+        changed = watched and self.watch.see(outcome.reward, outcome.task)
         self.groups.count(outcome.groups)
         x = self.scale.unit(outcome.reward) if outcome.finished else 0.0
         expected = self.baseline.of(outcome.task)
-        tested = self._against_control(outcome, x, expected)
-        self._against_best(outcome, x, expected)
+        tested = self._against_control(outcome, x, expected, partial)
+        self._against_best(outcome, x, expected, partial)
+        if changed:  # it was counted as it stood: a run that is left out for its reward would bend the bets
+            self.rewards_changed(outcome.at + (outcome.seconds or 0.0))
+            return self.verdict()
         gone = not tested and outcome.version <= self.floor and outcome.version != self.control
         if outcome.arm != BEST_ARM and not gone:
             late = tested or outcome.version > self.floor
@@ -466,13 +505,14 @@ class GateTrial:
         self.widest = 0.0
         if not self.scale.fixed:
             self.scale = RewardScale()
-        self.baseline, self.groups = Baseline(), GroupWatch(self.given)
+        self.baseline = Baseline()
         self.watch.begin([])
         self.since = self.late = 0
         self._forget_own()
         self.asked = None
         for detector in (self.worse, self.better, self.worse_best, self.better_best):
-            detector.reset(fresh=True)
+            detector.forget()
+        self.groups.forget(rewards=True)
         self._mark()
 
     @property
@@ -486,15 +526,34 @@ class GateTrial:
         if tested or outcome.version in (self.control, self.best):
             self.deadline.see(outcome.seconds, outcome.version, tested=tested)
 
-    def _against_control(self, outcome: ArmOutcome, x: float, expected: float) -> bool:
-        """→ Whether it is an episode on trial."""
+    def _compared(self, outcome: ArmOutcome) -> tuple[bool, float] | None:
+        """→ (whether it is an episode on trial, the probability of that among the two arms that are compared). None: it
+        is an episode of neither.
+        """
         canary = self.settings.canary
         tested = outcome.candidate if canary else outcome.live
         reference = outcome.live if canary else outcome.control
         if tested <= 0.0 or reference <= 0.0 or _is_over(outcome, self.floor):
-            return False
+            return None
         share = tested / (tested + reference)
-        on_trial = outcome.arm == (CANDIDATE_ARM if canary else LIVE_ARM) and outcome.version > self.floor
+        if outcome.arm == (CANDIDATE_ARM if canary else LIVE_ARM) and outcome.version > self.floor:
+            return True, share
+        is_control = outcome.arm == (LIVE_ARM if canary else CONTROL_ARM) and outcome.version == self.control
+        return (False, share) if is_control else None
+
+    def _see_rating(self, outcome: ArmOutcome) -> None:
+        """Of a run of those that not all get a reward."""
+        if (compared := self._compared(outcome)) is not None:
+            on_trial, share = compared
+            self.ratings.see(outcome.finished, self.deadline.rewarded, on_trial, share)
+            if not outcome.finished:
+                self.guards.see({}, outcome.task, on_trial, share)
+
+    def _against_control(self, outcome: ArmOutcome, x: float, expected: float, partial: bool) -> bool:
+        """→ Whether it is an episode on trial."""
+        if (compared := self._compared(outcome)) is None:
+            return False
+        on_trial, share = compared
         if on_trial:
             self.since += 1
             self.late += not outcome.finished
@@ -509,20 +568,20 @@ class GateTrial:
                 self.own_late += not outcome.finished
                 self.own_above += x - expected
                 self.own_sum += x - min(expected, self.baseline.of_tested(outcome.task))
-        elif outcome.arm != (LIVE_ARM if canary else CONTROL_ARM) or outcome.version != self.control:
-            return False
-        self.worse.see(x, expected, on_trial, share)
-        self.better.see(x, expected, on_trial, share)
-        if not self.deadline.sparse:
+        self.worse.see(x, expected, on_trial, share, partial)
+        self.better.see(x, expected, on_trial, share, partial)
+        if not partial:
             self.hung.see(float(outcome.finished), self.deadline.rewarded, on_trial, share)
-        self.groups.see(outcome.groups, x, expected, on_trial, share, best=False)
+        self.groups.see(outcome.groups, x, expected, on_trial, share, best=False, partial=partial)
         self.guards.see(outcome.measures, outcome.task, on_trial, share)
         if not self.latched and self.on_trial and (guard := self.guards.alarmed(self.settings.alpha)) is not None:
             self.latched = guard.name
         return on_trial
 
-    def _against_best(self, outcome: ArmOutcome, x: float, expected: float) -> None:
-        reference = outcome.best if outcome.best > 0.0 else outcome.control
+    def _against_best(self, outcome: ArmOutcome, x: float, expected: float, partial: bool) -> None:
+        # a control that is not the best one has no runs to compare with here: its probability says nothing
+        apart = self.control != self.best and outcome.tried is not None and outcome.tried > self.control
+        reference = outcome.best if outcome.best > 0.0 or apart else outcome.control
         # after a rollback the control serves again, whose number is below those that were taken back
         back = outcome.tried == self.tried == self.control != self.best
         if outcome.live <= 0.0 or reference <= 0.0 or (_is_over(outcome, self.best_floor) and not back):
@@ -532,9 +591,9 @@ class GateTrial:
         if not tested and (outcome.arm == LIVE_ARM or outcome.version != self.best):
             return
         share = outcome.live / (outcome.live + reference)
-        self.worse_best.see(x, expected, tested, share)
-        self.better_best.see(x, expected, tested, share)
-        self.groups.see(outcome.groups, x, expected, tested, share, best=True)
+        self.worse_best.see(x, expected, tested, share, partial)
+        self.better_best.see(x, expected, tested, share, partial)
+        self.groups.see(outcome.groups, x, expected, tested, share, best=True, partial=partial)
 
     def against(self, *, best: bool) -> float:
         """All evidence against what is served, beside the best version or beside the control."""
@@ -589,11 +648,41 @@ class GateTrial:
         return found if of_groups > self.worse.wealth + self.worse_best.wealth else None
 
     def trusted(self) -> bool:
+        """Nothing speaks against the version on trial, and what was seen would have shown a loss."""
+        return self.calm() and not self.may_slide() and not self.may_lose_half()
+
+    def calm(self) -> bool:
         """Nothing speaks against the version on trial."""
         calm = self.worse.growth() < 1.5 and self.worse_best.growth() < 2.0 and self.hung.growth() < 1.5
         calm = calm and self.calm_aside() and self.doubted() is None and self.doubted_guard() is None
         fair = self.own_sum >= OWN_Z * 0.5 * self.own**0.5  # a reward spreads by at most one half
         return calm and fair and self.worse.z() > TRUSTED_Z
+
+    def missed(self) -> float:
+        """The largest loss beside the control, in the scale's units, that what was seen does not exclude: with 95 % a
+        larger one would have been seen. 1.0: nothing is known.
+        """
+        return _missed(*self.worse.estimate())
+
+    def missed_slide(self) -> float:
+        """As ``missed``, beside the best version, since the control moved."""
+        found = [self.worse_best.estimate(self.kept[0])]
+        if self.settings.canary:  # there the control is what is compared with the best version
+            found.append(self.worse.estimate())
+        difference, error = sum(d for d, _ in found), math.hypot(*(e for _, e in found))
+        return _missed(difference, error)
+
+    def may_slide(self) -> bool:
+        """Whether slow losses may have added up to more than ``MAX_SLIDE``, as far as is seen."""
+        waits = self.control != self.best and self.since < MAX_WAIT_SETTLES * self.settings.settle
+        return waits and bool(self.settings.holdout) and self.missed_slide() > MAX_SLIDE
+
+    def may_lose_half(self) -> bool:
+        """Whether half of what the control gets may be lost, as far as is seen: where successes are rare, a few runs
+        without one say nothing.
+        """
+        waits = self.since < MAX_WAIT_SETTLES * self.settings.settle
+        return waits and self.missed() > 0.5 * self.baseline.control.value
 
     def doubted(self) -> tuple[str, BettingDetector] | None:
         """→ (group, its bets) that an acceptance waits for, but only for a while: it seems to lose. None: there is
@@ -634,6 +723,7 @@ class GateTrial:
             "kept": [*self.kept],
             "groups": self.groups.dump(),
             "guards": self.guards.dump(),
+            "ratings": self.ratings.dump(),
         }
 
     def load(self, kept: dict[str, JsonValue]) -> None:
@@ -659,6 +749,7 @@ class GateTrial:
         self.watch.load(kept.get("watch"))
         self.groups.load(kept.get("groups"))
         self.guards.load(kept.get("guards"))
+        self.ratings.load(kept.get("ratings"))
         kept_from = kept.get("kept_from", [])
         self.kept_from = frozenset(map(str, kept_from)) if isinstance(kept_from, list) else frozenset()
         (self.rescaled,) = _integers([kept.get("rescaled", 0)], 1)
@@ -688,6 +779,10 @@ def _is_over(outcome: ArmOutcome, floor: int) -> bool:
     must not be either: successes of one arm alone look as if that arm were the better one.
     """
     return outcome.tried is not None and outcome.tried <= floor
+
+
+def _missed(difference: float, error: float) -> float:
+    return min(SEEN_ERRORS * error - difference, 1.0)
 
 
 def _suspicion(detector: BettingDetector) -> float:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from slipstream.cli.common import add_config, add_json, add_profile, read_config
-from slipstream.settings.base import when_needed
+from slipstream.settings.base import Section, when_needed
 from slipstream.shared.urls import has_password
 
 SECRET_FIELDS = {"api_key", "logins"}
@@ -88,8 +88,9 @@ def show(model: BaseModel, shown: ShownSettings, path: str = "") -> list[str]:
         value = getattr(model, name)
         words = shown.words(field)
         if isinstance(value, BaseModel):
+            said = comment(value.notes()) if isinstance(value, Section) and not shown.plain else []
             if part := show(value, shown, f"{path}{name}."):
-                later += ["", f"[{path}{name}]", *part]
+                later += ["", f"[{path}{name}]", *said, *part]
         elif shown.leaves_out(field, value):
             continue
         elif not isinstance(value, dict) or secret(name, value):

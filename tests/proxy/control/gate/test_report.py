@@ -87,7 +87,7 @@ def test_a_canarys_report_says_who_gets_it_and_counts_all_new_runs():
 def test_the_best_versions_share_shrinks_where_rewards_say_that_it_was_beaten():
     trial = warm(TrialSettings(settle=20, holdout=0.3), reward=0.0)
     trial.serve(1)
-    decision, _ = play(trial, 80, success({0: 0.5, 1: 0.5}))
+    decision, _ = play(trial, 400, success({0: 0.5, 1: 0.5}))
     assert decision is Decision.ACCEPT
     trial.accept()
     calm = trial.shares()[1]

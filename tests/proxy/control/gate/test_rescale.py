@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -128,3 +129,36 @@ def test_runs_that_began_before_a_declared_change_do_not_count():
         assert run is not None
         trial.observe(run)
     assert trial.scale.count == 20 and trial.scale.high == 1.0
+
+
+@pytest.mark.parametrize("sticky", [0.9, 0.97])
+def test_rewards_that_follow_each_other_are_no_other_scale(sticky):
+    for seed in range(6):
+        coin, watch, level = random.Random(seed), ScaleWatch(), 0.0
+        found = 0
+        for i in range(2400):
+            level = sticky * level + (1.0 - sticky**2) ** 0.5 * coin.gauss(0.0, 0.2)
+            found += watch.see(min(max(0.5 + level + coin.gauss(0.0, 0.05), 0.0), 1.0), f"t{i}")
+        assert not found
+
+
+@pytest.mark.parametrize("period", [400, 1000])
+def test_a_days_curve_is_no_other_scale(period):
+    for seed in range(6):
+        coin, watch = random.Random(seed), ScaleWatch()
+        curve = [0.5 + 0.3 * math.sin(2.0 * math.pi * i / period) for i in range(2400)]
+        assert not any(watch.see(level + coin.gauss(0.0, 0.05), f"t{i}") for i, level in enumerate(curve))
+
+
+def test_changes_of_scale_put_no_evidence_in():
+    trial = warm(TrialSettings(shifts=False))
+    trial.serve(1)
+    put = [d.put + d.credit for d in (trial.worse, trial.worse_best)]
+    for change in range(12):
+        play(trial, 40, lambda c, _: float(c.random() < 0.7), seed=change)
+        trial.rewards_changed(0.0)
+    rates = (trial.worse.rate, trial.worse_best.rate)
+    found = [d.put + d.credit for d in (trial.worse, trial.worse_best)]
+    assert all(f <= p + 12 * 40 * r + 1e-12 for f, p, r in zip(found, put, rates, strict=True))
+    assert trial.against(best=False) + trial.against(best=True) < 1.0
+    assert trial.rescaled == 12

@@ -1,0 +1,167 @@
+"""Worlds in which a gate is easily wrong: few rated runs, rates that differ by arm, drift of both arms, autocorrelation,
+changes of scale that are none, slow slides, and what is rare. ``null_of`` has all equal ones as one family of numbers,
+in which ``search_null.py`` looks for the worst.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, replace
+
+from benchmarks.gate.simulation import TAG, Run, Simulation, World, tried_of
+
+from slipstream_proxy.control.gate.rules import TrialSettings, outcome_of
+
+
+@dataclass(slots=True, frozen=True)
+class HardWorld(World):
+    rated: float = 1.0
+    """Share of the base model's runs that get a reward."""
+    ratio: float = 1.0
+    """Times that share, of later versions' runs."""
+    lost_failures: bool = False
+    """Failures alone go unrated: ``rated`` and ``ratio`` are of these."""
+    canary: bool = False
+    share: float = 0.5
+    drift: float = 0.0
+    """Most that all arms' quality moves, up and down."""
+    period: int = 800
+    """Episodes of one such wave."""
+    bursts: bool = False
+    """The waves are steps."""
+    sticky: float = 0.0
+    """Autocorrelation of what is added to the quality, of both arms."""
+    graded: bool = False
+    """Rewards are the quality plus noise, from 0 to 1; else successes."""
+    declares: int = 0
+    """Times that people say that the rewards changed, although they did not."""
+    nested: int = 0
+    """Tags of a run, each with half as many values as the next."""
+    polite: float = 0.0
+    """Share of runs, of both arms, with a side measure of a person; ``ratio`` holds for it too."""
+    settle: int = 500
+
+
+def rewarded(coin: random.Random, task: int, quality: float) -> float:
+    return float(coin.random() < quality)
+
+
+class HardSimulation(Simulation):
+    world: HardWorld
+
+    def __init__(self, world: HardWorld, seed: int) -> None:
+        guards = {"reward.polite": "down"} if world.polite else {}
+        rules = TrialSettings(
+            canary=world.canary,
+            share=world.share,
+            holdout=world.holdout,
+            shifts=False,
+            settle=world.settle,
+            guards=guards,  # type: ignore[arg-type]
+        )
+        super().__init__(world, seed, rules)
+        self.noise = 0.0
+        self.at = 0
+        self.most = -math.inf
+        """The most evidence against what was served, as a logarithm of its part of the threshold."""
+
+    def play(self) -> Run:
+        for _ in range(self.world.warm):
+            self._observe(0, "live", "", self.task(), None)
+        self.world = replace(self.world, warm=0)
+        return Simulation.play(self)
+
+    def finish(self, i: int, version: int, arm: str, chances: str, task: int, tag: int | None = None) -> None:
+        if self.world.declares and i and i % (self.world.episodes // (self.world.declares + 1)) == 0:
+            self.trial.declare(float(self.at))
+        self._observe(version, arm, chances, task, i)
+
+    def _observe(self, version: int, arm: str, chances: str, task: int, i: int | None) -> None:
+        world, coin = self.world, self.coin
+        self.at += 1
+        wave = math.sin(2.0 * math.pi * self.at / world.period)
+        moved = world.drift * (math.copysign(1.0, wave) if world.bursts else wave)
+        if world.sticky:
+            self.noise = world.sticky * self.noise + math.sqrt(1.0 - world.sticky**2) * coin.gauss(0.0, 0.2)
+        quality = min(max(self.quality[version] + moved + self.noise, 0.001), 0.999)
+        reward = world.reward(coin, task, quality)
+        if world.graded:
+            reward = min(max(quality + coin.gauss(0.0, 0.05), 0.0), 1.0)
+        more = world.ratio if version else 1.0
+        rated = coin.random() < min(world.rated * more, 1.0)
+        if world.lost_failures:
+            rated = rated or reward > 0.5
+        outcome = outcome_of(version, arm, chances, f"t{task}", reward if rated else 0.0, tried_of(chances))
+        outcome.finished, outcome.at = rated, float(self.at)
+        outcome.seconds = 1.0 if rated else None
+        outcome.groups = tuple(
+            TAG.format(f"{level}-{coin.randrange(2**level)}") for level in range(1, world.nested.bit_length())
+        )
+        if world.polite and coin.random() < min(world.polite * more, 1.0):
+            outcome.measures = {"reward.polite": float(coin.random() < quality)}
+        if i is None:
+            self.trial.observe(outcome)
+        else:
+            self.due[i + world.delay].append(outcome)
+        against = self.trial.against(best=False) + self.trial.against(best=True)
+        self.most = max(self.most, math.log(max(against, 1e-12) * self.trial.settings.alpha))
+
+
+def hard(world: HardWorld, seed: int) -> Run:
+    return HardSimulation(world, seed).play()
+
+
+def equal(mean: float, **other: object) -> HardWorld:
+    """All versions are alike."""
+    return HardWorld(mean, (mean,), rewarded, **other)  # type: ignore[arg-type]
+
+
+NULL_WORLDS: dict[str, HardWorld] = {
+    **{
+        f"rated {rated:.0%}, × {ratio:g}, mean {mean:g}": equal(mean, rated=rated, ratio=ratio, episodes=6000)
+        for rated, ratio, mean in (
+            (0.2, 0.5, 0.95),
+            (0.4, 0.5, 0.95),
+            (0.4, 0.25, 0.95),
+            (0.1, 4.0, 0.6),
+            (0.2, 0.25, 0.6),
+            (0.02, 0.5, 0.9),
+        )
+    },
+    "rated 20 %, × 0.5, waves": equal(0.7, rated=0.2, ratio=0.5, drift=0.25, episodes=6000),
+    "rated 20 %, × 2, steps": equal(0.7, rated=0.2, ratio=2.0, drift=0.25, bursts=True, period=1500, episodes=6000),
+    "rated 30 %, × 0.5, canary": equal(0.7, rated=0.3, ratio=0.5, canary=True, episodes=6000),
+    "a side measure of 30 %, × 0.5": equal(0.6, polite=0.3, ratio=0.5, rated=0.3, episodes=6000),
+    "autocorrelated rewards": equal(0.5, graded=True, sticky=0.95, episodes=4000),
+    "a day's curve": equal(0.5, graded=True, drift=0.3, episodes=4000),
+    "12 changes of scale that are none": equal(0.7, declares=12, episodes=6000),
+    "64 tags, nested": equal(0.7, nested=64, episodes=4000),
+}
+
+
+def slides(**other: object) -> HardWorld:
+    """Each version is 2 points below the last."""
+    falling = tuple(0.7 - 0.02 * i for i in range(1, 31))
+    return HardWorld(0.7, falling, rewarded, every=1000, episodes=24_000, **other)  # type: ignore[arg-type]
+
+
+WORSE_WORLDS: dict[str, HardWorld] = {
+    "slide, canary 0.5": slides(canary=True),
+    "slide, canary 0.1": slides(canary=True, share=0.1),
+    "slide, guard": slides(),
+    "2 % → 1 %": HardWorld(0.02, (0.01,), rewarded, warm=1000, every=50_000, episodes=20_000),
+    "0.7 → 0.67": HardWorld(0.7, (0.67,), rewarded, every=50_000, episodes=20_000),
+    "0.7 → 0.4, rated 10 %": HardWorld(0.7, (0.4,), rewarded, rated=0.1, every=50_000, episodes=20_000),
+    "0.9 → 0, rated 20 %": HardWorld(0.9, (0.0,), rewarded, rated=0.2, every=50_000, episodes=8000),
+    "0.95 → 0.75, rated 40 %, × 0.5": HardWorld(
+        0.95, (0.75,), rewarded, rated=0.4, ratio=0.5, every=50_000, episodes=20_000
+    ),
+}
+"""What is to be taken back, or not to be accepted first."""
+
+
+FOUND_WORLDS: dict[str, HardWorld] = {
+    "few rate, and later versions half as often": equal(0.95, rated=0.4, ratio=0.5, every=16, episodes=2000),
+}
+"""The worst of ``search_null``, on this code and on earlier ones."""
