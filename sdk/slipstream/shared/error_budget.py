@@ -28,21 +28,21 @@ class Stake(NamedTuple):
         return self.at_first + self.per_run * runs
 
 
-CONTROL: Final = Stake(0.16, 0.064)
+CONTROL_STAKE: Final = Stake(0.16, 0.064)
 """Lower rewards than the control's."""
-TIMEOUTS: Final = Stake(0.04, 0.016)
-BEST: Final = Stake(0.28, 0.24)
-GROUPS: Final = Stake(0.06, 0.04)
+TIMEOUTS_STAKE: Final = Stake(0.04, 0.016)
+BEST_STAKE: Final = Stake(0.28, 0.24)
+GROUPS_STAKE: Final = Stake(0.06, 0.04)
 """Of all groups together, once beside the control and once beside the best version."""
-GUARD: Final = Stake(0.6, 0.4)
+GUARD_STAKE: Final = Stake(0.6, 0.4)
 """Of one guard, which freezes or takes back with an error level of its own."""
-RATINGS: Final = Stake(1.0, 0.0)
+RATINGS_STAKE: Final = Stake(1.0, 0.0)
 """How often runs are rated. It takes nothing back and freezes nothing."""
 
 
 def stakes(groups: bool) -> list[Stake]:
     """Those that can take a version back. ``groups``: they can, too."""
-    return [CONTROL, TIMEOUTS, BEST, *([GROUPS, GROUPS] if groups else [])]
+    return [CONTROL_STAKE, TIMEOUTS_STAKE, BEST_STAKE, *([GROUPS_STAKE, GROUPS_STAKE] if groups else [])]
 
 
 def wrong_rollback(alpha: float, runs: int, *, groups: bool = True, rollbacks: int = 0) -> float:
@@ -56,21 +56,21 @@ def wrong_rollback(alpha: float, runs: int, *, groups: bool = True, rollbacks: i
 
 def wrong_freeze(alpha: float, runs: int, guards: int) -> float:
     """As ``wrong_rollback``, of what the guards do."""
-    return min(alpha * guards * GUARD.after(runs), 1.0)
+    return min(alpha * guards * GUARD_STAKE.after(runs), 1.0)
 
 
 def table() -> str:
     """What spends which part of ``gate.alpha``, as Markdown."""
     every = sum(stake.at_first for stake in stakes(groups=True))
     rows = [
-        ("rewards beside the control", CONTROL),
-        ("timeouts beside the control", TIMEOUTS),
-        ("rewards beside the best version", BEST),
-        ("all groups, beside the control", GROUPS),
-        ("all groups, beside the best version", GROUPS),
+        ("rewards beside the control", CONTROL_STAKE),
+        ("timeouts beside the control", TIMEOUTS_STAKE),
+        ("rewards beside the best version", BEST_STAKE),
+        ("all groups, beside the control", GROUPS_STAKE),
+        ("all groups, beside the best version", GROUPS_STAKE),
         ("each rollback, and each promotion by hand", Stake(every, 0.0)),
         ("each look, tag, acceptance, change of scale", Stake(0.0, 0.0)),
-        ("each guard (a level of its own)", GUARD),
+        ("each guard (a level of its own)", GUARD_STAKE),
     ]
     lines = [f"|{what}|{stake.at_first:g}|{stake.earned:g}|" for what, stake in rows]
     head = [f"|part of `gate.alpha`|at first|in each {EARNED_RUNS:,} runs|", "|---|---|---|"]

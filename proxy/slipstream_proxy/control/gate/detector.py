@@ -1,27 +1,26 @@
 """A sequential change detector for "the tested arm is worse than the reference arm", and for the mirrored question.
 
 **Where all runs have a reward.** Take an episode's reward x (0 to 1) as given and bet on the arm it came from. With
-probabilities a (tested) and 1 - a (reference) at its assignment, a guess p0 of the reference's mean and a lower guess p1
-of the tested arm's, one bet multiplies its wealth by
+probabilities a (tested) and 1 - a (reference) at its assignment, a guess p0 of the reference's mean and a lower guess
+p1 of the tested arm's, one bet multiplies its wealth by
 
     x p / m + (1 - x) (1 - p) / (1 - m),   m = a p1 + (1 - a) p0,   p = p1 for a tested episode, p0 for a reference one.
 
-Null hypothesis: given the past, the tested arm's mean is not lower than the reference's. It conditions on the past and on
-x; the coin that chose the arm is what is left. Over the coin the factor's mean is 1 for every x, so wealth is a test
+Null hypothesis: given the past, the tested arm's mean is not lower than the reference's. It conditions on the past and
+on x; the coin that chose the arm is what is left. Over the coin the factor's mean is 1 for every x, so wealth is a test
 martingale when the arms do not matter, whatever the rewards look like. It is linear and falling in x for a tested
 episode, so wealth is a supermartingale whenever the tested arm's mean is not lower.
 
 **Where some runs have none** (``partial``), a rated run's arm is no such coin any more: users of one version may rate
-less often. Then the guesses are moved so that m = p0, with p0 > p (tested) and p > p0 (reference). A factor is then 1 at
-the expected mean for either arm, so rates say nothing where p0 is right. And for each of ``RATING_RATIOS`` r there are
-bets with a r / (a r + 1 - a) in place of a: the probability that a rated run is a tested one, where tested runs are
-rated r times as often. Null hypothesis: some constant r and, given the past and that a run is rated, a tested mean
-that is not lower. It conditions on the past, x, and that the run is rated. The bets of the true r are a supermartingale
-by the argument above, whatever p0 is, and the least wealth of all r counts. The error of a neighbouring r has the
-opposite sign on its other side, so the least of the two lies below.
-A ratio that the arms of the rated runs refute counts less and less: its part of the bets that they do, the mixture's
-likelihood over its own, is a martingale under that ratio too, and stands in the sum.
-``benchmarks.gate.search_null`` looks for worlds that break both.
+less often. Then the guesses are moved so that m = p0, with p0 > p (tested) and p > p0 (reference). A factor is then 1
+at the expected mean for either arm, so rates say nothing where p0 is right. And for each of ``RATING_RATIOS`` r there
+are bets with a r / (a r + 1 - a) in place of a: the probability that a rated run is a tested one, where tested runs are
+rated r times as often. Null hypothesis: some constant r and, given the past and that a run is rated, a tested mean that
+is not lower. It conditions on the past, x, and that the run is rated. The bets of the true r are a supermartingale by
+the argument above, whatever p0 is, and the least wealth of all r counts. The error of a neighbouring r has the opposite
+sign on its other side, so the least of the two lies below. A ratio that the arms of the rated runs refute counts less
+and less: its part of the bets that they do, the mixture's likelihood over its own, is a martingale under that ratio
+too, and stands in the sum. ``benchmarks.gate.search_null`` looks for worlds that break both.
 
 Wealth is put in again at every start (a version arrives, the control moves): the sum over starts is an e-detector
 (Shin, Ramdas, Rinaldo 2023, arXiv 2203.03532), and the expected sum never exceeds what was put in. Guesses p1 are a

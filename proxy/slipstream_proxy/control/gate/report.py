@@ -294,6 +294,12 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         return None, f"{guard_text(guard)}, which is worse, but that may still be chance ({counted})", None
     if not trial.calm():
         return _suspected(trial, names, counted)
+    return _calm(trial, names, counted)
+
+
+def _calm(trial: GateTrial, names: Mapping[int, str], counted: str) -> tuple[int | None, str, str | None]:
+    """As ``outlook``, where nothing speaks against what is on trial."""
+    settings, name = trial.settings, names.get(trial.tried, "the version on trial")
     if trial.scale.is_coarse():
         low, high = trial.scale.low, trial.scale.high
         where = f"a small part of the range [{low:g}, {high:g}]"

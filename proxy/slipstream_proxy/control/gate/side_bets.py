@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
-from slipstream.shared.error_budget import GROUPS, GUARD, RATINGS
+from slipstream.shared.error_budget import GROUPS_STAKE, GUARD_STAKE, RATINGS_STAKE
 from slipstream_proxy.control.gate.baseline import CONTROL_MEMORY, PRIOR_EPISODES, Baseline, FadingMean, mean_of
 from slipstream_proxy.control.gate.detector import LEAST_EPISODES, BettingDetector
 from slipstream_proxy.control.gate.scale import RewardScale, number
@@ -59,7 +59,8 @@ class GroupSlot:
         self.best = FadingMean(CONTROL_MEMORY)
         """Of the best version."""
         self.detectors = [
-            BettingDetector(1, GROUPS.at_first / MAX_GROUPS, 0.0, shifts=False, margin=REWARD_MARGIN) for _ in range(2)
+            BettingDetector(1, GROUPS_STAKE.at_first / MAX_GROUPS, 0.0, shifts=False, margin=REWARD_MARGIN)
+            for _ in range(2)
         ]
         """Against the control, and against the best version."""
         self.earned = at
@@ -87,7 +88,9 @@ class GroupSlot:
     def earn(self, at: int) -> None:
         """Each run of any group earns credit for the next start."""
         for detector in self.detectors:
-            detector.credit = min(detector.credit + (at - self.earned) * GROUPS.per_run / MAX_GROUPS, detector.lump)
+            detector.credit = min(
+                detector.credit + (at - self.earned) * GROUPS_STAKE.per_run / MAX_GROUPS, detector.lump
+            )
         self.earned = at
 
     def give(self, name: str) -> None:
@@ -187,7 +190,7 @@ class GroupWatch:
                 detector.start()
 
     def forget(self, *, rewards: bool) -> None:
-        """As ``BettingDetector.forget``. ``rewards``: they mean something else, so what is expected is forgotten too."""
+        """As ``BettingDetector.forget``. ``rewards``: they mean something else, so what is expected is forgotten."""
         for slot in self.slots.values():
             if rewards:
                 slot.baseline, slot.best = Baseline(), FadingMean(CONTROL_MEMORY)
@@ -308,7 +311,7 @@ class Guard:
         self.name, self.bad = name, bad
         self.scale = RewardScale(0.0, 1.0) if name in SHARE_MEASURES else RewardScale()
         self.baseline = Baseline()
-        self.detector = BettingDetector(1, GUARD.at_first, GUARD.per_run, shifts=False, margin=GUARD_MARGIN)
+        self.detector = BettingDetector(1, GUARD_STAKE.at_first, GUARD_STAKE.per_run, shifts=False, margin=GUARD_MARGIN)
         self.sums = [0.0, 0.0]
         """Of the control's measures, and of those on trial."""
         self.known = [FadingMean(KNOWN_MEMORY, 1.0, 2.0), FadingMean(KNOWN_MEMORY, 1.0, 2.0)]
@@ -467,7 +470,9 @@ class RatingWatch:
     """
 
     def __init__(self) -> None:
-        self.bets = [BettingDetector(sign, RATINGS.at_first / 2.0, RATINGS.per_run, shifts=False) for sign in (1, -1)]
+        self.bets = [
+            BettingDetector(sign, RATINGS_STAKE.at_first / 2.0, RATINGS_STAKE.per_run, shifts=False) for sign in (1, -1)
+        ]
         self.counts = [0, 0, 0, 0]
         """Runs of the control, those of them that are rated, and the same of what is on trial."""
 

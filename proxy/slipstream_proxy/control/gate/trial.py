@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from slipstream.shared.error_budget import BEST, CONTROL, TIMEOUTS
+from slipstream.shared.error_budget import BEST_STAKE, CONTROL_STAKE, TIMEOUTS_STAKE
 from slipstream_proxy.assignment import BEST_ARM, CANDIDATE_ARM, CONTROL_ARM, LIVE_ARM
 from slipstream_proxy.control.gate.baseline import Baseline
 from slipstream_proxy.control.gate.detector import BettingDetector
@@ -52,12 +52,12 @@ acceptance.
 MAX_WAIT_SETTLES = 20
 """Times ``settle``: so many episodes on trial, at most, an acceptance waits for what would show a loss."""
 MAX_SLIDE = 0.05
-"""Of the rewards' range: a larger loss beside the best version must be excluded before an acceptance. Three versions that
-each lose 0.02 add up to more.
+"""Of the rewards' range: a larger loss beside the best version must be excluded before an acceptance. Three versions
+that each lose 0.02 add up to more.
 """
 SEEN_ERRORS = 2.0
-"""Standard errors between what was seen and a loss that would have been seen with 95 %: 1.65, and more because one looks
-again and again.
+"""Standard errors between what was seen and a loss that would have been seen with 95 %: 1.65, and more because one
+looks again and again.
 """
 WAITING_PART = 0.4
 """Of the share that suspicion can give, where an acceptance waits for runs of the control, or of the best version."""
@@ -87,8 +87,7 @@ class HeldOut(NamedTuple):
 class GateTrial:
     def __init__(self, settings: TrialSettings) -> None:
         self.settings = settings
-        low, high = settings.reward_range if settings.reward_range is not None else (None, None)
-        self.scale = RewardScale(low, high)
+        self.scale = RewardScale(*(settings.reward_range or (None, None)))
         self.watch = ScaleWatch()
         self.rescaled = 0
         """How often the rewards' scale was found or said to have changed."""
@@ -100,14 +99,14 @@ class GateTrial:
         """The widest range of rewards while ``since`` was counted."""
         self.baseline = Baseline()
         self.deadline = Deadline(settings.deadline, missing_fails=settings.missing_fails)
-        self.worse = BettingDetector(1, CONTROL.at_first, CONTROL.per_run, shifts=settings.shifts)
-        self.better = BettingDetector(-1, CONTROL.at_first, CONTROL.per_run, shifts=settings.shifts)
-        self.worse_best = BettingDetector(1, BEST.at_first, BEST.per_run, shifts=settings.shifts)
-        self.better_best = BettingDetector(-1, BEST.at_first, BEST.per_run, shifts=settings.shifts)
-        self.hung = BettingDetector(1, TIMEOUTS.at_first, TIMEOUTS.per_run, shifts=False, margin=HUNG_MARGIN)
-        self.groups = GroupWatch()
-        self.guards = GuardWatch(settings.guards)
-        self.ratings = RatingWatch()
+        self.worse = BettingDetector(1, CONTROL_STAKE.at_first, CONTROL_STAKE.per_run, shifts=settings.shifts)
+        self.better = BettingDetector(-1, CONTROL_STAKE.at_first, CONTROL_STAKE.per_run, shifts=settings.shifts)
+        self.worse_best = BettingDetector(1, BEST_STAKE.at_first, BEST_STAKE.per_run, shifts=settings.shifts)
+        self.better_best = BettingDetector(-1, BEST_STAKE.at_first, BEST_STAKE.per_run, shifts=settings.shifts)
+        self.hung = BettingDetector(
+            1, TIMEOUTS_STAKE.at_first, TIMEOUTS_STAKE.per_run, shifts=False, margin=HUNG_MARGIN
+        )
+        self.groups, self.guards, self.ratings = GroupWatch(), GuardWatch(settings.guards), RatingWatch()
         self.control = self.best = self.tried = 0
         """Versions. ``tried`` equals ``control`` while nothing is on trial."""
         self.floor = self.best_floor = 0

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.trial import play, warm
 
-from slipstream.shared.error_budget import GROUPS
+from slipstream.shared.error_budget import GROUPS_STAKE
 from slipstream_proxy.assignment import LIVE_ARM, assign
 from slipstream_proxy.control.gate.report import report_of, verdict_reason
 from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
@@ -90,7 +90,7 @@ def test_all_groups_together_put_in_no_more_than_their_part_of_the_error_level(s
             watch.start()
         put = max(put, sum(slot.detectors[0].put + slot.detectors[0].credit for slot in watch.slots.values()))
         assert len(watch.slots) <= MAX_GROUPS
-    assert put <= GROUPS.after(3000) + 1e-12
+    assert put <= GROUPS_STAKE.after(3000) + 1e-12
 
 
 def test_only_groups_with_enough_of_the_traffic_are_looked_at_and_names_of_single_runs_are_forgotten():

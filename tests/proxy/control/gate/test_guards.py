@@ -6,7 +6,7 @@ import random
 import pytest
 from tests.support.trial import warm
 
-from slipstream.shared.error_budget import GUARD
+from slipstream.shared.error_budget import GUARD_STAKE
 from slipstream_proxy.assignment import assign
 from slipstream_proxy.control.gate.report import report_of, verdict_reason
 from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
@@ -111,7 +111,7 @@ def test_a_guard_puts_in_no_more_than_its_own_error_level():
         watch.see({"turns": float(i % 3)}, "", i % 10 != 0, 0.9)
         watch.start()
         put = max(put, guard.detector.put + guard.detector.credit)
-    assert put <= GUARD.after(2000) + 1e-12
+    assert put <= GUARD_STAKE.after(2000) + 1e-12
 
 
 def test_where_a_measure_is_unknown_nothing_is_counted():
