@@ -1,6 +1,6 @@
-"""Requests a second, latency and CPU of the proxy beside nginx, LiteLLM's proxy and no proxy at all, in alternating rounds of one run.
+"""Requests a second, latency and CPU of the proxy beside nginx, LiteLLM's proxy, other peers and no proxy at all, in alternating rounds of one run.
 
-    python -m benchmarks.proxy.bench [--rounds N] [--seconds S] [--no-litellm]
+    python -m benchmarks.proxy.bench [--rounds N] [--seconds S] [--no-litellm] [--peers vllm-router ...]
 
 The proxy under test has one core, mock and load generator share another. The proxy has keys, tags, a model map and metrics on and records
 every call; between two measurements its finished segments are counted and deleted. The last line is one JSON object with the medians of the rounds' ratios; ``recorded`` must equal ``answered``.
@@ -21,10 +21,19 @@ from pathlib import Path
 
 from benchmarks.harness import compiled_c, cpu_seconds, free_port, ratio, report, started, wait_port
 from benchmarks.proxy.interpreter import Interpreter, chosen
-from benchmarks.proxy.targets import HERE, OTHER_CORE, Target, start_litellm, start_nginx, start_slipstream
+from benchmarks.proxy.targets import (
+    HERE,
+    OTHER_CORE,
+    PEERS,
+    Target,
+    start_litellm,
+    start_nginx,
+    start_peer,
+    start_slipstream,
+)
 
 CASES = [("1k", 1), ("1k", 32), ("1k", 256), ("30k", 1), ("30k", 32), ("30k", 256), ("stream", 32)]
-LITELLM_CASES = [("1k", 32), ("stream", 32)]
+PEER_CASES = [("1k", 32), ("stream", 32)]
 OURS, POWER = "slipstream (process)", "slipstream (power)"
 Results = dict[tuple[str, str, int], list[dict[str, float]]]
 
@@ -76,6 +85,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--python", type=Path, help="the proxy's interpreter (default: the fastest)")
     parser.add_argument("--litellm", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--peers", nargs="*", default=[], choices=list(PEERS), help="installed at their first use")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
@@ -85,12 +95,13 @@ def main() -> None:
         wait_port(mock_port)
         nginx = start_nginx(stack, folder, mock_port)
         litellm = start_litellm(stack, folder, mock_port) if options.litellm else None
+        peers = [*([litellm] if litellm else []), *filter(None, (start_peer(stack, folder, mock_port, n) for n in options.peers))]  # fmt: skip
         python = chosen(options.python)
         compile_proxy(python)
         upstream = f"http://127.0.0.1:{mock_port}"
         ours = [start_slipstream(stack, folder, upstream, d, interpreter=python) for d in ("process", "power")]
         targets = [Target("direct", mock_port, mock.pid), *([nginx] if nginx else []), *ours]
-        targets += [litellm] if litellm else []
+        targets += peers
         body = bodies(folder)
         for target in targets:
             run(load, target, 8, 0.5, body["1k"])
@@ -98,7 +109,7 @@ def main() -> None:
         for number in range(options.rounds):
             for case in CASES:
                 for target in targets:
-                    if target is not litellm or case in LITELLM_CASES:
+                    if target not in peers or case in PEER_CASES:
                         found = run(load, target, case[1], options.seconds, body[case[0]])
                         results.setdefault((target.name, *case), []).append(found)
             print(f"round {number + 1} of {options.rounds} done", file=sys.stderr)
@@ -141,6 +152,8 @@ def summary(targets: list[Target], results: Results, syncs: float, python: Inter
         "p50_vs_nginx_c1": beside(OURS, "nginx", "1k", 1, "p50_us"),
         "chunk_cpu_vs_nginx": beside(OURS, "nginx", "stream", 32, "cpu_us_per_event"),
         "rps_vs_litellm_c32": beside(OURS, "litellm", "1k", 32, "rps"),
+        **{f"rps_vs_{peer}_c32": beside(OURS, peer, "1k", 32, "rps") for peer in PEERS},
+        **{f"chunk_cpu_vs_{peer}": beside(OURS, peer, "stream", 32, "cpu_us_per_event") for peer in PEERS},
         "power_rps_vs_nginx_c32": beside(POWER, "nginx", "1k", 32, "rps"),
         "rps_vs_nginx_c32_30k": beside(OURS, "nginx", "30k", 32, "rps"),
         "fdatasync_per_s": round(syncs, 1),

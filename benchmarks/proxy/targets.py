@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,11 @@ CORES = sorted(os.sched_getaffinity(0))
 PROXY_CORE, OTHER_CORE = CORES[0], CORES[-1]
 LITELLM = "litellm[proxy]==1.106.2"
 """Its Rust code takes no part: its own table of routes leaves chat completions to Python."""
+PEERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "vllm-router": ("vllm-router==0.1.17", "--worker-urls", ("--policy", "round_robin")),
+    "rllm-model-gateway": ("rllm-model-gateway==0.1.0", "--worker", ("--db-path", "calls.db")),
+}
+"""Name, which is the program's, → package, the option for the engine, and other options. The first records nothing."""
 
 
 @dataclass
@@ -65,8 +71,9 @@ def start_slipstream(
     *,
     model: str = "m",
     interpreter: Interpreter | None = None,
+    under: Sequence[object] = (),
 ) -> Target:
-    """One worker with keys, tags, a model map and metrics; every call is recorded."""
+    """One worker with keys, tags, a model map and metrics; every call is recorded. ``under``: the command that runs it."""
     python = interpreter or Interpreter(sys.executable, "", 0.0)
     data = folder / durability
     _, secret = Keys(data / "keys.json").add("bench", ["inference"])
@@ -81,7 +88,7 @@ def start_slipstream(
     sock = socket.create_server(("127.0.0.1", 0), backlog=4096)
     stack.enter_context(contextlib.closing(sock))
     env = {**python.env, "SLIPSTREAM_CONFIG_JSON": config.model_dump_json(), "SLIPSTREAM_LOG_LEVEL": "warning"}
-    command = [python.path, "-m", "slipstream_proxy.data.worker", "0", sock.fileno()]
+    command = [*under, python.path, "-m", "slipstream_proxy.data.worker", "0", sock.fileno()]
     log = folder / f"{durability}.log"
     process = started(stack, command, log, core=PROXY_CORE, env=env, pass_fds=(sock.fileno(),))
     port = sock.getsockname()[1]
@@ -102,25 +109,45 @@ def start_nginx(stack: contextlib.ExitStack, folder: Path, mock: int) -> Target 
     return Target("nginx", port, process.pid)
 
 
-def litellm_python() -> Path | None:
-    """The interpreter of an environment with ``litellm[proxy]``, made at the first use: its pins would not fit beside ours."""
-    home = ROOT / ".venv-litellm"
-    python = home / "bin" / "python"
+def program_of(name: str, package: str, program: str) -> Path | None:
+    """A program of an environment with this package, made at the first use: its pins would not fit beside ours."""
+    home = ROOT / f".venv-{name}"
     if not (home / "ready").exists():
-        print(f"installing {LITELLM} into {home}", file=sys.stderr)
+        print(f"installing {package} into {home}", file=sys.stderr)
         try:
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True, timeout=120)
-            subprocess.run([str(python), "-m", "pip", "install", "-q", LITELLM], check=True, timeout=600)
+            subprocess.run(
+                [str(home / "bin" / "python"), "-m", "pip", "install", "-q", package], check=True, timeout=600
+            )
         except (subprocess.SubprocessError, OSError) as e:
-            print(f"no LiteLLM: {e}", file=sys.stderr)
+            print(f"no {name}: {e}", file=sys.stderr)
             return None
         (home / "ready").touch()
-    return python
+    return home / "bin" / program
+
+
+def start_peer(stack: contextlib.ExitStack, folder: Path, mock: int, name: str) -> Target | None:
+    """One of ``PEERS``, one process; None where it cannot be installed or does not start."""
+    package, engine_flag, flags = PEERS[name]
+    program = program_of(name, package, name)
+    if program is None:
+        return None
+    port, home = free_port(), folder / name
+    home.mkdir()
+    command: list[object] = [program, "--host", "127.0.0.1", "--port", port, engine_flag, f"http://127.0.0.1:{mock}"]
+    process = started(stack, [*command, *flags, "--log-level", "error"], home / "log", core=PROXY_CORE, cwd=home)
+    call = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+    try:
+        wait_for(lambda: ask("POST", f"http://127.0.0.1:{port}/v1/chat/completions", call, timeout=20), 60, 0.5)
+    except AssertionError:
+        print((home / "log").read_text(errors="replace")[-2000:], file=sys.stderr)
+        return None
+    return Target(name, port, process.pid)
 
 
 def start_litellm(stack: contextlib.ExitStack, folder: Path, mock: int) -> Target | None:
     """LiteLLM's proxy, one worker, in an environment of its own; None where it cannot be installed or does not start."""
-    python = litellm_python()
+    python = program_of("litellm", LITELLM, "python")
     if python is None:
         return None
     port, home = free_port(), folder / "litellm"

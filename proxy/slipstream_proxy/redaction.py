@@ -24,7 +24,7 @@ from slipstream import contract as c
 from slipstream.config import Config
 from slipstream.contract import name_of
 from slipstream.shared.functions import load_function
-from slipstream_proxy.dialects.base import Dialect, null_ids, null_logprobs, whole_events
+from slipstream_proxy.dialects.base import Dialect, nulled, whole_events
 from slipstream_proxy.dialects.token_arrays import null_members
 from slipstream_proxy.json_types import Json
 from slipstream_proxy.parse_weight import MOST_OF_REPLY, too_heavy
@@ -317,7 +317,7 @@ def _tokenless(text: str) -> bytes:
     tree = _read(text)
     if tree is not None:
         return _encoded(_dumped(_without_tokens(tree)))
-    return null_members(null_ids(null_logprobs(_encoded(text)) or b""))
+    return null_members(nulled(_encoded(text), ids=True, logprobs=True) or b"")
 
 
 def _without_tokens(value: Json) -> Json:

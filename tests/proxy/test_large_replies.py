@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream_proxy.dialects import chat
-from slipstream_proxy.dialects.base import null_ids, null_logprobs
-from slipstream_proxy.dialects.chat import nulled
+from slipstream_proxy.dialects import base
+from slipstream_proxy.dialects.base import nulled
 
 texts = st.sampled_from(['token_ids":[', '"logprobs":{', '},"finish_reason":', "]", "f", "ünï", "a" * 50]) | st.text(
     max_size=9
@@ -37,13 +37,32 @@ replies = st.builds(
 )
 
 
+def null_logprobs(text: bytes) -> bytes | None:
+    """By the letter, and one key after the other."""
+    spaced = b'"logprobs":{' not in text
+    key, after = (b'"logprobs": {', b', "finish_reason":') if spaced else (b'"logprobs":{', b',"finish_reason":')
+    at = text.find(key)
+    while at >= 0:
+        end = text.find(after, at)
+        if end < 0 or text[end - 1 : end] != b"}":
+            return None
+        text = text[: at + len(key) - 1] + b"null" + text[end:]
+        at = text.find(key, at)
+    return text
+
+
+def null_ids(text: bytes) -> bytes:
+    key = b'token_ids":[' if b'token_ids":[' in text else b'token_ids": ['
+    return re.sub(re.escape(key) + rb"[^\]]*\]", key[:-1] + b"null", text)
+
+
 @given(replies, st.booleans(), st.booleans())
 def test_a_large_one_loses_the_same(reply, ids, logprobs):
     one_by_one = null_logprobs(reply) if logprobs else reply
     expected = null_ids(one_by_one) if ids and one_by_one is not None else one_by_one
     assert nulled(reply, ids=ids, logprobs=logprobs) == expected
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chat, "LARGE_REPLY_BYTES", -1)
+        patch.setattr(base, "LARGE_REPLY_BYTES", -1)
         assert nulled(reply, ids=ids, logprobs=logprobs) == expected
 
 
@@ -59,12 +78,12 @@ def test_a_large_one_is_copied_once():
 
 
 def test_one_without_any_is_not_copied(monkeypatch):
-    monkeypatch.setattr(chat, "LARGE_REPLY_BYTES", 10)
+    monkeypatch.setattr(base, "LARGE_REPLY_BYTES", 10)
     reply = b'{"choices":[{"logprobs":null,"finish_reason":"stop","token_ids":null}]}'
     assert nulled(reply, ids=True, logprobs=True) is reply
 
 
 def test_keys_in_another_order_are_left_to_json(monkeypatch):
-    monkeypatch.setattr(chat, "LARGE_REPLY_BYTES", 10)
+    monkeypatch.setattr(base, "LARGE_REPLY_BYTES", 10)
     reply = b'{"choices":[{"finish_reason":"stop","logprobs":{"content":[]}}]}'
     assert nulled(reply, ids=True, logprobs=True) is None

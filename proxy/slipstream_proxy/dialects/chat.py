@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from io import BytesIO
 from typing import Final
 
 from slipstream_proxy.dialects.base import (
@@ -25,9 +24,7 @@ from slipstream_proxy.dialects.base import (
     error_of,
     event_data,
     loads,
-    logprobs_end,
-    null_ids,
-    null_logprobs,
+    nulled,
     number,
     parsed,
     put_behind,
@@ -42,51 +39,6 @@ from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import CallHead, Choice, Parsed
 from slipstream_proxy.parse_weight import MOST_OF_REPLY, too_heavy
-
-LARGE_REPLY_BYTES: Final = 16 * 2**20
-"""Bytes from which on a reply is copied once, and not for each of its changes."""
-
-_LOGPROBS: Final = ((b'"logprobs":{', b',"finish_reason":'), (b'"logprobs": {', b', "finish_reason":'))
-_IDS: Final = (b'token_ids":[', b'token_ids": [')
-
-
-def nulled(reply: bytes, *, ids: bool, logprobs: bool) -> bytes | None:
-    """The reply with null for ids and log-probabilities. None: they do not stand where vLLM writes them."""
-    if len(reply) > LARGE_REPLY_BYTES:
-        return _at_once(reply, ids=ids, logprobs=logprobs)
-    cut = null_logprobs(reply) if logprobs else reply
-    return null_ids(cut) if ids and cut is not None else cut
-
-
-def _at_once(reply: bytes, *, ids: bool, logprobs: bool) -> bytes | None:
-    """The same with one copy in place of five."""
-    key, after = _LOGPROBS[0] if reply.find(_LOGPROBS[0][0]) >= 0 else _LOGPROBS[1]
-    ids_key = _IDS[0] if reply.find(_IDS[0]) >= 0 else _IDS[1]
-    next_logprobs = reply.find(key) if logprobs else -1
-    next_ids = reply.find(ids_key) if ids else -1
-    if next_logprobs < 0 and next_ids < 0:
-        return reply
-    whole, view, start = BytesIO(), memoryview(reply), 0
-    while next_logprobs >= 0 or next_ids >= 0:
-        if next_ids < 0 or 0 <= next_logprobs < next_ids:
-            begin = next_logprobs + len(key) - 1
-            end = logprobs_end(reply, after, next_logprobs)
-            if end < 0:
-                return None
-        else:
-            begin = next_ids + len(ids_key) - 1
-            end = reply.find(b"]", begin) + 1
-            if not end:
-                break
-        whole.write(view[start:begin])
-        whole.write(b"null")
-        start = end
-        if 0 <= next_logprobs < start:
-            next_logprobs = reply.find(key, start)
-        if 0 <= next_ids < start:
-            next_ids = reply.find(ids_key, start)
-    whole.write(view[start:])
-    return whole.getvalue()
 
 
 def as_list(value: Json) -> JsonList:
@@ -319,6 +271,17 @@ _SPACED_EMPTY: Final = b'"delta": {}, "logprobs": null, "finish_reason": null'
 _USUAL: Final = Hide(ids=True, logprobs=True)
 
 
+_BEHIND_DELTA: Final = b',"logprobs":null'
+
+
+def _is_empty(event: bytes) -> bool:
+    """Whether an event was sent for its token alone, and has no text."""
+    before, _, behind = event.partition(b"}")  # mostly the end of a delta that has a text: then that is all
+    if before and before[-1] != 0x7B and behind.startswith(_BEHIND_DELTA):
+        return False
+    return event.find(b"{},") >= 0 and (_EMPTY in event or _SPACED_EMPTY in event)
+
+
 class Chat(OpenAI):
     name = "chat"
     path = "/v1/chat/completions"
@@ -362,16 +325,12 @@ class Chat(OpenAI):
     def event(self, event: bytes, hide: Hide) -> bytes | None:
         if hide.reasoning:
             return _event_by_json(event, hide)
-        if hide.logprobs:
-            cut = null_logprobs(event)
-            if cut is None:
-                return _event_by_json(event, hide)
-            event = cut
-        if hide.ids:
-            event = null_ids(event)
-            if hide.logprobs and event.find(b"{},") >= 0 and (_EMPTY in event or _SPACED_EMPTY in event):
-                return None
-        return event
+        cut = nulled(event, ids=hide.ids, logprobs=hide.logprobs)
+        if cut is None:
+            return _event_by_json(event, hide)
+        if hide.ids and hide.logprobs and _is_empty(cut):
+            return None
+        return cut
 
     def read(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
         return parsed(request, reply, head, _read, _texts)

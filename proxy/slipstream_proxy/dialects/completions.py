@@ -14,12 +14,12 @@ from slipstream_proxy.dialects.base import (
     dumps,
     error_of,
     loads,
+    nulled,
     number,
     parsed,
     put_behind,
     stream_objects,
 )
-from slipstream_proxy.dialects.chat import nulled
 from slipstream_proxy.dialects.token_arrays import CAPTURE_FIELD, Sampled
 from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.json_types import JsonList, JsonObject

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
+from typing import Final
 
 from slipstream.engines.engine import NEUTRAL_SAMPLING
 from slipstream_proxy.dialects.untrainable import UntrainableReason
@@ -22,7 +23,7 @@ _KEPT = (
     "min_tokens",
     "stop_token_ids",
 )
-_MEDIA = frozenset(
+_MEDIA: Final = frozenset(
     (
         "image_url",
         "input_image",
@@ -42,14 +43,14 @@ _MEDIA = frozenset(
 _STRUCTURED = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 
-_FORCING = frozenset(
+_FORCING: Final = frozenset(
     (
         *("response_format", "text", *_STRUCTURED, "tool_choice", "use_beam_search", "logit_bias", "allowed_token_ids"),
         *("bad_words", "thinking_token_budget", "watermarking", "vllm_xargs", "echo"),
     )
 )
 """All members that ``forces`` reads. Few requests have one, so that one look at the body's own members is enough."""
-_CONSTRAINING = _FORCING.union(NEUTRAL_SAMPLING, ("min_tokens", "ignore_eos", "prompt_embeds")) - {"temperature"}
+_CONSTRAINING: Final = _FORCING.union(NEUTRAL_SAMPLING, ("min_tokens", "ignore_eos", "prompt_embeds")) - {"temperature"}
 """All members that ``untrainable`` reads, but messages and temperature."""
 THINKING_BUDGET_REASON = UntrainableReason.THINKING_BUDGET.of()
 UNKNOWN_SAMPLING = UntrainableReason.ENGINE_SAMPLING.of()

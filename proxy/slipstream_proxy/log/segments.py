@@ -52,10 +52,20 @@ def frame(
     except TypeError:
         text = _dumps(_whole(head if isinstance(head, dict) else asdict(head)))
     if common:
-        text = b"%b,%b" % (common, text[1:])
-    start: bytes = _PAYLOAD.pack(kind, len(text)) + text
+        start = b"%b%b,%b" % (_start(kind, len(common) + len(text)), common, text[1:])
+    else:
+        start = _start(kind, len(text)) + text
     check = _checksum(reply, _checksum(request, _checksum(start)))
-    return _FRAME.pack(len(start) + len(request) + len(reply), check) + start, request, reply
+    return _pack(len(start) + len(request) + len(reply), check) + start, request, reply
+
+
+_pack: Final[Callable[[int, int], bytes]] = _FRAME.pack
+_CALL_STARTS: Final = [_PAYLOAD.pack(Kind.CALL, size) for size in range(2048)]
+
+
+def _start(kind: Kind, size: int) -> bytes:
+    """What stands before a head of so many bytes."""
+    return _CALL_STARTS[size] if kind is Kind.CALL and size < 2048 else _PAYLOAD.pack(kind, size)
 
 
 def common_head(members: JsonObject) -> bytes:

@@ -96,11 +96,12 @@ class SpoolWriter:
         """Queue a frame; ``done(ok)`` is called once it is as durable as asked for. Never raises.
 
         The head gets ``tick`` and ``boot``: when, by a clock that nobody sets. All writers' records have one order by
-        it.
+        it. A ``common`` part has the ``boot`` already.
         """
         if isinstance(head, dict):
             head["tick"] = _monotonic()
-            head["boot"] = BOOT_ID
+            if not common:
+                head["boot"] = BOOT_ID
         else:
             head.tick = _monotonic()
             head.boot = BOOT_ID

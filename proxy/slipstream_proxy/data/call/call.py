@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.data.call.parts import Call
@@ -20,8 +21,6 @@ from slipstream_proxy.data.wire.http1 import GUARD_LINES, digits
 from slipstream_proxy.dialects.base import dumps, is_done, is_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from slipstream_proxy.data.call.services import Services
     from slipstream_proxy.data.wire.http1 import ResponseHead
     from slipstream_proxy.data.wire.request import RequestHead
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from slipstream_proxy.log.spool import Done
 
 log = logging.getLogger(__name__)
+
+_now: Final[Callable[[], float]] = time.time
 
 MAX_TRIES = 3
 UNTRANSLATABLE_TEXT = "the model's reply cannot be said in this format"
@@ -44,26 +45,41 @@ class ActiveCall(Call):
         self.result: CallResult | None = None
         self.ended = False
         """The client has its answer, or is gone."""
+        self._status, self._outcome = 0, ""
+        """Of a reply whose end waits for its record."""
 
     def begin(self) -> None:
-        self._guarded(self._begin)
+        try:
+            if self._ask():
+                self._choose()
+        except Exception as e:
+            self._failed(e)
 
     def go_on(self) -> None:
         """What was waited for is there."""
-        self._guarded(self._choose)
-
-    def _guarded(self, do: Callable[[], None]) -> None:
         try:
-            do()
-        except RequestRefused as e:
-            if not self.route.tries:
-                self.services.metrics.turn_away(e.status)
-            self.refuse(e)
-        except Exception:
-            log.exception("a call could not be relayed")
-            self.refuse(RequestRefused(502, "the proxy failed at this request"))
+            self._choose()
+        except Exception as e:
+            self._failed(e)
 
-    def _begin(self) -> None:
+    def _again(self, *, fresh: bool = False) -> None:
+        """To the next engine, or to the same one."""
+        self.reply = EngineReply()
+        try:
+            self._send(fresh=fresh)
+        except Exception as e:
+            self._failed(e)
+
+    def _failed(self, e: Exception) -> None:
+        if not isinstance(e, RequestRefused):
+            log.error("a call could not be relayed", exc_info=e)
+            e = RequestRefused(502, "the proxy failed at this request")
+        elif not self.route.tries:
+            self.services.metrics.turn_away(e.status)
+        self.refuse(e)
+
+    def _ask(self) -> bool:
+        """Who asks what. False: a step has answered."""
         services = self.services
         key, suffix = services.admission.who(self.asked.request.headers)
         services.admission.enter(key)
@@ -73,10 +89,7 @@ class ActiveCall(Call):
         self.asked.admit(key, suffix, payload)
         self.route.ask(payload, None)
         services.in_flight.add(self)
-        for step in services.steps.request:
-            if step.request(self):
-                return
-        self._choose()
+        return all(not step.request(self) for step in services.steps.request)
 
     def _choose(self) -> None:
         """Adapter and engine; then forward. Runs again when something had to be waited for."""
@@ -110,7 +123,7 @@ class ActiveCall(Call):
         data = b"%b%b%bContent-Length: %b\r\n\r\n%b" % (start, fields, key, length, route.body)
         if services.live.trouble:
             services.live.try_out(upstream, asked.id)
-        route.forward(time.time())
+        route.forward(_now())
         if asked.episode is not None:
             asked.episode.engine = upstream
         services.live.selection.begin(upstream)
@@ -119,7 +132,7 @@ class ActiveCall(Call):
     def on_headers_complete(self, head: ResponseHead) -> None:
         live = self.services.live
         self.reply.begin(
-            head, time.time(), self.asked.dialect if self.asked.turn is not None and self.route.back is None else None
+            head, _now(), self.asked.dialect if self.asked.turn is not None and self.route.back is None else None
         )
         if live.trouble:
             live.mark_reached(self.route.upstream)
@@ -132,7 +145,7 @@ class ActiveCall(Call):
         events = self.reply.events
         if events is None:
             return
-        if self.services.live.trying and self.reply.lasts(time.time()):
+        if self.services.live.trying and self.reply.lasts(_now()):
             self.services.live.mark_up(self.route.upstream, self.asked.id)
         if self.route.back is not None:
             self._translate([data] if events.single(data) else events.feed(data))
@@ -215,7 +228,7 @@ class ActiveCall(Call):
     def on_message_complete(self) -> None:
         self.route.hold(None)
         self.services.live.selection.end(self.route.upstream)
-        self.reply.finish(time.time())
+        self.reply.finish(_now())
         head, live = self.reply.head, self.services.live
         assert head is not None
         if live.trouble or live.trying:
@@ -225,8 +238,7 @@ class ActiveCall(Call):
         if head.status >= 400 and not self.reply.relayed:
             for step in self.services.steps.rejected:
                 if step.rejected(self, head.status):
-                    self.reply = EngineReply()
-                    self._guarded(self._send)
+                    self._again()
                     return
         body = self.reply.body()
         try:
@@ -238,18 +250,17 @@ class ActiveCall(Call):
         except Exception:
             log.exception("a reply could not be read; relayed as it came")
             if self.route.back is not None:  # it cannot be said in the client's format
-                refused = RequestRefused(502, UNTRANSLATABLE_TEXT)
-                self._record(body, 502, "error", lambda _ok: self.refuse(refused))
+                self._refuse_recorded(body, RequestRefused(502, UNTRANSLATABLE_TEXT))
                 return
             shown, outcome = body, "ok"
         back = self.route.back
         if self.reply.stream and back is not None and not (back.done or back.failed):
             shown += self._error_event(502, "the model's reply has no end", "engine_error")
         self.reply.show(shown)
-        status = head.status
         for step in self.services.steps.replied:
             step.replied(self, outcome, body)
-        self._record(body, status, outcome, lambda _ok: self._deliver(status, outcome))
+        self._status, self._outcome = head.status, outcome
+        self._record(body, head.status, outcome, self._deliver)
 
     def _whole(self, status: int, body: bytes) -> tuple[bytes, str]:
         for step in self.services.steps.response_body:
@@ -268,10 +279,15 @@ class ActiveCall(Call):
         """``done`` is called when the record is durable, or was given up."""
         self.services.recorder.record(self.look(), status, outcome, self.route.body, reply, done)
 
-    def _deliver(self, status: int, outcome: str) -> None:
+    def _refuse_recorded(self, reply: bytes, e: RequestRefused) -> None:
+        """The client gets the error once the call is recorded."""
+        self._record(reply, e.status, "error", lambda _ok: self.refuse(e))
+
+    def _deliver(self, _ok: bool) -> None:
         """The end of the reply may leave."""
         if self.ended:
             return
+        status, outcome = self._status, self._outcome
         for step in self.services.steps.recorded:
             step.recorded(self, status, outcome)
         self._tell(status, outcome)
@@ -330,17 +346,15 @@ class ActiveCall(Call):
             self.services.metrics.add("slipstream_upstream_retries_total")
             if kind == "stale":
                 self.route.same_again()
-            self.reply = EngineReply()
-            self._guarded(lambda: self._send(fresh=kind == "stale"))
+            self._again(fresh=kind == "stale")
             return
         log.warning("call %s: %s", self.asked.id, why)
         if self.reply.relayed:
             self._broken(why)
             return
         status = {"timeout": 504, "connect": 503}.get(kind, 502)
-        refused = RequestRefused(status, f"the model's server cannot answer: {why}", retry_after=1.0)
         self.reply.forget_head()
-        self._record(b"", status, "error", lambda _ok: self.refuse(refused))
+        self._refuse_recorded(b"", RequestRefused(status, f"the model's server cannot answer: {why}", retry_after=1.0))
 
     def _broken(self, why: str) -> None:
         """The engine died in mid-stream. Send an error in the format's shape, and close without a last event."""

@@ -6,6 +6,7 @@ Each part is written by its own methods alone. Steps call these, and read what t
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.data.call.reply import EngineReply
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.dialects.base import Hide, ReplyTranslator, Turn
     from slipstream_proxy.keys import Key
 
+_now: Final[Callable[[], float]] = time.time
 _NO_TAGS: Final = Tags()
 _NO_TARGET: Final = ModelTarget("base", "")
 
@@ -39,7 +41,7 @@ class AskedCall:
 
     def __init__(self, request: RequestHead) -> None:
         self.request, self.dialect = request, request.dialect
-        self.started = time.time()
+        self.started = _now()
         """Seconds since the epoch."""
         self.id = new_id(self.started)
         self.key: Key | None = None

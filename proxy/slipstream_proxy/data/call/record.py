@@ -7,12 +7,12 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from slipstream.contract import tag_text
-from slipstream_proxy.data.episode.running import CommonHead
 from slipstream_proxy.data.observe.metrics import UNCAPTURED_METRIC
 from slipstream_proxy.data.wire.identity import text_of
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.log.records import Kind
 from slipstream_proxy.log.segments import common_head
+from slipstream_proxy.log.spool import BOOT_ID
 from slipstream_proxy.redaction import Redaction, make_texts
 
 if TYPE_CHECKING:
@@ -30,41 +30,84 @@ _THROUGH_CHAT: Final = {"route": "chat"}
 """Request and reply are recorded as the chat completion that they were to the engine."""
 
 
-def make_common(call: CallResult, note: str | None, tags: dict[str, str] | None = None) -> CommonHead:
-    """``tags``: redacted ones, in place of the episode's."""
-    episode, key, target, pin = call.episode, call.key, call.target, call.pin
-    assert episode is not None
-    assert key is not None
-    members: dict[str, object] = {
-        "key": key.id,
-        "episode": episode.id,
-        "task": episode.task,
-        "split": call.split,
-        "tags": episode.tags if tags is None else tags,
-        "model": call.model,
-        "trained": target.model if target.kind == "trained" else None,
-        "adapter": call.adapter or None,
-        "arm": pin.arm if pin else "live",
-        "chances": pin.chances if pin else "",
-        "pin": pin.how if pin else "local",
-        "dialect": call.dialect.name,
-        "upstream": call.upstream,
-        "external": target.kind == "upstream",
-        "origin": call.tags.origin,
-        "grouped": episode.task is not None,
-        "trust_sampling": target.trust,
-        "note": note,
-        "extra": _THROUGH_CHAT if call.through_chat else _NOTHING,
-    }
-    return CommonHead(common_head(members), made_of(call, note))
+class CommonHead:
+    """What the heads of one episode's latest calls have alike, as ``text``; the rest says which calls those are."""
 
+    __slots__ = (
+        *("attempt", "dialect", "done", "episode", "kind", "model", "note", "origin", "outcome", "pin", "split"),
+        *("status", "stream", "tags", "target", "task", "text", "through_chat", "upstream"),
+    )
 
-def made_of(call: CallResult, note: str | None) -> tuple[object, ...]:
-    """What of a call decides on the common part of its episode's heads."""
-    episode = call.episode
-    assert episode is not None
-    way = (call.target, call.pin, call.dialect, call.through_chat, call.model, call.upstream, note)
-    return (*way, call.tags.origin, call.split, episode.id, episode.task, episode.tags)
+    def __init__(
+        self,
+        call: CallResult,
+        episode: RunningEpisode,
+        status: int,
+        outcome: str,
+        note: str | None,
+        tags: dict[str, str] | None = None,
+    ) -> None:
+        """``tags``: redacted ones, in place of the episode's."""
+        self.episode, self.task, self.tags = episode.id, episode.task, episode.tags
+        self.target, self.pin, self.dialect, self.through_chat = call.target, call.pin, call.dialect, call.through_chat
+        self.model, self.upstream, self.split, self.origin = call.model, call.upstream, call.split, call.tags.origin
+        self.done, self.kind, self.attempt = call.tags.done, call.tags.kind, call.request.attempt
+        self.stream, self.status, self.outcome, self.note = call.stream, status, outcome, note
+        key, target, pin = call.key, call.target, call.pin
+        assert key is not None
+        members: dict[str, object] = {
+            "boot": BOOT_ID,
+            "stream": call.stream,
+            "status": status,
+            "outcome": outcome,
+            "done": call.tags.done,
+            "attempt": call.request.attempt,
+            "key": key.id,
+            "episode": episode.id,
+            "task": episode.task,
+            "split": call.split,
+            "tags": episode.tags if tags is None else tags,
+            "model": call.model,
+            "trained": target.model if target.kind == "trained" else None,
+            "adapter": call.adapter or None,
+            "arm": pin.arm if pin else "live",
+            "chances": pin.chances if pin else "",
+            "pin": pin.how if pin else "local",
+            "dialect": call.dialect.name,
+            "upstream": call.upstream,
+            "external": target.kind == "upstream",
+            "origin": call.tags.origin,
+            "grouped": episode.task is not None,
+            "trust_sampling": target.trust,
+            "note": note,
+            "extra": _THROUGH_CHAT if call.through_chat else _NOTHING,
+        }
+        if call.tags.kind:
+            members["kind"] = call.tags.kind
+        self.text: bytes = common_head(members)
+
+    def fits(self, call: CallResult, episode: RunningEpisode, status: int, outcome: str, note: str | None) -> bool:
+        """Whether it is what such a call's head begins with."""
+        return (
+            self.pin is call.pin
+            and self.target is call.target
+            and (self.tags is episode.tags or self.tags == episode.tags)
+            and self.status == status
+            and self.stream == call.stream
+            and self.attempt == call.request.attempt
+            and self.done == call.tags.done
+            and self.dialect is call.dialect
+            and self.through_chat == call.through_chat
+            and self.model == call.model
+            and self.upstream == call.upstream
+            and self.outcome == outcome
+            and self.note == note
+            and self.task == episode.task
+            and self.split == call.split
+            and self.origin == call.tags.origin
+            and self.kind == call.tags.kind
+            and self.episode == episode.id
+        )
 
 
 class Commons:
@@ -118,8 +161,8 @@ class Recorder:
                 request, reply, redacted = make_texts(self._redact, request, reply, tags, stream=events)
                 tags = {name: tag_text(value) for name, value in tags.items()}
                 note = redacted or note
-            common = self._common(call, call.episode, note, tags)
-            head = make_head(call, status, outcome)
+            common = self._common(call, call.episode, status, outcome, note, tags)
+            head = make_head(call)
             if self._redact is not None and call.request.idempotency is not None:
                 whole, known_as = text_of(call.request.idempotency), str(head["idempotency_key"])
                 head["idempotency_key"] = self._redact.id("idempotency_key", whole, known_as)
@@ -130,33 +173,33 @@ class Recorder:
         self._spool.append(_CALL, head, request, reply, done, common)
 
     def _common(
-        self, call: CallResult, episode: RunningEpisode, note: str | None, tags: dict[str, str] | None
+        self,
+        call: CallResult,
+        episode: RunningEpisode,
+        status: int,
+        outcome: str,
+        note: str | None,
+        tags: dict[str, str] | None,
     ) -> bytes:
         if tags is not None:
-            return make_common(call, note, tags).text
+            return CommonHead(call, episode, status, outcome, note, tags).text
         common = episode.common
-        if common is None or common.made_of != made_of(call, note):
-            common = make_common(call, note)
+        if common is None or not common.fits(call, episode, status, outcome, note):
+            common = CommonHead(call, episode, status, outcome, note)
             self._commons.give(episode, common)
         return common.text
 
 
-def make_head(call: CallResult, status: int, outcome: str) -> dict[str, object]:
+def make_head(call: CallResult) -> dict[str, object]:
     """The part of a ``CallHead`` that is this call's alone."""
     started, first, idempotency = call.started, call.first, call.request.idempotency
     head: dict[str, object] = {
         "id": call.id,
-        "stream": call.stream,
         "at": started,
         "seconds": (call.replied or time.time()) - started,
         "first_byte": first - started if first is not None else None,
-        "status": status,
-        "outcome": outcome,
-        "done": call.tags.done,
-        "attempt": call.request.attempt,
         "body_hash": call.body_hash,
-        "idempotency_key": idempotency.decode("latin-1")[:200] if idempotency is not None else None,
     }
-    if call.tags.kind:
-        head["kind"] = call.tags.kind
+    if idempotency is not None:
+        head["idempotency_key"] = idempotency.decode("latin-1")[:200]
     return head

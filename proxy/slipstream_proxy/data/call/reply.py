@@ -45,6 +45,8 @@ class EngineReply:
         """The parts of a stream that the client got, where they are asked for later."""
         self.shown = b""
         """What the client gets of a whole reply, or the held end of a stream."""
+        self.start = self.shown_start = b""
+        """How an event of the stream begins, up to the model's name, and as the client gets it."""
         self.failed = False
         """The stream says that the engine failed."""
         self.terminal = False
@@ -59,6 +61,9 @@ class EngineReply:
             self.events = EventCutter()
             if hearing is not None:
                 self.speech = hearing.speech()
+
+    def begin_events(self, start: bytes, shown: bytes) -> None:
+        self.start, self.shown_start = start, shown
 
     def relay(self) -> None:
         self.relayed = True

@@ -170,8 +170,8 @@ class EpisodeMemory:
             episode.task = tags.task
         if tags.split is not None:
             episode.split = tags.split
-        if tags.tags:
-            episode.tags = {**episode.tags, **tags.tags}
+        if tags.tags and (both := {**episode.tags, **tags.tags}) != episode.tags:
+            episode.tags = both
         return episode
 
     def has_begun(self, key: str, episode: str) -> bool:

@@ -9,6 +9,7 @@ from slipstream_proxy.log.records import mark_of
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from slipstream_proxy.data.call.record import CommonHead
     from slipstream_proxy.data.wire.identity import Tags
 
 
@@ -21,13 +22,6 @@ class Pinned:
         self.adapter, self.arm, self.how, self.chances = adapter, arm, how, chances
         self.checked = -1
         """The state of ``LiveView`` under which its adapter was found to be loaded."""
-
-
-class CommonHead:
-    """What the heads of one episode's calls have alike, as ``text``; the rest says which calls those are."""
-
-    def __init__(self, text: bytes, made_of: tuple[object, ...]) -> None:
-        self.text, self.made_of = text, made_of
 
 
 Name = tuple[str, str]

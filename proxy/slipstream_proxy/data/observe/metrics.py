@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from bisect import bisect_right
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from slipstream.contract import tag_text
 from slipstream_proxy.data.observe.exposition import MAX_LABEL_CHARS, SECONDS_BUCKETS, render
@@ -28,7 +27,6 @@ MAX_ADAPTER_SERIES = 50
 """Adapters with series of their own."""
 TAG_VALUES = 20
 OTHER_LABEL = "other"
-MAX_WAITING_OBSERVATIONS = 512
 
 CALLS_METRIC, TAGGED_METRIC = "slipstream_calls_total", "slipstream_tagged_calls_total"
 CALL_SECONDS_METRIC, FIRST_BYTE_METRIC, CHUNK_METRIC = (
@@ -44,42 +42,28 @@ SPLIT_NAMES = "slipstream_split_session_names_total"
 PER_FORMAT = (CALL_SECONDS_METRIC, FIRST_BYTE_METRIC, CHUNK_METRIC)
 
 
-class Histogram:
-    """Values wait until somebody asks, or ``MAX_WAITING_OBSERVATIONS`` are there. Sorted, they are cheap to count."""
+_BOUNDS: Final = list(SECONDS_BUCKETS)
 
-    __slots__ = ("_counts", "_total", "_waiting")
+
+class Histogram:
+    """``counts`` by bucket, each without the smaller ones, and the ``total`` of all values."""
+
+    __slots__ = ("counts", "total")
 
     def __init__(self) -> None:
-        self._counts = [0] * (len(SECONDS_BUCKETS) + 1)
-        self._total = 0.0
-        self._waiting: list[float] = []
+        self.counts = [0] * (len(_BOUNDS) + 1)
+        self.total = 0.0
 
     def observe(self, seconds: float) -> None:
-        self._waiting.append(seconds)
-
-    def fold(self) -> None:
-        if not self._waiting:
-            return
-        values = sorted(self._waiting)
-        self._waiting.clear()
-        self._total += sum(values)
-        below = 0
-        for i, bound in enumerate(SECONDS_BUCKETS):
-            upto = bisect_right(values, bound)
-            self._counts[i] += upto - below
-            below = upto
-        self._counts[-1] += len(values) - below
-
-    @property
-    def counts(self) -> list[int]:
-        """By bucket, each without the smaller ones."""
-        self.fold()
-        return self._counts
-
-    @property
-    def total(self) -> float:
-        self.fold()
-        return self._total
+        self.total += seconds
+        low, high = 0, len(_BOUNDS)
+        while low < high:  # ``bisect_left``, which compiled costs less than its call
+            middle = (low + high) >> 1
+            if _BOUNDS[middle] < seconds:
+                low = middle + 1
+            else:
+                high = middle
+        self.counts[low] += 1
 
 
 class OfFormat:
@@ -131,9 +115,7 @@ class WorkerMetrics:
         label, count = call, self.calls.get(call)
         if count is None:
             label, count = self._label(call)
-        self.calls[label] = count = count + 1
-        if not count % MAX_WAITING_OBSERVATIONS:
-            self._fold()
+        self.calls[label] = count + 1
         if tags:
             self._tag(tags, label[2], label[3])
 
@@ -142,14 +124,6 @@ class WorkerMetrics:
         if own is None:
             own = self.formats[name] = OfFormat()
         return own
-
-    def _fold(self) -> None:
-        for histogram in (
-            self.overhead,
-            self.upstream,
-            *(h for f in self.formats.values() for h in (f.call, f.first, f.chunk)),
-        ):
-            histogram.fold()
 
     def _label(self, label: tuple[str, str, int, str]) -> tuple[tuple[str, str, int, str], int]:
         """A label seen for the first time. With too many adapters ``other`` gets the calls of the oldest."""
@@ -200,7 +174,7 @@ class WorkerMetrics:
             for family, histogram in zip(PER_FORMAT, (own.call, own.first, own.chunk), strict=True):
                 histograms.append((family, f'format="{form}"', histogram))
         away: JsonList = [[status, count, at] for status, (count, at) in self.turned_away.items()]
-        shown: JsonList = [[n, labels, h.counts, h.total] for n, labels, h in histograms]
+        shown: JsonList = [[n, labels, list(h.counts), h.total] for n, labels, h in histograms]
         return {"values": values, "histograms": shown, "turned_away": away}
 
     def save(self, path: Path, parts: list[JsonObject] | None = None) -> None:

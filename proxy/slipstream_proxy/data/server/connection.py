@@ -238,7 +238,7 @@ class ClientConnection(Sink):
         need = int(length.lstrip(b"0")[:16] or b"0")  # 16 digits are beyond every limit
         head = RequestHead(prefix, dialect, parsed)
         if len(length) < 16:
-            self._known = RepeatedHead(data[: end + 4], head)
+            self._known = RepeatedHead(data[: end + 4], head, once=True)
         self._start(head, need, data, end + 4)
 
     def _start(self, head: RequestHead, need: int, data: bytes, end: int) -> None:

@@ -184,6 +184,7 @@ FIELD_PATTERN: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\x0
 
 
 _LENGTH: Final = b"\r\ncontent-length:"
+_USUAL_LENGTH: Final = b"\r\nContent-Length:"
 T = TypeVar("T")
 
 
@@ -196,23 +197,25 @@ class RepeatedHead(Generic[T]):
 
     __slots__ = ("_after", "_before", "end", "length", "value")
 
-    def __init__(self, head: bytes, value: T) -> None:
-        """``head`` with its blank line; it was found to be well-formed, and to have one Content-Length at most."""
+    def __init__(self, head: bytes, value: T, *, once: bool = False) -> None:
+        """``head`` with its blank line; it was found to be well-formed. ``once``: and to have one length at most."""
         self.value = value
         self.end = len(head)
         self.length: int | None = None
         self._before, self._after = head, b""  # nothing is left open
-        low = head.lower()
-        at = low.find(_LENGTH)
+        at = head.find(_USUAL_LENGTH) if once else -1
+        low = head if at >= 0 else head.lower()
         if at < 0:
-            return
+            at = low.find(_LENGTH)
+            if at < 0:
+                return
         start = at + len(_LENGTH)
         while head[start] in b" \t":
             start += 1
         end = head.index(b"\r", start)
         said = head[start:end].rstrip(b" \t")
         self.length = int(said)
-        if low.find(_LENGTH, end) < 0:
+        if once or low.find(_LENGTH, end) < 0:
             self._before, self._after = head[:start], head[start + len(said) :]
 
     def matches(self, data: bytes) -> bool:

@@ -60,6 +60,9 @@ def _read_line(line: bytes) -> tuple[bytes, bytes, bytes | None, bool] | None:
     digits = line[len(_LENGTH) :]
     if digits.isdigit() and line[: len(_LENGTH)].lower() == _LENGTH:
         return b"content-length", digits, None, False
+    varying = _varying(line)
+    if varying is not None:
+        return varying
     m = FIELD_PATTERN.fullmatch(line)
     if m is None:
         return None
@@ -78,7 +81,18 @@ def _read_line(line: bytes) -> tuple[bytes, bytes, bytes | None, bool] | None:
     return read
 
 
-_VARYING = frozenset((b"content-length", b"x-slipstream-episode", b"x-request-id", b"traceparent", b"idempotency-key"))
+_VARYING: Final = frozenset(
+    (b"content-length", b"x-slipstream-episode", b"x-request-id", b"traceparent", b"idempotency-key")
+)
+_EPISODE: Final = b"x-slipstream-episode: "
+
+
+def _varying(line: bytes) -> tuple[bytes, bytes, bytes | None, bool] | None:
+    """A line that names an episode as nearly all do. None: ``FIELD_PATTERN`` decides."""
+    value = line[len(_EPISODE) :]
+    if line.startswith(_EPISODE) and value.replace(b"-", b"").isalnum():
+        return b"x-slipstream-episode", value, None, True
+    return None
 
 
 def parse_fields(text: bytes) -> Fields | None:

@@ -80,17 +80,19 @@ class AdapterChoice(CallStep):
         if pin is None and call.asked.is_recorded(self._live.forgotten):
             pin = self._pins.make(episode, model, call.go_on, new=new)
         elif pin is None and (pin := call.route.pin) is None:
-
-            def go_on(found: Pinned) -> None:
-                call.route.pin_to(found)
-                call.go_on()
-
-            self._pins.look_up(episode, model, go_on, new=new)
+            self._look_up(call, episode, model, new=new)
             return False
         if pin is None:
             return False
         call.route.pin_to(pin)
         return True
+
+    def _look_up(self, call: Call, episode: RunningEpisode, model: str, *, new: bool) -> None:
+        def go_on(found: Pinned) -> None:
+            call.route.pin_to(found)
+            call.go_on()
+
+        self._pins.look_up(episode, model, go_on, new=new)
 
     def _use(self, call: Call) -> None:
         """What no pin keeps in the engine stays there until the call has its reply."""
@@ -101,7 +103,7 @@ class AdapterChoice(CallStep):
             self._link.use(self._uses.values())
 
     def ended(self, call: CallResult, status: int, outcome: str) -> None:
-        if self._uses.pop(call.id, None) is not None:
+        if self._uses and self._uses.pop(call.id, None) is not None:
             self._link.use(self._uses.values())
 
     def _moved(self, call: Call, episode: RunningEpisode, pin: Pinned) -> Pinned:

@@ -28,13 +28,29 @@ def names_of(engine: str, client: str) -> Names:
 class Renaming(CallStep):
     """Puts the client's name of the model in place of the adapter's."""
 
+    def __init__(self) -> None:
+        self._engine = self._client = ""
+        self._names: Names | None = None
+        """Of the latest call: the next one mostly has the same."""
+
     def choose(self, call: Call) -> bool:
-        if call.route.adapter != call.asked.model:
-            call.route.rename(names_of(call.route.adapter, call.asked.model))
+        engine, client = call.route.adapter, call.asked.model
+        if engine != client:
+            if self._names is None or engine != self._engine or client != self._client:
+                self._engine, self._client, self._names = engine, client, names_of(engine, client)
+            call.route.rename(self._names)
         return True
 
     def event(self, call: Call, event: bytes) -> bytes | None:
-        return event if call.route.names is None else _renamed(event, call.route.names)
+        names, reply = call.route.names, call.reply
+        if names is None:
+            return event
+        if reply.start and event.startswith(reply.start):
+            return reply.shown_start + event[len(reply.start) :]
+        before, found, _ = event.partition(names[0])
+        if found:
+            reply.begin_events(before + found, before + names[1])
+        return _renamed(event, names)
 
     def response_body(self, call: Call, status: int, body: bytes) -> bytes:
         names = call.route.names
