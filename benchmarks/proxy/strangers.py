@@ -1,6 +1,6 @@
 """Do strangers slow the calls and rewards of others? A whole proxy at a soft limit of 1,024 open files, quiet and beset in turns.
 
-    python benchmarks/proxy/strangers.py [--turns 4] [--seconds 10]
+    python -m benchmarks.proxy.strangers [--turns 4] [--seconds 10]
 
 Three kinds beset it: ``silent`` (2,000 connections that send nothing and come back when they are closed), ``slow`` (2,000 streams that are read at
 ten bytes a second) and ``key`` (one key for calls alone: 256 event streams, 60 searches at once and calls as fast as they are answered). Another
@@ -28,16 +28,17 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from targets import free_port
+from benchmarks.harness import API, ROOT, child_env, free_port, report
 
 from slipstream_proxy.keys import Keys
 
-API = "/slipstream/v1"
 COUNT = 2000
 STREAMS, SEARCHES, CALLS = 256, 60, 8
 SOFT_LIMIT = 1024
 REPLY_BYTES = 2**19
 SLOW_READ_S = 1.0
+RAMP_S = 15.0
+"""Over which strangers come: all at once they would keep the one engine busy, and that is not what is measured."""
 SETTLE_S = 3.0
 """After strangers have come or gone, before the next turn is measured."""
 BASE = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
@@ -136,7 +137,12 @@ KINDS = {"silent": (silent, COUNT), "slow": (slow, COUNT), "key": (hostile, 1)}
 
 async def beset(kind: str, port: int, secret: str) -> None:
     what, count = KINDS[kind]
-    await asyncio.gather(*(what(port, secret) for _ in range(count)))
+
+    async def come(number: int) -> None:
+        await asyncio.sleep(RAMP_S * number / count)
+        await what(port, secret)
+
+    await asyncio.gather(*(come(number) for number in range(count)))
 
 
 # --- the others, who are measured --------------------------------------------------------------------------------------------------
@@ -181,7 +187,8 @@ def percentile(values: list[float], share: float = 0.99) -> float:
 
 def child(kind: str, port: str, secret: str = "") -> subprocess.Popen[bytes]:
     """This program, as the engine or as strangers."""
-    return subprocess.Popen([sys.executable, __file__, "--as", kind, port, secret])
+    command = [sys.executable, "-m", "benchmarks.proxy.strangers", "--as", kind, port, secret]
+    return subprocess.Popen(command, cwd=ROOT, env=child_env())
 
 
 def started(folder: Path, engine: int) -> subprocess.Popen[bytes]:
@@ -220,7 +227,7 @@ async def turns(others: Others, session: aiohttp.ClientSession, kind: str, secre
         quiet = await others.measure(session, options.seconds)
         process = child(kind, port, secret)
         try:
-            await asyncio.sleep(SETTLE_S * 2)
+            await asyncio.sleep(RAMP_S + SETTLE_S)
             loud = await others.measure(session, options.seconds)
         finally:
             process.kill()
@@ -284,9 +291,10 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each turn's half")
     parser.add_argument("--only", nargs="*", choices=list(KINDS))
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="slipstream-strangers-") as folder:
-        print(json.dumps(asyncio.run(run(Path(folder), options))))
+        report(asyncio.run(run(Path(folder), options)), options.out)
 
 
 if __name__ == "__main__":
