@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from slipstream.contract import tag_text
+from slipstream_proxy.data.episode.running import CommonHead
 from slipstream_proxy.data.observe.metrics import UNCAPTURED_METRIC
 from slipstream_proxy.data.wire.identity import text_of
 from slipstream_proxy.dialects import BY_NAME
@@ -30,12 +31,12 @@ _THROUGH_CHAT: Final = {"route": "chat"}
 """Request and reply are recorded as the chat completion that they were to the engine."""
 
 
-class CommonHead:
-    """What the heads of one episode's latest calls have alike, as ``text``; the rest says which calls those are."""
+class LatestHead(CommonHead):
+    """The rest says which calls those are."""
 
     __slots__ = (
         *("attempt", "dialect", "done", "episode", "kind", "model", "note", "origin", "outcome", "pin", "split"),
-        *("status", "stream", "tags", "target", "task", "text", "through_chat", "upstream"),
+        *("status", "stream", "tags", "target", "task", "through_chat", "upstream"),
     )
 
     def __init__(
@@ -84,7 +85,7 @@ class CommonHead:
         }
         if call.tags.kind:
             members["kind"] = call.tags.kind
-        self.text: bytes = common_head(members)
+        super().__init__(common_head(members))
 
     def fits(self, call: CallResult, episode: RunningEpisode, status: int, outcome: str, note: str | None) -> bool:
         """Whether it is what such a call's head begins with."""
@@ -182,10 +183,10 @@ class Recorder:
         tags: dict[str, str] | None,
     ) -> bytes:
         if tags is not None:
-            return CommonHead(call, episode, status, outcome, note, tags).text
+            return LatestHead(call, episode, status, outcome, note, tags).text
         common = episode.common
-        if common is None or not common.fits(call, episode, status, outcome, note):
-            common = CommonHead(call, episode, status, outcome, note)
+        if not isinstance(common, LatestHead) or not common.fits(call, episode, status, outcome, note):
+            common = LatestHead(call, episode, status, outcome, note)
             self._commons.give(episode, common)
         return common.text
 

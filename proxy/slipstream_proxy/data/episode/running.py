@@ -9,7 +9,6 @@ from slipstream_proxy.log.records import mark_of
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from slipstream_proxy.data.call.record import CommonHead
     from slipstream_proxy.data.wire.identity import Tags
 
 
@@ -22,6 +21,15 @@ class Pinned:
         self.adapter, self.arm, self.how, self.chances = adapter, arm, how, chances
         self.checked = -1
         """The state of ``LiveView`` under which its adapter was found to be loaded."""
+
+
+class CommonHead:
+    """What the heads of an episode's latest calls have alike, as ``text``."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
 
 
 Name = tuple[str, str]
