@@ -88,6 +88,13 @@ class FakeControl:
     falling: int = 0
     """Requests for a hold that are answered "not yet" before the next good one."""
 
+    learner_token: str = ""
+    """Of the trainer that learns; empty: there is none."""
+    learner_name: str = ""
+    epoch: int = 0
+    claimed: int = 0
+    """The highest version whose name was given to a writer."""
+
     events: list[Json] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
 
@@ -139,6 +146,8 @@ class FakeControl:
                 web.post(API_PREFIX + "/batches/{id}/gaps", self.take_gaps),
                 web.post(f"{API_PREFIX}/engine/hold", self.hold),
                 web.post(f"{API_PREFIX}/engine/release", self.give_back),
+                web.post(f"{API_PREFIX}/learner", self.learner),
+                web.post(f"{API_PREFIX}/adapters/claim", self.claim),
                 web.get(f"{API_PREFIX}/adapters", self.list_adapters),
                 web.post(f"{API_PREFIX}/adapters", self.register),
                 web.get(f"{API_PREFIX}/training/events", self.list_events),
@@ -265,6 +274,8 @@ class FakeControl:
 
     async def ack(self, request: web.Request) -> web.Response:
         batch, body = request.match_info["id"], await request.json()
+        if (no := self._fence(body)) is not None:
+            return no
         if self.done.get(batch, body["outcome"]) != body["outcome"]:
             return _error(409, "the lease is lost")
         self.acks.append((batch, body))
@@ -291,8 +302,32 @@ class FakeControl:
         self.holds.append("release")
         return web.json_response({"held": was, "wake_seconds": 0.25})
 
+    async def learner(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if body["seconds"] and self.learner_token in ("", body["token"], *body["known"]):
+            self.learner_token, self.learner_name = body["token"], body["worker"]
+        held = self.learner_token == body["token"] and body["seconds"] > 0
+        if self.learner_token == body["token"] and not held:
+            self.learner_token = ""
+        told = {"model": self.model, "worker": self.learner_name, "place": "here", "since": 0.0, "until": 0.0}
+        return web.json_response(told | {"held": held, "epoch": self.epoch})
+
+    def _fence(self, body: Json) -> web.Response | None:
+        if self.learner_token in ("", body.get("learner")):
+            return None
+        return _error(409, "another trainer learns", field="body.learner")
+
+    async def claim(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if (no := self._fence(body)) is not None:
+            return no
+        self.claimed = 1 + max(self.claimed, body["above"], *(a["version"] for a in self.adapters.values()), 0)
+        return web.json_response({"name": f"{self.model}@{self.claimed}"})
+
     async def register(self, request: web.Request) -> web.Response:
         body = await request.json()
+        if (no := self._fence(body)) is not None:
+            return no
         name = body["path"]
         self.registered.append(body)
         made = {"name": name, "model": self.model, "version": int(name.rpartition("@")[2]), "state": "live"}
@@ -341,7 +376,7 @@ def serve(control: FakeControl) -> Iterator[FakeControl]:
         yield control
 
 
-def _error(status: int, message: str) -> web.Response:
+def _error(status: int, message: str, field: str | None = None) -> web.Response:
     return web.json_response(
-        {"error": {"type": "error", "message": message, "field": None, "fix": None}}, status=status
+        {"error": {"type": "error", "message": message, "field": field, "fix": None}}, status=status
     )

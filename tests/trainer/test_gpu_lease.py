@@ -15,7 +15,7 @@ from slipstream.config import Config
 from slipstream.errors import StartError
 from slipstream_trainer.run.gpu_lease import GpuLease, Parking, check_share
 from slipstream_trainer.run.worker import Worker
-from slipstream_trainer.versions.publisher import Stop
+from slipstream_trainer.versions.learner import Stop
 
 
 def shared(tiny, tmp_path, **trainer) -> Config:

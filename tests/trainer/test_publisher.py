@@ -13,7 +13,9 @@ from slipstream.contract import BatchAck
 from slipstream.errors import ApiError, SlipstreamError
 from slipstream_trainer.versions.checkpoint import Checkpoints
 from slipstream_trainer.versions.events import Metrics
-from slipstream_trainer.versions.publisher import Publisher, Stop, put_adapter
+from slipstream_trainer.versions.learner import Stop
+from slipstream_trainer.versions.publisher import Publisher
+from slipstream_trainer.versions.shipping import put_adapter
 
 
 @pytest.fixture
@@ -64,5 +66,5 @@ def test_the_next_name(proxy, tmp_path) -> None:
 def test_a_folder_that_is_no_adapter_is_not_copied(tmp_path) -> None:
     (tmp_path / "bad").mkdir()
     with pytest.raises(SlipstreamError, match="adapter_config"):
-        put_adapter(tmp_path / "bad", tmp_path / "adapters" / "m@1", 16)
+        put_adapter(tmp_path / "bad", tmp_path / "adapters" / "m@1", 16, "")
     assert not (tmp_path / "adapters").exists()

@@ -6,8 +6,8 @@ from tests.support.tiny import make_config
 
 from slipstream.client import Client
 from slipstream.errors import ConfigError
-from slipstream_trainer.run.gpu_lease import worker_name
 from slipstream_trainer.run.start import start_trainer
+from slipstream_trainer.versions.learner import worker_name
 
 
 def test_a_trainer_that_shares_takes_its_first_turn_to_load(tiny, tmp_path) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ from slipstream.errors import ConfigError
 from slipstream_trainer.model.adapter import load_adapter
 from slipstream_trainer.model.policy import load_policy
 from slipstream_trainer.run.trial import try_adapter
+from slipstream_trainer.versions.learner import LearnerRecord
+from slipstream_trainer.versions.shipping import AdapterShipping
 
 
 def proxy(config, answer: AdapterTrial, seen: list):
@@ -22,7 +26,9 @@ def proxy(config, answer: AdapterTrial, seen: list):
         seen.append(adapter_state(model))
         return answer
 
-    return SimpleNamespace(client=SimpleNamespace(try_adapter=ask), patiently=lambda f: f())
+    client: Any = SimpleNamespace(try_adapter=ask)
+    shipping = AdapterShipping(config, client, lambda f: f(), threading.Event())
+    return SimpleNamespace(shipping=shipping, learner=SimpleNamespace(record=LearnerRecord()))
 
 
 @pytest.mark.parametrize("tried", [True, False])

@@ -43,6 +43,7 @@ from slipstream_proxy.store.write.deletion import ALIVE_PREFIX, CallArchive, Del
 from slipstream_proxy.store.write.failed_runs import FailedRuns
 from slipstream_proxy.store.write.ingest import Ingest, Recall, Snapshots, SpoolPositions
 from slipstream_proxy.store.write.judge_queue import JudgeQueue
+from slipstream_proxy.store.write.learners import LearnerTable
 from slipstream_proxy.store.write.lifecycle import Lifecycle, Pruning
 from slipstream_proxy.store.write.mutations import MutationReplay
 from slipstream_proxy.store.write.restore import EpisodeRestore
@@ -79,6 +80,7 @@ class Store:
         self.episodes = EpisodeTable(db, self.calls, self.rewards)
         self.archive = CallArchive(db, self.calls, self.episodes)
         self.batches = BatchQueue(db, rules, self.groups, self.calls, self.rewards)
+        self.learners = LearnerTable(db)
         self.judging = JudgeQueue(
             db, rules, memory, self.episodes, self.groups, self.rewards, self.outcomes, self.tallies
         )

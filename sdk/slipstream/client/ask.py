@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
@@ -30,15 +31,24 @@ class Ask(Generic[T]):
     params: Params | None = None
     default: Callable[[], T] | None = None
     """What a 404 stands for; None: a 404 is an error like any other."""
+    files: Mapping[str, Path] | None = None
+    """Sent as multipart/form-data by their names, after ``body`` in a part ``adapter``."""
+    content: bytes | None = None
+    """The body as it is."""
 
     def request(self, client: httpx.Client | httpx.AsyncClient) -> httpx.Request:
         where = c.API_PREFIX + self.path
         if self.body is None:
-            return client.build_request(self.method, where, params=self.params)
+            return client.build_request(self.method, where, params=self.params, content=self.content)
         # in ASCII: a transcript may hold half a surrogate pair, which UTF-8 has no bytes for
         body = (
             self.body.model_dump_json() if isinstance(self.body, BaseModel) else json.dumps(self.body, allow_nan=False)
         )
+        if self.files is not None:
+            sent: dict[str, tuple[str | None, bytes, str]] = {"adapter": (None, body.encode(), "application/json")}
+            for name, path in self.files.items():
+                sent[name] = name, path.read_bytes(), "application/octet-stream"
+            return client.build_request(self.method, where, files=sent, params=self.params)
         return client.build_request(
             self.method, where, content=body, headers={"content-type": "application/json"}, params=self.params
         )

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -249,12 +251,46 @@ def release_engine(worker: str) -> Ask[c.EngineReleased]:
 # --- adapters ---
 
 
+def be_learner(wanted: c.LearnerIn) -> Ask[c.LearnerAnswer]:
+    """Be the one trainer of a model, stay it, or wait for it."""
+    return Ask("POST", "/learner", model(c.LearnerAnswer), wanted)
+
+
+def claim_name(wanted: c.NameClaimIn) -> Ask[c.NameClaim]:
+    """The name of a version that is about to be written. Nobody else gets it."""
+    return Ask("POST", "/adapters/claim", model(c.NameClaim), wanted)
+
+
 def add_adapter(adapter: c.AdapterIn) -> Ask[c.Adapter]:
     return Ask("POST", "/adapters", model(c.Adapter), adapter)
 
 
 def try_adapter(adapter: c.AdapterTrialIn) -> Ask[c.AdapterTrial]:
     return Ask("POST", "/adapters/try", model(c.AdapterTrial), adapter)
+
+
+def upload_adapter(adapter: c.AdapterIn, files: Mapping[str, Path]) -> Ask[c.Adapter]:
+    """With its files, by their names: for a proxy that does not see this machine's folder. A weights file that is left
+    out came in parts (``Client.upload_weights``).
+    """
+    return Ask("POST", "/adapters", model(c.Adapter), adapter, files=files)
+
+
+def upload_trial(adapter: c.AdapterTrialIn, files: Mapping[str, Path]) -> Ask[c.AdapterTrial]:
+    return Ask("POST", "/adapters/try", model(c.AdapterTrial), adapter, files=files)
+
+
+def upload_state(sha256: str) -> Ask[c.UploadState]:
+    return Ask("GET", f"/adapters/uploads/{sha256}", model(c.UploadState))
+
+
+def upload_part(sha256: str, offset: int, part: bytes) -> Ask[c.UploadState]:
+    return Ask("PUT", f"/adapters/uploads/{sha256}", model(c.UploadState), params={"offset": offset}, content=part)
+
+
+def adapter_file(adapter: str, file: str) -> Ask[bytes]:
+    """``adapter_config.json`` or ``adapter_model.safetensors`` of a version."""
+    return Ask("GET", f"/adapters/{part(adapter)}/files/{file}", lambda r: r.content)
 
 
 def adapters() -> Ask[c.AdapterList]:

@@ -34,6 +34,7 @@ from slipstream.contract.adapters import ReplaySet as ReplaySet
 from slipstream.contract.adapters import ReplayShown as ReplayShown
 from slipstream.contract.adapters import ReplayVerdict as ReplayVerdict
 from slipstream.contract.adapters import TrainedOn as TrainedOn
+from slipstream.contract.adapters import UploadState as UploadState
 from slipstream.contract.adapters import Verdict as Verdict
 from slipstream.contract.adapters import check_lora_rank as check_lora_rank
 from slipstream.contract.adapters import descendants as descendants
@@ -144,6 +145,12 @@ from slipstream.contract.judging import JudgingStatus as JudgingStatus
 from slipstream.contract.judging import RerunIn as RerunIn
 from slipstream.contract.judging import Score as Score
 from slipstream.contract.judging import ScoresIn as ScoresIn
+from slipstream.contract.learners import LearnerAnswer as LearnerAnswer
+from slipstream.contract.learners import LearnerIn as LearnerIn
+from slipstream.contract.learners import ModelLearner as ModelLearner
+from slipstream.contract.learners import NameClaim as NameClaim
+from slipstream.contract.learners import NameClaimIn as NameClaimIn
+from slipstream.contract.learners import WaitingLearner as WaitingLearner
 from slipstream.contract.learning import Behaviour as Behaviour
 from slipstream.contract.learning import BehaviourChange as BehaviourChange
 from slipstream.contract.learning import CostLine as CostLine

@@ -56,6 +56,9 @@ class TrainedOn(Model):
     reward: Finite | None = None
 
 
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
 class AdapterIn(Model):
     """``POST adapters``: a folder under ``adapters.dir`` (a multipart upload of the files makes that folder itself)."""
 
@@ -68,12 +71,28 @@ class AdapterIn(Model):
     episodes: list[TrainedOn] = Field(default_factory=list)
     """Where there are no batches, what it was trained on: they become a batch, so that forgetting finds the version."""
     meta: dict[str, JsonValue] = Field(default_factory=dict)
+    learner: Id | None = None
+    """The token of the trainer that learns for the model. Where another has taken over, the version is refused."""
+    sha256: Sha256 | None = None
+    """Of the weights file. A folder with other weights is not taken for this version. In an upload without the file:
+    of the one that ``PUT adapters/uploads/SHA256`` brought.
+    """
 
 
 class AdapterTrialIn(Model):
-    """``POST adapters/try``: a folder under ``adapters.dir`` that is to be no version. Its name begins so."""
+    """``POST adapters/try``: a folder under ``adapters.dir`` that is to be no version. Its name begins so. Or an upload
+    of the files, as of a version.
+    """
 
     path: Annotated[str, StringConstraints(pattern=r"^\.tmp-[A-Za-z0-9._@~-]{1,160}$")]
+    sha256: Sha256 | None = None
+
+
+class UploadState(Model):
+    """``GET`` and ``PUT adapters/uploads/SHA256``: a large weights file comes in parts."""
+
+    bytes: int
+    """That have come. The next part begins there."""
 
 
 class AdapterTrial(Model):

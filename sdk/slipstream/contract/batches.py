@@ -19,6 +19,8 @@ class BatchLeaseIn(Model):
 
     worker: Tag
     model: str | None = None
+    learner: Id | None = None
+    """The token of the trainer that learns for the model (``POST learner``). None: only where there is no such."""
     seconds: Annotated[float, Field(gt=0, le=86_400)] = 600.0
     min_groups: Annotated[int, Field(ge=1)] = 8
     max_groups: Annotated[int, Field(ge=1)] = 16
@@ -143,6 +145,8 @@ class BatchAck(Model):
     """``POST batches/{id}/ack``. ``trained``: its groups never come back. ``released``: they do, at once."""
 
     lease: Id
+    learner: Id | None = None
+    """As in ``POST batches/lease``. Where another trainer has taken over, the ack is refused."""
     outcome: Literal["trained", "skipped", "released"]
     adapter: str | None = None
     step: int | None = None

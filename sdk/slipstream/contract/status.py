@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue
 from slipstream.contract.base import Model, Tag
 from slipstream.contract.funnel import Funnel
 from slipstream.contract.judging import JudgingStatus
+from slipstream.contract.learners import ModelLearner
 from slipstream.contract.plugins import PluginStatus
 
 
@@ -129,6 +130,8 @@ class Status(Model):
     headlines: dict[str, str] = Field(default_factory=dict)
     """Trained model → whether it is better than its base, and how sure that is, in one sentence."""
     engines: list[dict[str, JsonValue]] = Field(default_factory=list)
+    learners: list[ModelLearner] = Field(default_factory=list)
+    """Of each model the trainer that learns for it."""
     store: Literal["duckdb", "postgresql"] | None = None
     """Which database it is."""
     episodes: dict[str, int] = Field(default_factory=dict)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+import threading
 from collections.abc import Iterable
 from math import isfinite
 from pathlib import Path
@@ -22,6 +24,7 @@ from slipstream_trainer.versions.adapter_folder import next_version, write_adapt
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState, only_one
 from slipstream_trainer.versions.events import line
 from slipstream_trainer.versions.reporting import Reporter
+from slipstream_trainer.versions.shipping import AdapterShipping
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -66,14 +69,15 @@ def _online(config: Config, *, once: bool, url: str | None, key: str | None) -> 
     with only_one(config.checkpoints_dir), Client(url, key) as client:
         worker = Worker(config, client, *start_trainer(config, client))
         try:
-            worker.current.recover()
-            client.release(worker.name)
+            worker.begin()
             before = worker.current.state.step
             if not worker.once():
                 log.warning("nothing to train on: `slipstream status` says what is missing")
             worker.publisher.finish()
         finally:
             worker.stop.set()  # what is still to be told waits for no proxy that is away
+            with contextlib.suppress(ApiError):
+                worker.learner.end()
         return 0 if worker.current.state.step > before else 1
 
 
@@ -172,14 +176,17 @@ def publish_adapter(
         write_adapter(trained, out, config.engine.max_lora_rank)
         log.info("wrote %s", out)
         return str(out)
-    from slipstream.contract import AdapterIn
+    from slipstream.contract import AdapterIn, NameClaimIn
 
     with Client(url, key) as client:
         try:
             known = client.adapters()
         except ApiError:
             known = None
-        name = f"{model}@{next_version(model, config.adapters_dir, known)}"
+        number = next_version(model, config.adapters_dir, known)
+        name = f"{model}@{number}"
+        if known is not None:
+            name = client.claim_name(NameClaimIn(model=model, above=number - 1)).name
         folder = config.adapters_dir / folder_of(name)
         write_adapter(trained, folder, config.engine.max_lora_rank)
         log.info("wrote %s", folder)
@@ -187,5 +194,5 @@ def publish_adapter(
             begun = Path(config.trainer.init_adapter or "").name
             parent = next((a.name for a in known.adapters if a.model == model and a.path == begun), None)
             made = AdapterIn(path=folder.name, model=model, step=step, parent=parent, episodes=episodes, meta=meta)
-            client.add_adapter(made)
+            AdapterShipping(config, client, lambda ask: ask(), threading.Event()).register(folder, made)
     return name

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +24,8 @@ from slipstream.contract import Hold, HoldIn
 from slipstream.errors import ApiError, StartError, Unavailable
 from slipstream.shared.backoff import Backoff
 from slipstream_trainer.model.shards import reshard
-from slipstream_trainer.versions.publisher import FIRST_PAUSE, LAST_PAUSE, RETRIED_STATUSES, Stop
+from slipstream_trainer.versions.learner import Stop
+from slipstream_trainer.versions.publisher import FIRST_PAUSE, LAST_PAUSE, RETRIED_STATUSES
 
 log = logging.getLogger(__name__)
 LEASE_TTL_S = 30.0
@@ -33,11 +33,6 @@ LEASE_TTL_S = 30.0
 RENEW_INTERVAL_S = 5.0
 ENTER_WORD, LEAVE_WORD = "enter", "leave"
 """What the first process tells the others about a turn."""
-
-
-def worker_name(config: Config) -> str:
-    """Under which the trainer leases."""
-    return re.sub(r"[^A-Za-z0-9._-]", "-", f"trainer-{config.model_name}")[:128]
 
 
 class Parking:

@@ -52,8 +52,11 @@ class Leader(Worker):
 
     def once(self) -> bool:
         if not (found := super().once()):
-            tell(("idle", None))
+            self.idle()
         return found
+
+    def idle(self) -> None:
+        tell(("idle", None))
 
     def train(self, samples: list[Sample]) -> Result:
         self._interruptible = False  # the others are in the middle of it: it is finished first

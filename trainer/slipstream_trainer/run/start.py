@@ -12,10 +12,11 @@ from slipstream_trainer.algorithm.effects import without_effect
 from slipstream_trainer.algorithm.losses import check_loss
 from slipstream_trainer.model.policy import check_lora, load_policy
 from slipstream_trainer.model.shards import check_sharding, join_group, reshard, shard_base
-from slipstream_trainer.run.gpu_lease import GpuLease, Parking, check_share, worker_name
+from slipstream_trainer.run.gpu_lease import GpuLease, Parking, check_share
 from slipstream_trainer.run.warmup import warm_up
 from slipstream_trainer.step.selfcheck import check_packing
 from slipstream_trainer.step.trainer import CapturedGRPOTrainer
+from slipstream_trainer.versions.learner import worker_name
 from slipstream_trainer.versions.reporting import check_report_to
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import shutil
 from pathlib import Path
@@ -16,10 +15,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from slipstream.config import Config
-from slipstream.contract import AdapterTrialIn
 from slipstream.errors import ApiError, ConfigError
 from slipstream_trainer.algorithm.guards import put_weights, weights_of
-from slipstream_trainer.versions.adapter_folder import write_adapter
+from slipstream_trainer.versions.adapter_folder import temporary_of, write_adapter
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -36,11 +34,11 @@ def try_adapter(config: Config, model: PeftModel, publisher: Publisher) -> bool:
 
     Raises ``ConfigError`` if adapters of this shape would be refused, or would change nothing.
     """
-    folder = config.adapters_dir / f".tmp-trainer-{os.getpid()}-trial"
+    folder = temporary_of(config.adapters_dir / "trial", publisher.learner.record.name)
     shutil.rmtree(folder, ignore_errors=True)
     try:
         _write(model, folder, config.engine.max_lora_rank)
-        found = publisher.patiently(lambda: publisher.client.try_adapter(AdapterTrialIn(path=folder.name)))
+        found = publisher.shipping.try_out(folder)
     except (ApiError, OSError) as e:
         log.warning("no adapter was tried in the engine: %s", e)
         return True

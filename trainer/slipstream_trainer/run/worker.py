@@ -21,13 +21,14 @@ from slipstream_trainer.algorithm.cadence import Cadence
 from slipstream_trainer.batch.rows import Sample, read_samples
 from slipstream_trainer.model.adapter import changes_base
 from slipstream_trainer.model.memory import gpu_is_broken
-from slipstream_trainer.run.gpu_lease import GpuLease, worker_name
+from slipstream_trainer.run.gpu_lease import GpuLease
 from slipstream_trainer.run.trial import try_adapter
 from slipstream_trainer.versions.adapter_folder import sweep
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
 from slipstream_trainer.versions.current_policy import FORGOTTEN_REASON, CurrentPolicy
 from slipstream_trainer.versions.events import Metrics, clean, line
-from slipstream_trainer.versions.publisher import Publisher, Stop
+from slipstream_trainer.versions.learner import Fenced, Stop
+from slipstream_trainer.versions.publisher import Publisher
 from slipstream_trainer.versions.reporting import Reporter
 
 if TYPE_CHECKING:
@@ -53,13 +54,14 @@ class Worker:
         self, config: Config, client: Client, trainer: CapturedGRPOTrainer, gpu_lease: GpuLease | None = None
     ) -> None:
         self.config, self.client, self.trainer = config, client, trainer
-        self.name = worker_name(config)
         checkpoints = Checkpoints(config.checkpoints_dir, config.trainer.keep_checkpoints, config.adapters_dir)
         self.metrics = Metrics()
         self.stop = threading.Event()
+        self.publisher = Publisher(config, client, checkpoints, self.metrics, self.stop)
+        self.learner = self.publisher.learner
+        self.name = self.learner.name
         self.gpu_lease = gpu_lease or GpuLease(config, client, self.name)
         self.gpu_lease.stop = self.stop
-        self.publisher = Publisher(config, client, checkpoints, self.metrics, self.stop)
         self.current = CurrentPolicy(config, trainer, checkpoints, self.publisher)
         self.reporter = Reporter(trainer)
         self.cadence = Cadence()
@@ -100,7 +102,7 @@ class Worker:
             log.info(
                 "metrics on http://%s:%d/metrics", t.metrics_host, self.metrics.serve(t.metrics_host, t.metrics_port)
             )
-        sweep(self.config.adapters_dir)
+        sweep(self.config.adapters_dir, f"{self.learner.record.name}-")
         try:
             while not self.stop.is_set() and self._stretch():
                 pass
@@ -122,14 +124,15 @@ class Worker:
         except Exception as e:
             log.warning("the last batch is not told yet: %s", e)
         with contextlib.suppress(ApiError):
-            self.client.release(self.name)
+            if self.learner.held:
+                self.client.release(self.name)
+            self.learner.end()
 
     def _stretch(self) -> bool:
         """From a recovery to the next failure. False: there is no point in going on."""
         t = self.config.trainer
         try:
-            self.current.recover()
-            self.publisher.patiently(lambda: self.client.release(self.name))
+            self.begin()
             log.info("training %s from step %d, waiting for batches", self.config.model_name, self.current.state.step)
             while not self.stop.is_set() and (t.max_steps is None or self.current.state.step < t.max_steps):
                 if not self.once():
@@ -141,9 +144,22 @@ class Worker:
             self.publisher.finish()
         except ConfigError:
             raise  # no further try can help
+        except Fenced as e:
+            log.warning("%s: what this one has learned since counts for nothing", e)
+            return True
         except Exception as e:
             return self._failed(e)
         return False
+
+    def begin(self) -> None:
+        """Be the one trainer, and have its weights. Waits while another is it."""
+        anew = self.learner.hold(self.publisher.patiently, self.idle)
+        self.current.recover(anew=anew)
+        self.learner.settle()
+        self.publisher.patiently(lambda: self.client.release(self.name))
+
+    def idle(self) -> None:
+        """Overridden where other processes wait with this one."""
 
     def _failed(self, error: Exception) -> bool:
         """A failure costs a pause, never the trainer. Weights come from the checkpoint, the batch again. → Go on?"""
@@ -160,6 +176,7 @@ class Worker:
     def once(self) -> bool:
         """One batch. False: there was none. Far from the policy that the engine has, only stored groups make one."""
         t = self.config.trainer
+        self.learner.check()
         self.publisher.check()
         # what is stored is older than the engine's policy anyway
         stored = self.current.state.ahead >= max(1, t.max_staleness)
@@ -170,6 +187,7 @@ class Worker:
         wanted = BatchLeaseIn(
             worker=self.name,
             model=self.config.model_name,
+            learner=self.learner.token,
             seconds=LEASE_SECONDS,
             min_groups=min_groups,
             max_groups=t.max_groups,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from slipstream.contract import AdapterList, folder_of
 from slipstream.errors import SlipstreamError
@@ -32,9 +32,14 @@ def rename_whole(temporary: Path, final: Path) -> None:
     sync(final.parent)
 
 
-def sweep(folder: Path) -> None:
-    """Remove what a killed writer left half-written."""
-    for old in folder.glob(".tmp-trainer-*"):
+def temporary_of(final: Path, owner: str | None = None) -> Path:
+    """The folder that becomes ``final``. ``owner``: the trainer's own name, under which it finds what it left."""
+    return final.parent / f".tmp-trainer-{owner or uuid4().hex}-{final.name}"
+
+
+def sweep(folder: Path, owner: str = "") -> None:
+    """Remove what a killed writer left half-written. Where others write too, only what is ``owner``'s."""
+    for old in folder.glob(f".tmp-trainer-{owner}*"):
         shutil.rmtree(old, ignore_errors=True)
 
 
@@ -53,10 +58,10 @@ def next_version(model: str, folder: Path, known: AdapterList | None) -> int:
     return 1 + max(found, default=0)
 
 
-def write_adapter(model: PeftModel, final: Path, max_rank: int) -> None:
+def write_adapter(model: PeftModel, final: Path, max_rank: int, owner: str | None = None) -> None:
     """Save the LoRA weights in PEFT's format, fp32, as ``final``. Raises ``SlipstreamError`` if unusable."""
     final.parent.mkdir(parents=True, exist_ok=True)
-    temporary = final.parent / f".tmp-trainer-{os.getpid()}-{final.name}"
+    temporary = temporary_of(final, owner)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         model.save_pretrained(str(temporary), safe_serialization=True, save_embedding_layers=False)

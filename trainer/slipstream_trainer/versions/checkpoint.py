@@ -110,6 +110,12 @@ class CheckpointState:
     """What users' words changed, as the ack sends it."""
     traffic: Traffic = field(default_factory=Traffic)
 
+    def rename(self, adapter: str) -> None:
+        """What is to be published gets another name, as its own is taken."""
+        self.adapter = self.weights = adapter
+        if data := self.event.get("data"):
+            data["adapter"] = adapter
+
     @property
     def published(self) -> str:
         """The newest published version in these weights' lineage, or the base model."""
@@ -161,6 +167,13 @@ def set_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def _replace(place: Path, text: str) -> None:
+    temporary = place.with_name(f"{place.name}.part")
+    temporary.write_text(text)
+    sync(temporary)  # else a machine that stops now could leave an empty file in its place
+    temporary.replace(place)
 
 
 class Checkpoints:
@@ -275,6 +288,10 @@ class Checkpoints:
             whose,
         )
 
+    def rewrite(self, path: Path, state: CheckpointState) -> None:
+        """The state of a checkpoint whose weights stay."""
+        _replace(path / "state.json", json.dumps(asdict(state)))
+
     def told(self, path: Path) -> bool:
         return (path / DONE_FILE).exists()
 
@@ -288,10 +305,7 @@ class Checkpoints:
         with contextlib.suppress(*UNREADABLE_ERRORS):
             raw = json.loads(place.read_text())
             if raw.get("advantages") or raw.get("words"):
-                temporary = path / "state.json.part"
-                temporary.write_text(json.dumps(raw | {"advantages": {}, "words": {}}))
-                sync(temporary)  # else a machine that stops now could leave an empty file in its place
-                temporary.replace(place)
+                _replace(place, json.dumps(raw | {"advantages": {}, "words": {}}))
 
     def prune(self, wanted: Collection[str], *, keep: int | None = None) -> None:
         """Remove old checkpoints; keep the newest of each name in ``wanted``, and what is not published yet. Those

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.config import Config
-from slipstream.contract import Adapter, AdapterList, AdapterState, fallen, folder_of
+from slipstream.contract import Adapter, AdapterList, AdapterState, fallen
 from slipstream.errors import ConfigError, StartError
 from slipstream.shared.files import space_of
 from slipstream_trainer.algorithm.guards import Snapshot, put_weights, weights_of
@@ -16,7 +16,7 @@ from slipstream_trainer.model.adapter import load_adapter
 from slipstream_trainer.versions.adapter_folder import version_of
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
 from slipstream_trainer.versions.publisher import Publisher
-from slipstream_trainer.versions.recovery import Recovery, Restored, returnable
+from slipstream_trainer.versions.recovery import IN_USE, Recovery, Restored, returnable
 
 if TYPE_CHECKING:
     from slipstream_trainer.step.trainer import CapturedGRPOTrainer
@@ -32,7 +32,7 @@ class CurrentPolicy:
         self, config: Config, trainer: CapturedGRPOTrainer, checkpoints: Checkpoints, publisher: Publisher
     ) -> None:
         self.config, self.trainer, self.checkpoints, self.publisher = config, trainer, checkpoints, publisher
-        self.recovery = Recovery(config, trainer, checkpoints)
+        self.recovery = Recovery(config, trainer, checkpoints, self._files_of)
         self.state = CheckpointState(weights=config.model_name)
         self.live = config.model_name
         self.taken: set[str] = set()
@@ -59,9 +59,15 @@ class CurrentPolicy:
         full = limit is not None and sum(space_of(config.root, config.adapters_dir).values()) > limit * 1e9
         self.checkpoints.prune({*returnable(known, config.model_name), state.published}, keep=1 if full else None)
 
-    def recover(self) -> None:
-        """Go on from the newest checkpoint, and publish what it had not; else from what is live; else anew."""
+    def recover(self, *, anew: bool = False) -> None:
+        """Go on from the newest checkpoint, and publish what it had not; else from what is live; else anew. ``anew``:
+        another trainer learned since the checkpoints here. Then from the newest version, and what was not published
+        counts for nothing.
+        """
         found = self.recovery.newest()
+        if anew:
+            self._take_over(found)
+            return
         if found and found.state and found.path:
             self.state = found.state
             self.publisher.publish(found.path, self.state, again=True)
@@ -78,6 +84,21 @@ class CurrentPolicy:
         elif not self.go_back_if_taken():
             self.passed_over = version_of(self.live)
         self._hold()
+
+    def _take_over(self, found: Restored | None) -> None:
+        known = self.publisher.adapters()
+        for path in self.checkpoints.all():
+            self.checkpoints.set_told(path)
+        self.state = found.state if found and found.state else self.state
+        self.state.ahead, self.state.weights = 0, self.config.model_name
+        self.note(known)
+        ours = [a for a in known.adapters if a.model == self.config.model_name]
+        self.state.step = max(self.state.step, *(a.step or 0 for a in ours), 0)
+        standing = [a for a in ours if a.state in IN_USE and fallen(self.known, a.name) is None]
+        newest = max(standing, key=lambda a: a.version, default=None)
+        name = newest.name if newest is not None else self.live
+        self._go_on_from(name, "another trainer learned for the model before")
+        self.passed_over = version_of(self.live)
 
     def _is_behind(self, found: Restored | None) -> bool:
         """A later version is live than the one these weights are: its checkpoint is gone."""
@@ -184,12 +205,16 @@ class CurrentPolicy:
         try:
             put_weights(model, {n: w.to(now[n]) for n, w in self.recovery.start.weights.items()})
             if root:
-                load_adapter(model, self.config.adapters_dir / folder_of(root))
+                load_adapter(model, self._files_of(root))
             self.trainer.first, self.held_to = weights_of(model), root
         except (ConfigError, StartError) as e:
             log.warning("the KL term holds to the start of training: %s", e)
         finally:
             put_weights(model, now)
+
+    def _files_of(self, name: str) -> Path:
+        known = self.known.get(name)
+        return self.publisher.shipping.fetch(name, known.sha256 if known is not None else None)
 
     def _save(self, state: CheckpointState) -> Path:
         self.publisher.finish()

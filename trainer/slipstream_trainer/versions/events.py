@@ -96,6 +96,9 @@ class Metrics:
             "slipstream_trainer_step_seconds", "Time of a batch.", buckets=(0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
         )
         self.step = gauge("slipstream_trainer_step", "Steps taken and kept.")
+        self.waiting = gauge(
+            "slipstream_trainer_waiting", "1 while another trainer learns for the model, and this one waits for it."
+        )
         self.unreachable = counter("slipstream_trainer_proxy_unavailable", "Requests that the proxy did not answer.")
         self.failures = counter("slipstream_trainer_failures", "Failures after which the trainer recovered.")
         self._reasons = {"rolled_back"}

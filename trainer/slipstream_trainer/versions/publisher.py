@@ -1,6 +1,7 @@
 """A trained batch becomes a checkpoint, then an adapter, an event and an ack: each once, whenever the trainer is
 killed.
 
+claim a name             nobody else gets it; killed after, it is left out
 save checkpoint          from here on the batch is trained: killed before, it is leased again and nothing of it remains
 adapter: files, POST     a name with the same content may be posted again
 event                    looked for before it is posted a second time
@@ -8,14 +9,13 @@ ack                      the same ack again changes nothing
 mark the checkpoint told
 
 What follows the adapter is told while the trainer works on its next batch. It waits for that before it saves the next
-checkpoint, so only the newest one may have something left to tell.
+checkpoint, so only the newest one may have something left to tell. Where another trainer has taken over, all of
+these are refused (``Fenced``).
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,13 +24,14 @@ from typing import TypeVar
 
 from slipstream.client import Client
 from slipstream.config import Config
-from slipstream.contract import AdapterIn, AdapterList, BatchAck, BatchGaps, folder_of
+from slipstream.contract import AdapterIn, AdapterList, BatchAck, BatchGaps, NameClaimIn, folder_of
 from slipstream.errors import ApiError, SlipstreamError, Unavailable
 from slipstream.shared.backoff import Backoff
-from slipstream_trainer.model.adapter import check_adapter
-from slipstream_trainer.versions.adapter_folder import next_version, rename_whole
+from slipstream_trainer.versions.adapter_folder import next_version
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
 from slipstream_trainer.versions.events import Metrics, event
+from slipstream_trainer.versions.learner import Fenced, LearnerLease, Stop, is_fence
+from slipstream_trainer.versions.shipping import AdapterShipping, NameTaken
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -40,10 +41,8 @@ FIRST_PAUSE, LAST_PAUSE = 0.25, 10.0
 STORE_LAG_S = 1.0
 """Seconds that a busy store may be behind an event that it was sent."""
 RETRIED_STATUSES = (429, 500, 502, 503, 504)
-
-
-class Stop(BaseException):
-    """The process was asked to end; not an Exception, so that nobody on the way takes it for an error."""
+REFUSED_ANSWER = (422, "body.path")
+"""Status and field of the answer to a version that vLLM would never take."""
 
 
 class Publisher:
@@ -53,16 +52,23 @@ class Publisher:
         self, config: Config, client: Client, checkpoints: Checkpoints, metrics: Metrics, stop: threading.Event
     ) -> None:
         self.config, self.client, self.checkpoints, self.metrics, self.stop = config, client, checkpoints, metrics, stop
+        self.learner = LearnerLease(config, client, metrics, stop)
+        self.shipping = AdapterShipping(config, client, self.patiently, stop)
         self._teller = ThreadPoolExecutor(1, "telling")
         self._telling: list[Future[None]] = []
 
-    def patiently(self, ask: Callable[[], T]) -> T:
-        """Until it is answered. Raises ``Stop`` if the process is to end, and ``ApiError`` for what is refused."""
+    def patiently(self, ask: Callable[[], T], /) -> T:
+        """Until it is answered. Raises ``Stop`` if the process is to end, ``Fenced`` where another trainer has taken
+        over, and ``ApiError`` for what else is refused.
+        """
         backoff, said = Backoff(FIRST_PAUSE, LAST_PAUSE), False
         while True:
             try:
                 return ask()
             except ApiError as e:
+                if is_fence(e):
+                    self.learner.lose()
+                    raise Fenced(str(e)) from e
                 if not isinstance(e, Unavailable) and e.status not in RETRIED_STATUSES:
                     raise
                 self.metrics.unreachable.inc()
@@ -76,8 +82,11 @@ class Publisher:
         return self.patiently(self.client.adapters)
 
     def new_name(self, known: AdapterList) -> str:
+        """Of a version that is about to be written: the proxy gives it to nobody else."""
         model = self.config.model_name
-        return f"{model}@{next_version(model, self.config.adapters_dir, known)}"
+        above = next_version(model, self.config.adapters_dir, known) - 1
+        wanted = NameClaimIn(model=model, above=above, learner=self.learner.token)
+        return self.patiently(lambda: self.client.claim_name(wanted)).name
 
     def publish(self, path: Path, state: CheckpointState, *, again: bool) -> None:
         """All that follows a checkpoint: adapter, then event and ack, which ``finish`` waits for.
@@ -109,22 +118,34 @@ class Publisher:
         self.checkpoints.set_told(path)
 
     def _adapter(self, path: Path, state: CheckpointState) -> None:
-        name = str(state.adapter)
-        final = self.config.adapters_dir / folder_of(name)
-        try:
-            if not final.exists():
-                put_adapter(path / "adapter", final, self.config.engine.max_lora_rank)
+        """Until the proxy has it. What it cannot be told now is told at the next try, and the batch with it; what vLLM
+        would never take is said, and the training goes on.
+        """
+        while True:
+            name = str(state.adapter)
             batches = state.batches or ([state.batch] if state.batch else [])  # older checkpoints have no list
             wanted = AdapterIn(
-                path=final.name,
+                path=folder_of(name),
                 model=self.config.model_name,
                 step=state.step,
                 parent=state.base or None,
                 batches=batches,
+                learner=self.learner.token,
             )
-            self.patiently(lambda: self.client.add_adapter(wanted))
-        except (SlipstreamError, OSError) as e:
-            log.error("adapter %s was not taken: %s", name, e)
+            try:
+                self.shipping.register(path / "adapter", wanted)
+                return
+            except NameTaken as e:
+                state.rename(self.new_name(self.adapters()))
+                log.warning("%s, so this version is %s", e, state.adapter)
+                self.checkpoints.rewrite(path, state)
+            except Fenced:
+                raise
+            except SlipstreamError as e:
+                if isinstance(e, ApiError) and (e.status, e.field) != REFUSED_ANSWER:
+                    raise
+                log.error("adapter %s was not taken: %s", name, e)
+                return
 
     def _event(self, state: CheckpointState, *, again: bool) -> None:
         tries = 0
@@ -143,6 +164,7 @@ class Publisher:
         self.patiently(post)
 
     def ack(self, batch: str, ack: BatchAck) -> None:
+        ack = ack.model_copy(update={"learner": self.learner.token})
         try:
             self.patiently(lambda: self.client.ack_batch(batch, ack))
         except ApiError as e:
@@ -185,14 +207,3 @@ def _ack_of(state: CheckpointState) -> BatchAck:
         advantages=state.advantages,
         words=state.words,
     )
-
-
-def put_adapter(source: Path, final: Path, max_rank: int) -> None:
-    """Copy an adapter's files so that ``final`` appears whole. Raises ``SlipstreamError`` if vLLM would refuse them."""
-    if why := check_adapter(source, max_rank):
-        raise SlipstreamError(f"vLLM would refuse it: {why}")
-    final.parent.mkdir(parents=True, exist_ok=True)
-    temporary = final.parent / f".tmp-trainer-{os.getpid()}-{final.name}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    shutil.copytree(source, temporary)
-    rename_whole(temporary, final)

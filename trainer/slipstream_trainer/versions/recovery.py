@@ -8,6 +8,7 @@ from the start, with a fresh optimiser.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -57,8 +58,16 @@ class Restored:
 class Recovery:
     """Puts a version's weights and optimiser into a trainer. Make it before a load: it keeps the start's."""
 
-    def __init__(self, config: Config, trainer: CapturedGRPOTrainer, checkpoints: Checkpoints) -> None:
+    def __init__(
+        self,
+        config: Config,
+        trainer: CapturedGRPOTrainer,
+        checkpoints: Checkpoints,
+        files_of: Callable[[str], Path] | None = None,
+    ) -> None:
+        """``files_of``: a version's folder, wherever it comes from. None: only ``adapters.dir`` is looked at."""
         self.config, self.trainer, self.checkpoints = config, trainer, checkpoints
+        self.files_of = files_of or (lambda name: config.adapters_dir / folder_of(name))
         self.start = Snapshot.take(trainer.model, trainer.optimizer, device="cpu")
 
     def newest(self) -> Restored | None:
@@ -94,7 +103,7 @@ class Recovery:
         if name == self.config.model_name:
             return Restored("start")
         try:
-            load_adapter(self.trainer.model, self.config.adapters_dir / folder_of(name))
+            load_adapter(self.trainer.model, self.files_of(name))
         except StartError as e:
             self._put_start()  # it may have been put in by half
             return Restored("start", problem=f"{problem}; {e}")

@@ -248,8 +248,24 @@ def check_folder(folder: Path, max_rank: int, base: dict[str, list[int]] | None 
     check_pairs(tensors, config)
     if base:
         check_shapes(tensors, base)
-    digest = hashlib.sha256()
-    with weights.open("rb") as file:
-        while part := file.read(2**20):
-            digest.update(part)
-    return AdapterDigests(digest.hexdigest(), _scales_digest(config, tensors))
+    return AdapterDigests(sha256_of(weights), _scales_digest(config, tensors))
+
+
+def sha256_of(file: Path) -> str:
+    """In hex. Raises ``OSError``."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def has_weights(folder: Path, sha256: str) -> bool:
+    """Whether the weights file in a folder is the one with this hash."""
+    try:
+        return sha256_of(folder / WEIGHTS_FILE_NAME) == sha256
+    except OSError:
+        return False
+
+
+def highest_folder(root: Path, model: str) -> int:
+    """The highest version of a model that has a folder under ``adapters.dir``; 0: none has."""
+    names = (path.name.rpartition("@") for path in root.glob(f"{folder_of(model)}@*"))
+    return max((int(n) for name, _, n in names if name == folder_of(model) and n.isdecimal()), default=0)

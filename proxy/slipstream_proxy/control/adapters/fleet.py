@@ -13,15 +13,24 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
-from slipstream.contract import SERVED_STATES, Adapter, AdapterIn, AdapterState, AdapterTrial, folder_of
-from slipstream.shared.adapter_config import BadAdapter
-from slipstream_proxy.control.adapters.files import AdapterDigests, base_shapes, check_folder, split_name
+from slipstream.contract import SERVED_STATES, Adapter, AdapterIn, AdapterState, AdapterTrial, NameClaimIn, folder_of
+from slipstream.shared.adapter_config import WEIGHTS_FILE_NAME, BadAdapter
+from slipstream_proxy.control.adapters.files import (
+    AdapterDigests,
+    base_shapes,
+    check_folder,
+    has_weights,
+    highest_folder,
+    split_name,
+)
 from slipstream_proxy.control.adapters.journal import AdapterJournal, ConcurrentChange, LivePublisher, event, made_from
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.engines.pool import EnginePool, EngineRefused
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
+from slipstream_proxy.control.storage.access import away
 from slipstream_proxy.control.storage.store_handle import StoreHandle
+from slipstream_proxy.store.tables.driver import is_store_fault
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -134,6 +143,7 @@ class Fleet:
 
 
 S = AdapterState
+LEARNER_FIELD = "body.learner"
 NEXT_NAME_ADVICE = "names are never used again: take the next number"
 MOST_AHEAD = 1_000_000
 """Versions that a new one may leave out."""
@@ -154,20 +164,50 @@ class AdapterRegistrar:
             log.warning("the base model's shapes cannot be read, adapters are not compared with them: %s", e)
             return {}
 
+    async def expect_learner(self, model: str, token: str | None, now: float) -> None:
+        """Raises ``Problem`` 409 where another trainer than the one with this token learns for the model."""
+        store = self.journal.stores.require()
+        try:
+            other = await in_thread(store.learners.other, model, token, now)
+        except Exception as e:
+            raise (away() if is_store_fault(e) else e) from e
+        if other is not None:
+            text = f"another trainer learns for {model}: {other.worker} at {other.place}"
+            fix = f"stop one of the two; the other goes on {max(0.0, other.until - now):.0f} s after it was heard last"
+            raise Problem(409, text, field=LEARNER_FIELD, fix=fix)
+
+    async def claim(self, wanted: NameClaimIn) -> str:
+        """The name of a version that nobody has or was given, as a folder of ``adapters.dir`` neither."""
+        model = self.expect_model(wanted.model or self.config.model_name, "body.model")
+        if wanted.learner is not None:
+            await self.expect_learner(model, wanted.learner, time.time())
+        seen = [a.version for a in self.registry.items.values() if a.model == model]
+        above = max(wanted.above, *seen, await in_thread(highest_folder, self.config.adapters_dir, model), 0)
+        try:
+            number = await in_thread(self.journal.stores.require().learners.claim, model, above)
+        except Exception as e:
+            raise (away() if is_store_fault(e) else e) from e
+        return f"{model}@{number}"
+
     async def register(self, wanted: AdapterIn) -> Adapter:
         """A new version. Raises ``Problem`` 409 (name used), 404 (no such folder), 422 (vLLM would not take it)."""
         return await self.fleet.agree(lambda: self._register(wanted))
 
     async def _register(self, wanted: AdapterIn) -> Adapter:
         model, version = self._split(wanted, wanted.path.strip("/"))
+        if wanted.learner is not None:
+            await self.expect_learner(model, wanted.learner, time.time())
         name = f"{model}@{version}"
         folder = self.config.adapters_dir / folder_of(name)
         before = self.registry.items.get(name)
+        if before is not None and wanted.sha256 is not None and before.sha256 == wanted.sha256:
+            return before  # a trainer that was killed after registering asks again
         if not folder.is_dir() or folder.is_symlink():
             if before:
                 raise Problem(409, f"{name} is there already", field="body.path", fix=NEXT_NAME_ADVICE)
             fix = "write the files first, then register"
             raise Problem(404, f"no folder {name} in adapters.dir", field="body.path", fix=fix)
+        await self._expect_weights(folder, wanted.sha256)
         try:
             digests = await self._check(folder)
         except BadAdapter as e:
@@ -192,9 +232,22 @@ class AdapterRegistrar:
         await self.journal.change([adapter], note)
         return adapter
 
-    async def try_out(self, folder: str) -> AdapterTrial:
-        """An adapter that is to be no version: do the engines take it, and answer otherwise with it?"""
+    @staticmethod
+    async def _expect_weights(folder: Path, sha256: str | None) -> None:
+        """Raises ``Problem`` 409 for other weights than the writer's: another's, or they are not all here yet."""
+        if sha256 is not None and not await in_thread(has_weights, folder, sha256):
+            text = f"{folder.name}/{WEIGHTS_FILE_NAME} in adapters.dir is not the file with the hash that was sent"
+            raise Problem(409, text, field="body.sha256", fix="upload the files")
+
+    async def try_out(self, folder: str, sha256: str | None = None) -> AdapterTrial:
+        """An adapter that is to be no version: do the engines take it, and answer otherwise with it? Raises ``Problem``
+        404 and 409 where this proxy does not see the files.
+        """
         engines, place = self.fleet.engines, self.config.adapters_dir / folder
+        if not place.is_dir():
+            fix = "share adapters.dir with this proxy, or upload the files"
+            raise Problem(404, f"no folder {folder} in adapters.dir", field="body.path", fix=fix)
+        await self._expect_weights(place, sha256)
         try:
             await self._check(place)
         except BadAdapter as e:
@@ -239,11 +292,18 @@ class AdapterRegistrar:
         except BadAdapter as e:
             fix = "a folder right under adapters.dir, named <model>@<n>"
             raise Problem(422, str(e), field="body.path", fix=fix) from e
-        if wanted.model not in (None, model) or model not in self.registry.models:
-            fix = f"trained models: {', '.join(self.registry.models)}"
-            raise Problem(404, f"{wanted.model or model!r} is no trained model", field="body.model", fix=fix)
+        self.expect_model(model if wanted.model in (None, model) else str(wanted.model), "body.model")
+        if wanted.model not in (None, model):
+            raise Problem(404, f"{name} is no version of {wanted.model}", field="body.model", fix="leave it out")
         self._check_number(model, name, version, "body.path")
         return model, version
+
+    def expect_model(self, model: str, field: str) -> str:
+        """Raises ``Problem`` 404."""
+        if model not in self.registry.models:
+            fix = f"trained models: {', '.join(self.registry.models)}"
+            raise Problem(404, f"{model!r} is no trained model", field=field, fix=fix)
+        return model
 
     def _check_number(self, model: str, name: str, version: int, field: str) -> None:
         """Raises ``Problem`` 422 for a version after which there are soon no more."""

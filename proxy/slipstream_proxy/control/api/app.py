@@ -24,12 +24,14 @@ from slipstream_proxy.control.api.routes import (
     groups,
     internal,
     labels,
+    learner,
     notes,
     plugins,
     restore,
     rewards,
     status,
     training,
+    uploads,
     work,
 )
 from slipstream_proxy.control.deps import Deps
@@ -41,7 +43,8 @@ __all__ = ["ALL_ROUTES", "DEPS_KEY", "Deps", "make_app"]
 log = logging.getLogger(__name__)
 DEPS_KEY: web.AppKey[Deps] = web.AppKey("deps", Deps)
 ROUTE_MODULES = (
-    episodes, rewards, labels, restore, backup, training, work, groups, status, adapters, notes, audit, plugins,
+    episodes, rewards, labels, restore, backup, training, work, learner, groups, status, adapters, uploads,
+    notes, audit, plugins,
 )  # fmt: skip
 ALL_ROUTES: list[Route] = [route for module in ROUTE_MODULES for route in module.API_ROUTES]
 BODY_LIMIT = 64 * 2**20

@@ -311,6 +311,9 @@ class ControlMetrics:
         self.kept_groups = gauge(
             "slipstream_gate_kept_groups", "Groups of runs that what is served was taken back for alone.", ["model"]
         )
+        self.waiting_trainers = gauge(
+            "slipstream_trainers_waiting", "Trainers that wait, because another one learns for the model.", ["model"]
+        )
         self.loaded = gauge("slipstream_adapters_loaded", "Adapters in every engine that is up.")
         self.states = gauge("slipstream_adapters", "Adapters by state.", ["state"])
         self.pinned = gauge("slipstream_adapter_pinned_episodes", "Open episodes pinned to an adapter.", ["adapter"])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import tomli_w
 
 from slipstream.config import Config
-from slipstream.contract import Adapter, AdapterState, Funnel, FunnelLine, GateReport, JudgeAgreement
+from slipstream.contract import Adapter, AdapterState, Funnel, FunnelLine, GateReport, JudgeAgreement, ModelLearner
 from slipstream.contract.funnel import Severity, Stage
 from slipstream.contract.plugins import PluginStatus
 from slipstream.engines import DEFAULT_ENGINE, ENGINE_OBJECTS
@@ -425,6 +425,8 @@ class Surroundings:
     """Adapter → open episodes."""
     pace: tuple[int, float] = (4, 30.0)
     """Groups that a step needs, and seconds after which fewer are enough: as the trainer asked last."""
+    learners: Sequence[ModelLearner] = ()
+    """The trainer that learns for each model, and those that wait."""
     trainer_silence: float = 0.0
     """Seconds since the trainer last asked for work."""
     trainer_away: bool = False
@@ -918,8 +920,19 @@ def _sidecar(name: Literal["judge", "trainer"], around: Surroundings, severity: 
             yield FunnelLine(stage=name, cause=state, count=1, text=text, severity=severity)
 
 
+def _waiting_trainers(around: Surroundings) -> Iterator[FunnelLine]:
+    for one in around.learners:
+        if waiting := one.waiting:
+            waits = plural(len(waiting), "trainer waits", "trainers wait")
+            where = ", ".join(w.place for w in waiting)
+            text = f"{waits} ({where}): {one.worker} at {one.place} learns for {one.model}"
+            fix = "none is needed if it is a reserve: it goes on when that one has ended; else stop one of them"
+            yield FunnelLine(stage="trainer", cause="waits", count=len(waiting), text=text, fix=fix)
+
+
 def _trainer(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
     yield from _sidecar("trainer", around, BLOCKS)
+    yield from _waiting_trainers(around)
     if around.paused is not None:
         text = f"training is paused by {around.paused}"
         fix = "slipstream resume"

@@ -191,6 +191,7 @@ async def read_funnel(deps: Deps, stack: StackReport | None = None) -> c.Funnel:
     counts: FunnelCounts | None = None
     try:
         counts = await deps.ask(deps.store.statistics.funnel, deps.config.judge.name, around.now)
+        around.learners = await deps.ask(deps.store.learners.all, around.now)
         for found in stack.sidecars if counts.leased else ():
             sidecar = heard(deps, found, stack.pids.get(found.name), at_work=found.name == "trainer")
             if sidecar.name == "trainer" and sidecar.state == "silent":
@@ -272,6 +273,7 @@ async def status_of(deps: Deps) -> c.Status:
         canaries=canaries_of(deps),
         headlines=headlines_of(deps, rows, bounds, changed.at if changed is not None else None),
         engines=[e.told() for e in deps.engines.engines],
+        learners=await deps.ask(deps.store.learners.all, deps.now()) if counts else [],
         plugins=deps.plugins.all(),
         store="postgresql" if (deps.config.store.url or "").startswith("postgresql") else "duckdb",
         episodes=counts.get("episodes", {}),
@@ -400,6 +402,10 @@ class MetricsScrape:
         m.events.labels("skipped")
         for line in funnel.lines:
             m.funnel.labels(line.stage, line.cause).set(line.count)
+        for model in deps.registry.models:
+            m.waiting_trainers.labels(model).set(0)
+        for learner in await deps.ask(deps.store.learners.all, deps.now()):
+            m.waiting_trainers.labels(learner.model).set(len(learner.waiting))
         waits = [line.count for line in funnel.lines if (line.stage, line.cause) == ("trainer", "schedule")]
         m.schedule.set(max(waits, default=0))
         m.paused.set(any((line.stage, line.cause) == ("trainer", "paused") for line in funnel.lines))

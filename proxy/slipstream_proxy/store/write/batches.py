@@ -70,6 +70,7 @@ from slipstream_proxy.store.tables.rows import (
 )
 from slipstream_proxy.store.tables.tallies import STALE_RUNS, get_meta, set_meta
 from slipstream_proxy.store.values import SAME_REWARD_DISTANCE, ArrowBatch, Name, Rules
+from slipstream_proxy.store.write.learners import learner_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -254,6 +255,7 @@ ONE_OF_A_RUN = """id IN
     (SELECT min(id) FROM t_groups WHERE state = 'ready' AND kind = 'words' AND split <> 'eval' GROUP BY single)
     AND NOT EXISTS (SELECT 1 FROM t_episodes e WHERE e.eid = t_groups.single AND e.state = 'open')"""
 """Of what is said about a run, the oldest alone, and only once the run is over."""
+TAKEN_OVER_REASON = "another trainer took over before a version was made from it"
 PILE_FACTOR = 4
 """Times ``max_groups`` of groups that teach nothing, which go by themselves. As many are looked at, and a few more."""
 
@@ -572,6 +574,27 @@ class BatchQueue:
         self._hand_back(tx)
         return count
 
+    def leased_of(self, model: str) -> list[tuple[str, str]]:
+        """Batches of a model that a trainer has: (id, lease)."""
+        with self.db.read() as tx:
+            sql = "SELECT id, lease FROM t_batches WHERE state = 'leased' AND model = ? ORDER BY id"
+            return [(batch, lease) for batch, lease in tx.all(sql, (model,))]
+
+    def take_back(self, model: str, steps: Collection[str], made: Collection[str], now: float) -> int:
+        """The trainer of a model is another one from now on: what the one before had comes back, and ``steps``, the
+        trained batches of which there is no version. Those in ``made`` are in one. → Groups that come back.
+        """
+        with self.db.write() as tx:
+            sql = "SELECT id FROM t_batches WHERE state = 'leased' AND model = ?"
+            back = [batch for (batch,) in tx.all(sql, (model,)) if batch not in set(made)]
+            sql = f"UPDATE t_batches SET state = 'released', reason = ? WHERE id {IN}"
+            tx.run(sql, (TAKEN_OVER_REASON, [*back, *steps]))
+            return tx.run(
+                f"""UPDATE t_groups SET state = 'ready', kept = TRUE, cause = NULL, ready_at = ?
+                WHERE state IN ('leased', 'trained') AND batch {IN}""",
+                (now, [*back, *steps]),
+            )
+
     def _hand_back(self, tx: Tx) -> None:
         tx.run(
             """UPDATE t_groups SET state = 'ready' WHERE state = 'leased'
@@ -603,8 +626,10 @@ class BatchQueue:
 
     def replay(self, tx: Tx, batch: str, ack: BatchAck, members: JsonObject | None, now: float) -> None:
         """An ack that was accepted before. If the store has been rebuilt since, ``members`` name what the batch was."""
-        found = tx.all("SELECT state FROM t_batches WHERE id = ?", (batch,))
+        found = tx.all("SELECT state, model FROM t_batches WHERE id = ?", (batch,))
         if found:
+            if self._is_fenced(tx, ack, found[0][1]):
+                return
             if found[0][0] not in BATCH_OUTCOMES and not self._is_leased_again(tx, batch):
                 self._write_outcome(tx, batch, ack, now)
             return
@@ -627,6 +652,15 @@ class BatchQueue:
                 (batch, said, [r.eid for r in rows if not r.grp.startswith(WORDS_GROUP_PREFIX)]),
             )
         self._write_outcome(tx, batch, ack, now)
+
+    def _is_fenced(self, tx: Tx, ack: BatchAck, model: str) -> bool:
+        """Whether another trainer took over after the ack was accepted by another proxy: it has no version, and only
+        the trainer before has its weights.
+        """
+        if not self.db.shared or ack.learner is None or ack.adapter is not None or ack.outcome != "trained":
+            return False
+        row = learner_of(tx, model)
+        return row is not None and ack.learner not in row.tokens
 
     def _is_leased_again(self, tx: Tx, batch: str) -> bool:
         sql = """SELECT 1 FROM t_groups WHERE batch <> ?

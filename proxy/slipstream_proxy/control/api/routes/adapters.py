@@ -1,49 +1,33 @@
-"""Adapters: register or upload, list, promote, roll back."""
+"""Adapters: register, list, promote, roll back."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import shutil
 import time
 from functools import partial
 from hashlib import blake2b
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from aiohttp import BodyPartReader, web
-from aiohttp.http_exceptions import HttpProcessingError
-from pydantic import Field, StringConstraints, ValidationError
+from aiohttp import web
+from pydantic import Field
 
 from slipstream import contract as c
 from slipstream.contract import KeyScope
 from slipstream.contract.adapters import RUN_GROUP_PATTERN
-from slipstream.shared.adapter_config import CONFIG_BYTES, CONFIG_FILE_NAME, WEIGHTS_FILE_NAME
-from slipstream.shared.files import open_to_engine, sync
-from slipstream_proxy.control.adapters.fleet import NEXT_NAME_ADVICE
 from slipstream_proxy.control.adapters.journal import effect_of
-from slipstream_proxy.control.api.http import Ctx, Query, Routes, explain, reply
+from slipstream_proxy.control.api.http import Ctx, Query, Routes, reply
 from slipstream_proxy.control.api.routes.episodes import KeyId, made_of_forgotten, unpublished
+from slipstream_proxy.control.api.routes.uploads import AdapterPost, upload_version, uploaded_trial
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.gate.report import joined, last_reading
 from slipstream_proxy.control.shared.problem import Problem
-from slipstream_proxy.control.shared.threads import in_thread
-from slipstream_proxy.log.ids import new_id
 from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.learning.groups import DISTILLED_GROUP
 from slipstream_proxy.store.read.status import plural
 
 ADAPTER_PATH = "/adapters/{adapter:[A-Za-z0-9._~@%-]{1,160}}"
-UPLOAD_LIMIT = 16 * 2**30
-BODY_BYTES = 64 * 2**20
-"""Of what an upload says of the adapter: the episodes that it was trained on may be many."""
 POLL_INTERVAL_S = 0.05
-
-
-class AdapterPost(c.AdapterIn):
-    path: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._~-]{1,120}@[1-9][0-9]{0,8}$")]
-    """The folder's name right under ``adapters.dir``: ``<model>@<n>``."""
 
 
 class WaitQuery(Query):
@@ -94,11 +78,12 @@ async def post_adapter(ctx: Ctx) -> web.StreamResponse:
     JSON, adapter_config.json, adapter_model.safetensors).
     """
     deps = ctx.deps
-    body: c.AdapterIn = ctx.body if ctx.body is not None else await upload(ctx)
+    body: c.AdapterIn = ctx.body if ctx.body is not None else await upload_version(ctx)
     batch = f"of-{blake2b(body.path.encode(), digest_size=12).hexdigest()}"
     if body.episodes:
         body = body.model_copy(update={"batches": [*body.batches, batch]})
-    adapter = await deps.registrar.register(body)
+    async with deps.leasing if body.learner is not None else contextlib.nullcontext():  # nobody takes over meanwhile
+        adapter = await deps.registrar.register(body)
     if body.episodes:
         await _note_trained_on(deps, adapter, batch, body)
     if adapter.batches:
@@ -124,12 +109,24 @@ async def _note_trained_on(deps: Deps, adapter: c.Adapter, batch: str, body: c.A
     await deps.mutate("ack", {"batch": batch, "ack": ack, "members": told})
 
 
-@API_ROUTES.add("POST", "/adapters/try", (KeyScope.TRAINER,), body=c.AdapterTrialIn, result=c.AdapterTrial)
+@API_ROUTES.add(
+    "POST",
+    "/adapters/try",
+    (KeyScope.TRAINER,),
+    body=c.AdapterTrialIn,
+    result=c.AdapterTrial,
+    errors=(404, 409),
+    multipart=True,
+)
 async def try_adapter(ctx: Ctx) -> web.StreamResponse:
     """Ask the engines about an adapter that is to be no version: it is loaded, must change a log-probability, and is
     unloaded.
     """
-    return reply(await ctx.deps.registrar.try_out(ctx.body.path))
+    registrar = ctx.deps.registrar
+    if ctx.body is not None:
+        return reply(await registrar.try_out(ctx.body.path, ctx.body.sha256))
+    async with uploaded_trial(ctx) as folder:
+        return reply(await registrar.try_out(folder))
 
 
 @API_ROUTES.add("GET", ADAPTER_PATH + "/evidence", result=c.GateEvidence, errors=(404, 409))
@@ -157,69 +154,6 @@ def _told(deps: Deps, adapter: c.Adapter) -> c.Adapter:
     if adapter.state != c.AdapterState.LOADING or adapter.reason:
         return adapter
     return adapter.model_copy(update={"reason": deps.swapper.why_loading(adapter)})
-
-
-async def upload(ctx: Ctx) -> c.AdapterIn:
-    """multipart/form-data: a part ``adapter`` (AdapterIn as JSON), and two files. A rename makes the folder appear."""
-    root = ctx.deps.config.adapters_dir
-    temp = root / f".tmp-{new_id()}"
-    wanted: c.AdapterIn | None = None
-    temp.mkdir(parents=True)
-    try:
-        async for part in await ctx.request.multipart():
-            if not isinstance(part, BodyPartReader):
-                raise Problem(422, "nested multipart is not taken", field="body")
-            name = part.filename or part.name or ""
-            if part.name == "adapter":
-                try:
-                    wanted = await in_thread(AdapterPost.model_validate_json, await _said(part))
-                except ValidationError as e:
-                    raise explain(e, "body.adapter", AdapterPost) from e
-            elif name in (CONFIG_FILE_NAME, WEIGHTS_FILE_NAME):
-                await _receive(part, temp / name)
-            else:
-                fix = f"send adapter (JSON), {CONFIG_FILE_NAME} and {WEIGHTS_FILE_NAME}"
-                raise Problem(422, f"part {name[:80]!r} is not known", field="body", fix=fix)
-        if wanted is None:
-            fix = "send AdapterIn as JSON in a part of that name"
-            raise Problem(422, "the part adapter is missing", field="body.adapter", fix=fix)
-        folder = root / wanted.path
-        if folder.exists() or wanted.path in ctx.deps.registry.items:
-            raise Problem(409, f"{wanted.path} is there already", field="body.adapter.path", fix=NEXT_NAME_ADVICE)
-        await in_thread(_publish, temp, folder)
-        return wanted
-    except (ValueError, HttpProcessingError) as e:
-        text = f"the multipart body cannot be read: {ascii(str(e))[1:-1][:200]}"
-        raise Problem(400, text, field="body", fix="send it as an HTTP client writes it") from e
-    finally:
-        shutil.rmtree(temp, ignore_errors=True)
-
-
-async def _said(part: BodyPartReader) -> bytes:
-    raw = bytearray()
-    while chunk := await part.read_chunk(2**20):
-        raw += chunk
-        if len(raw) > BODY_BYTES:
-            raise Problem(413, "the part adapter is too large", field="body.adapter")
-    return bytes(raw)
-
-
-async def _receive(part: BodyPartReader, path: Path) -> None:
-    size, limit = 0, CONFIG_BYTES if path.name == CONFIG_FILE_NAME else UPLOAD_LIMIT
-    with path.open("wb") as file:
-        while chunk := await part.read_chunk(2**20):
-            size += len(chunk)
-            if size > limit:
-                raise Problem(413, f"{path.name} is too large", field=f"body.{path.name}")
-            await in_thread(file.write, chunk)
-        file.flush()
-        await in_thread(os.fsync, file.fileno())
-
-
-def _publish(temp: Path, folder: Path) -> None:
-    open_to_engine(temp)
-    temp.rename(folder)
-    sync(folder.parent)
 
 
 by_hand = partial(

@@ -203,6 +203,7 @@ def arrow_bytes(table: pa.Table) -> bytes:
     (KeyScope.TRAINER,),
     body=c.BatchLeaseIn,
     responses={200: ARROW_TYPE, 204: None},
+    errors=(409,),
     at_once=True,
 )
 async def lease_batch(ctx: Ctx) -> web.StreamResponse:
@@ -218,6 +219,7 @@ async def lease_batch(ctx: Ctx) -> web.StreamResponse:
     asked = body.model_copy(update={"model": body.model or deps.config.model_name, "min_groups": least})
     versions, live = deps.registry.versions(str(asked.model))
     async with deps.leasing:
+        await deps.registrar.expect_learner(str(asked.model), body.learner, deps.now())
         lease = partial(deps.ask, deps.store.batches.lease, asked, versions, live)
         leased: ArrowBatch | None = await lease(deps.now())
         if leased is None and await deps.mutations.settled():
@@ -305,6 +307,8 @@ async def ack_batch(ctx: Ctx) -> web.StreamResponse:
     body: c.BatchAck = ctx.body
     async with deps.leasing:
         members: JsonObject | None = await deps.ask(deps.store.batches.takes, batch, body)
+        if members and body.learner is not None:
+            await deps.registrar.expect_learner(str(members["model"]), body.learner, deps.now())
         if members is None:
             raise Problem(409, LOST_LEASE_TEXT, field="body.lease", fix="its groups come back with another batch")
         if members:
