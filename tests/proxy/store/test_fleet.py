@@ -234,3 +234,28 @@ async def test_work_is_never_handed_out_twice(make_fleet):
     leased = await asyncio.gather(*(lease(p, f"t{i}") for i, p in enumerate((a, b, a, b))))
     groups = [g for found in leased for g in found]
     assert len(groups) == len(set(groups)) == 12
+
+
+def be_learner(plane: Plane, token: str, seconds: float = 30.0):
+    return plane.ask("POST", "/learner", {"worker": token, "place": token, "token": token, "seconds": seconds})
+
+
+async def test_a_trainer_that_another_proxy_has_replaced_meanwhile_publishes_nothing(fleet, monkeypatch):
+    a, b = fleet
+    assert (await be_learner(a, "first", 0.2))[1]["held"]
+    looked, asked = a.deps.registrar.expect_learner, 0
+
+    async def then_another_takes_over(*args):
+        nonlocal asked
+        await looked(*args)
+        if (asked := asked + 1) == 2:  # between the last look and the change that the proxies agree on
+            await asyncio.sleep(0.3)
+            assert (await be_learner(b, "second"))[1]["held"]
+
+    monkeypatch.setattr(type(a.deps.registrar), "expect_learner", lambda _, *args: then_another_takes_over(*args))
+    name = (await a.ask("POST", "/adapters/claim", {"learner": "first"}))[1]["name"]
+    status, body = await register(a, int(name.rpartition("@")[2]), wait=0, learner="first")
+    assert (status, body["error"]["field"]) == (409, "body.learner")
+    assert (await b.ask("GET", "/adapters"))[1]["adapters"] == []
+    assert (await be_learner(a, "first"))[1]["worker"] == "second"
+    assert (await b.ask("POST", "/adapters/claim", {"learner": "second"}))[1]["name"] != name

@@ -195,6 +195,7 @@ class AdapterRegistrar:
 
     async def _register(self, wanted: AdapterIn) -> Adapter:
         model, version = self._split(wanted, wanted.path.strip("/"))
+        since = self.registry.revision  # who takes over after this look raises it
         if wanted.learner is not None:
             await self.expect_learner(model, wanted.learner, time.time())
         name = f"{model}@{version}"
@@ -229,7 +230,7 @@ class AdapterRegistrar:
         else:
             self.registry.expect(adapter)
         note = event("adapter", adapter=name, state=adapter.state.value, parent=wanted.parent, step=wanted.step)
-        await self.journal.change([adapter], note)
+        await self.journal.change([adapter], note, since=since)
         return adapter
 
     @staticmethod

@@ -96,13 +96,16 @@ class AdapterJournal:
             self.registry.adopt(*found)
         self.wake.set()
 
-    async def change(self, changed: Sequence[Adapter], *events: Event) -> None:
-        """Keep changes that belong together.
+    async def change(self, changed: Sequence[Adapter], *events: Event, since: int | None = None) -> None:
+        """Keep changes that belong together. ``since``: the revision that they were decided at, where that was long
+        ago.
 
         Raises ``ConcurrentChange``, and ``Problem`` 503 if a shared store does not answer.
         """
         shared = self.stores.shared
         if shared:
+            if since not in (None, self.registry.revision):
+                raise ConcurrentChange
             self.registry.revision = await self._swap(changed, events)
         self.registry.put(changed)
         for e in events:
