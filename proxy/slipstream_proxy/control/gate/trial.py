@@ -55,6 +55,8 @@ MAX_SLIDE = 0.05
 """Of the rewards' range: a larger loss beside the best version must be excluded before an acceptance. Three versions
 that each lose 0.02 add up to more.
 """
+SLIDE_VERSIONS = 3
+"""Newest acceptances since which a slide is looked for."""
 SEEN_ERRORS = 2.0
 """Standard errors between what was seen and a loss that would have been seen with 95 %: 1.65, and more because one
 looks again and again.
@@ -85,6 +87,9 @@ class HeldOut(NamedTuple):
 
 
 class GateTrial:
+    marks: list[JsonValue]
+    """The evidence against the best version as it was when each of the last versions was accepted."""
+
     def __init__(self, settings: TrialSettings) -> None:
         self.settings = settings
         self.scale = RewardScale(*(settings.reward_range or (None, None)))
@@ -144,10 +149,12 @@ class GateTrial:
         self.frozen_by_hand: bool | None = None  # as ``AdapterRegistry.frozen``
         self.asked: int | None = None
         """``seen`` when a newer version first had to wait for the one that is served."""
-        self._mark()
+        self._mark(anew=True)
 
-    def _mark(self) -> None:
+    def _mark(self, *, anew: bool = False) -> None:
         self.kept: list[JsonValue] = [detector.dump() for detector in (self.worse_best, self.better_best)]
+        marks: list[JsonValue] = [] if anew else self.marks
+        self.marks = [*marks, self.kept[0]][-SLIDE_VERSIONS:]
 
     @property
     def on_trial(self) -> bool:
@@ -396,7 +403,7 @@ class GateTrial:
             self.groups.forget(rewards=False)
             self.guards.forget()
             self.latched = ""
-            self._mark()
+            self._mark(anew=True)
 
     def _begin_again(self, *, fresh: bool = False) -> None:
         """Of the evidence against the control."""
@@ -424,7 +431,7 @@ class GateTrial:
         self.worse_best.reset(fresh=fresh)
         self.better_best.reset(fresh=fresh)
         self.groups.reset(best=True, fresh=fresh)
-        self._mark()
+        self._mark(anew=True)
 
     # evidence
 
@@ -512,7 +519,7 @@ class GateTrial:
         for detector in (self.worse, self.better, self.worse_best, self.better_best):
             detector.forget()
         self.groups.forget(rewards=True)
-        self._mark()
+        self._mark(anew=True)
 
     @property
     def unsettled(self) -> bool:
@@ -664,16 +671,19 @@ class GateTrial:
         return _missed(*self.worse.estimate())
 
     def missed_slide(self) -> float:
-        """As ``missed``, beside the best version, since the control moved."""
-        found = [self.worse_best.estimate(self.kept[0])]
-        if self.settings.canary:  # there the control is what is compared with the best version
-            found.append(self.worse.estimate())
+        """As ``missed``, beside the best version, of the last ``SLIDE_VERSIONS`` that were accepted, and what is on
+        trial.
+        """
+        found = [self.worse.estimate()] if self.settings.canary else []
+        if not self.settings.canary or self.control != self.best:  # a canary's control is compared with the best one
+            found.append(self.worse_best.estimate(self.marks[0]))
         difference, error = sum(d for d, _ in found), math.hypot(*(e for _, e in found))
         return _missed(difference, error)
 
     def may_slide(self) -> bool:
         """Whether slow losses may have added up to more than ``MAX_SLIDE``, as far as is seen."""
-        waits = self.control != self.best and self.since < MAX_WAIT_SETTLES * self.settings.settle
+        apart = self.control != self.best or self.settings.canary
+        waits = apart and self.since < MAX_WAIT_SETTLES * self.settings.settle
         return waits and bool(self.settings.holdout) and self.missed_slide() > MAX_SLIDE
 
     def may_lose_half(self) -> bool:
@@ -720,6 +730,7 @@ class GateTrial:
             "evidence": [d.dump() for d in (self.worse, self.better, self.worse_best, self.better_best)],
             "hung": [*self.hung.dump()],
             "kept": [*self.kept],
+            "marks": [*self.marks],
             "groups": self.groups.dump(),
             "guards": self.guards.dump(),
             "ratings": self.ratings.dump(),
@@ -761,6 +772,8 @@ class GateTrial:
             self.fresh, self.widest = (float(x) if isinstance(x, int | float) else 0.0 for x in fresh)
         self.latched = latched if isinstance(latched, str) else ""
         self._load_mark(marked)
+        if isinstance(marks := kept.get("marks"), list) and marks:
+            self.marks = marks
 
     def _load_mark(self, marked: list[JsonValue]) -> None:
         """An older program kept [wealth put in, *wealths] of the evidence against the best version alone."""
@@ -769,6 +782,7 @@ class GateTrial:
         if len(marked) != len(self.kept):
             raise TypeError("evidence of another shape")
         self.kept = marked
+        self.marks = [marked[0]]
 
 
 def _is_over(outcome: ArmOutcome, floor: int) -> bool:

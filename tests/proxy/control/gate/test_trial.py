@@ -425,3 +425,24 @@ def test_an_acceptance_says_which_loss_it_could_have_missed():
             said += 1
             wrong += report.missed < 0.05
     assert said > 10 and wrong <= 3
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_scores_relative_to_their_group_compare_arms_only_where_groups_are_mixed(mixed):
+    """Success falls from 0.8 to 0.2. A score is a run's success less its group's mean."""
+    trial, coin = warm(TrialSettings(shifts=False, settle=5000), reward=0.5), random.Random(3)
+    found = set()
+    for group in range(200):
+        if group == 10:
+            trial.serve(1)
+        share, one = trial.shares()[0], coin.random()
+        arms = ["control" if (coin.random() if mixed else one) < share else "live" for _ in range(8)]
+        versions = [trial.tried if arm == "live" else trial.control for arm in arms]
+        won = [float(coin.random() < (0.2 if version else 0.8)) for version in versions]
+        chances = f"live={1 - share} control={share}" if share else ""
+        for version, arm, success_ in zip(versions, arms, won, strict=True):
+            score = 0.5 + 0.5 * (success_ - sum(won) / 8)
+            found.add(trial.observe(outcome_of(version, arm, chances, "", score, trial.tried if share else None)))
+        if Decision.ROLLBACK in found:
+            break
+    assert found == ({Decision.UNDECIDED, Decision.ROLLBACK} if mixed else {Decision.UNDECIDED})
