@@ -43,7 +43,7 @@ class Proxy:
         if self.taken and self.taken in body.decode("latin1"):
             return self._no(409, "body.path", "there already")
         if request.headers["content-type"].startswith("multipart/"):
-            said = json.loads(re.search(rb'\{"path".*\}', body)[0])  # type: ignore[index]
+            said = json.loads(re.search(rb'\{"path".*\}', body)[0])
             self.uploads.append(said | {"names": sorted(set(re.findall(rb'filename="([^"]+)"', body)))})
             return httpx.Response(201, json=MADE)
         self.looks += 1
@@ -97,6 +97,14 @@ def test_where_no_folder_is_shared_the_first_answer_is_enough(ship, tmp_path) ->
     shipped = ship(proxy)
     shipped.register(source, AdapterIn(path="tiny@1"))
     assert proxy.looks == 1 and len(proxy.uploads) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_no_hindrance(ship, tmp_path) -> None:
+    source, proxy = write_adapter(tmp_path / "source"), Proxy(lambda _: True)
+    (tmp_path / "data").mkdir(exist_ok=True)
+    (tmp_path / "data" / "adapters").write_text("a file")
+    ship(proxy).register(source, AdapterIn(path="tiny@1"))
+    assert proxy.looks == 0 and len(proxy.uploads) == 1
 
 
 def test_a_large_file_goes_on_where_the_connection_broke(ship, tmp_path, monkeypatch) -> None:

@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 IDLE_SECONDS = 0.25
 LOOK_SECONDS, LOOK_SOON = 2.0, 0.5
 """Between looks at the adapters while there is nothing to train on; while steps wait to be published."""
+UPLOADED_TRIAL_PAUSE_S = 60.0
+"""Between two asks whether an engine is there to try an adapter, if each is an upload."""
 LEASE_SECONDS = 3600.0
 FIRST_PAUSE, LAST_PAUSE = 1.0, 60.0
 """Seconds before the trainer goes on after a failure; longer after each in a row."""
@@ -180,7 +182,8 @@ class Worker:
         self.publisher.check()
         # what is stored is older than the engine's policy anyway
         stored = self.current.state.ahead >= max(1, t.max_staleness)
-        if not self.tried and time.monotonic() - self._asked > LOOK_SECONDS:
+        pause = LOOK_SECONDS if self.publisher.shipping.shared is not False else UPLOADED_TRIAL_PAUSE_S
+        if not self.tried and time.monotonic() - self._asked > pause:
             self.tried = try_adapter(self.config, self.trainer.model, self.publisher)
             self._asked = time.monotonic()
         min_groups, max_wait = self.cadence.wanted(t)

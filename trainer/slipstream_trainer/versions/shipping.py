@@ -70,8 +70,15 @@ class AdapterShipping:
         wanted = wanted.model_copy(update={"sha256": sha256})
         if self.shared is not False:
             final, owner = self.config.adapters_dir / wanted.path, LearnerRecord.read(self.config.checkpoints_dir).name
-            put_adapter(source, final, self.config.engine.max_lora_rank, sha256, owner)
-            if (made := self._seen(wanted)) is not None:
+            try:
+                put_adapter(source, final, self.config.engine.max_lora_rank, sha256, owner)
+                made = self._seen(wanted)
+            except OSError as e:
+                if self.shared:
+                    raise
+                log.warning("adapters.dir cannot be written here, %s is uploaded: %s", wanted.path, e)
+                made = None
+            if made is not None:
                 self.shared = True
                 return made
         return self._upload(source, sha256, lambda files: self.client.upload_adapter(wanted, files))

@@ -173,7 +173,7 @@ class AdapterRegistrar:
             raise (away() if is_store_fault(e) else e) from e
         if other is not None:
             text = f"another trainer learns for {model}: {other.worker} at {other.place}"
-            fix = f"stop one of the two; the other goes on {max(0.0, other.until - now):.0f} s after it was heard last"
+            fix = "stop one of the two: the other goes on once that one has ended, or was silent for half a minute"
             raise Problem(409, text, field=LEARNER_FIELD, fix=fix)
 
     async def claim(self, wanted: NameClaimIn) -> str:
