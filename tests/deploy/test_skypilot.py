@@ -37,11 +37,21 @@ def read(path, tmp_path):
     )
 
 
-@pytest.mark.parametrize("name, called", [("all-in-one", "slipstream"), ("trainer", "slipstream-trainer")])
-def test_it_is_a_task(name, called, tmp_path):
+GPUS = "['A100-80GB', 'H100', 'L40S']"
+
+
+@pytest.mark.parametrize(
+    "name, called, gpus",
+    [
+        ("all-in-one", "slipstream", GPUS),
+        ("trainer", "slipstream-trainer", GPUS),
+        ("trainer-nodes", "slipstream-trainer-nodes", "['A100-80GB', 'H100', 'H200']"),
+    ],
+)
+def test_it_is_a_task(name, called, gpus, tmp_path):
     done = read(DEPLOY / "skypilot" / f"{name}.yaml", tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.startswith(f"{called} [") and done.stdout.strip().endswith("['A100-80GB', 'H100', 'L40S']")
+    assert done.stdout.startswith(f"{called} [") and done.stdout.strip().endswith(gpus)
 
 
 @pytest.mark.parametrize(

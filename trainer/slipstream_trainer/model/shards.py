@@ -59,8 +59,9 @@ def reading_options(bare: PreTrainedModel) -> dict[str, Any]:
     """
     from transformers.distributed.configuration_utils import DistributedConfig
 
-    if mixed := _mixed_rows(bare):
-        log.warning("every process reads the whole base: the files of %s keep rows otherwise (%s)", *mixed)
+    processes = join_group().num_processes
+    if mixed := _mixed_rows(bare, processes):
+        log.warning("every process reads the whole base into the host's memory: %s", mixed)
         return {}
     names = {module: name for name, module in bare.base_model.named_modules()}
     gathered = [bare.get_input_embeddings(), *decoder_layers(bare)]
@@ -68,7 +69,7 @@ def reading_options(bare: PreTrainedModel) -> dict[str, Any]:
     type(bare)._fsdp_plan = None  # it would gather the head when that is called, and the scored positions alone see it
     return {
         "config": bare.config,
-        "distributed_config": DistributedConfig(fsdp_size=join_group().num_processes),
+        "distributed_config": DistributedConfig(fsdp_size=processes),
     }
 
 
@@ -80,23 +81,26 @@ def forget_reading(base: PreTrainedModel) -> None:
     vars(base).pop("_tp_size", None)
 
 
-def _mixed_rows(bare: PreTrainedModel) -> tuple[str, str] | None:
-    """The model and an operation that makes rows of its weights out of other rows of the files, or None: a process
-    that reads its share of the rows would then get others'. Experts that are files' weights of their own and the
-    model's rows are no such case: transformers reads whole ones.
+def _mixed_rows(bare: PreTrainedModel, processes: int) -> str | None:
+    """Why a process can't read its share of the rows of each weight, or None: an operation makes rows of the model's
+    weights out of other rows of the files. Experts that are weights of their own in the files are rows of the
+    model's, and are read whole by the process that has them; each must have one.
     """
     from transformers import conversion_mapping, core_model_loading
 
+    kind = bare.config.model_type
     for found in conversion_mapping.get_model_conversion_mapping(bare):
         for done in getattr(found, "operations", ()):
-            kind = type(done)
-            if kind is core_model_loading.MergeModulelist and done.dim == 0:
+            if isinstance(done, core_model_loading.MergeModulelist) and done.dim == 0:
+                few = min((len(p) for p in bare.parameters() if p.dim() == 3), default=processes)
+                if (processes - 1) * -(-few // processes) >= few:
+                    return f"{few} experts of {kind} leave none for some of {processes} processes"
                 continue
-            if kind is core_model_loading.Concatenate and done.dim > 0:
+            if isinstance(done, core_model_loading.Concatenate) and done.dim > 0:
                 continue
-            if kind is core_model_loading.Transpose and min(done.dim0, done.dim1) > 0:
+            if isinstance(done, core_model_loading.Transpose) and min(done.dim0, done.dim1) > 0:
                 continue
-            return bare.config.model_type, kind.__name__
+            return f"the files of {kind} keep rows otherwise than the model does ({type(done).__name__})"
     return None
 
 

@@ -52,7 +52,7 @@ def start_trainer(config: Config, client: Client | None) -> tuple[CapturedGRPOTr
     sharded = config.trainer.sharding == "fsdp2"
     loaded = None if sharded else load_policy(config)
     gpu_lease = GpuLease(config, client, worker_name(config), processes)
-    if gpu_lease.shared and gpu_lease.together:
+    if sharded or (gpu_lease.shared and gpu_lease.together):
         join_group()
     with gpu_lease.take():
         model, tokenizer = loaded or load_policy(config)  # a sharded one goes from the files to the GPUs
