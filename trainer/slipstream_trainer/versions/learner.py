@@ -187,13 +187,16 @@ class LearnerLease:
         )
 
     def _renew(self) -> None:
+        said = False
         while not self._ended.wait(RENEW_INTERVAL_S):
             if self._lost is not None:
                 continue
             try:
-                answer = self._ask()
+                answer, said = self._ask(), False
             except ApiError as e:
-                log.info("the proxy was not told that this trainer is there: %s", e)
+                if not said:
+                    log.info("the proxy is not told that this trainer is there, until it answers: %s", e)
+                said = True
                 continue
             if not answer.held and not self._ended.is_set():
                 self._lost = answer
