@@ -163,5 +163,23 @@ WORSE_WORLDS: dict[str, HardWorld] = {
 
 FOUND_WORLDS: dict[str, HardWorld] = {
     "few rate, and later versions half as often": equal(0.95, rated=0.4, ratio=0.5, every=16, episodes=2000),
+    "rated 80 %, three times as often, a small holdout": equal(
+        0.5, rated=0.8, ratio=3.0, holdout=0.02, drift=0.1, period=3000, polite=0.6, every=500, episodes=2000
+    ),
+    "high rewards that last, 12 changes said": equal(
+        0.98,
+        rated=0.3,
+        ratio=0.7,
+        sticky=0.98,
+        graded=True,
+        declares=12,
+        polite=0.2,
+        every=16,
+        delay=100,
+        episodes=2000,
+    ),
+    "64 tags, while all drift": equal(
+        0.9, ratio=2.0, drift=0.3, period=3000, sticky=0.98, nested=64, every=100_000, episodes=2000
+    ),
 }
 """The worst of ``search_null``, on this code and on earlier ones."""

@@ -157,5 +157,5 @@ def test_a_measure_that_fewer_runs_have_freezes_nothing():
 @pytest.mark.parametrize("name", FOUND_WORLDS)
 def test_the_worst_null_worlds_that_a_search_found_take_nothing_back(name):
     """``benchmarks.gate.search_null`` found them, on this code or on an earlier one."""
-    runs = [HardSimulation(FOUND_WORLDS[name], seed).play() for seed in range(3)]
-    assert [(r.rollbacks, r.frozen) for r in runs] == [(0, None)] * 3
+    runs = [HardSimulation(FOUND_WORLDS[name], seed).play() for seed in range(2)]
+    assert [(r.rollbacks, r.frozen) for r in runs] == [(0, None)] * 2
