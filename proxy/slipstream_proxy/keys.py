@@ -142,7 +142,7 @@ class Keys:
     def rotate(self, key_id: str, grace: float = 0.0) -> str:
         """Give a key another secret, which is returned. It stays the same key, and its runs stay its own.
 
-        ``grace``: seconds for which the secret of before is still taken.
+        ``grace``: seconds for which the old secret is still taken.
         """
         if not 0.0 <= grace < math.inf:
             raise SlipstreamError(f"a grace is a number of seconds from 0 on, not {grace}")

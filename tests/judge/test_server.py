@@ -7,7 +7,11 @@ import os
 import pytest
 from tests.support.ruler import make, runs_of, scores, vote
 
-from slipstream_judge.model.server import base_of, bypass, is_near
+from slipstream.settings import JudgeConfig
+from slipstream_judge.model.budget import Budget
+from slipstream_judge.model.llm import Llm
+from slipstream_judge.model.metrics import JudgeMetrics
+from slipstream_judge.model.server import OwnProxy, base_of, bypass, is_near
 from slipstream_judge.text.excerpts import estimate
 
 VLLM = {"/v1/models": {"data": [{"id": "m", "max_model_len": 3000}]}}
@@ -100,3 +104,19 @@ def test_where_litellm_sends_a_model_s_calls(monkeypatch):
     monkeypatch.setenv("HOSTED_VLLM_API_BASE", "http://gpu:8000/v1")
     assert base_of("hosted_vllm/m", None) == "http://gpu:8000/v1"
     assert base_of("anthropic/claude", None) is base_of("gpt-5-mini", None) is None
+
+
+async def test_a_variable_that_connects_agents_does_not_lead_the_judge_to_its_own_proxy(monkeypatch, control):
+    """README connects an agent by OPENAI_BASE_URL, and LiteLLM reads the same one."""
+    own = OwnProxy(control.url, None, "")
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{control.url.replace('127.0.0.1', 'localhost')}/v1")
+    monkeypatch.setenv("ANTHROPIC_API_BASE", control.url)
+    monkeypatch.setenv("OTHER_BASE_URL", "http://127.0.0.1:1/v1")
+    judge = JudgeConfig(model="openai/gpt-4o-mini")
+    assert base_of(str(judge.model), None)
+    metrics = JudgeMetrics()
+    llm = Llm(judge, Budget(judge, metrics), metrics, own=own)
+    assert llm.base is None, "the provider's own address"
+    assert not {"OPENAI_BASE_URL", "ANTHROPIC_API_BASE"} & os.environ.keys() and "OTHER_BASE_URL" in os.environ
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    assert Llm(judge, Budget(judge, metrics), metrics, own=own).base == "http://127.0.0.1:1/v1"

@@ -18,7 +18,7 @@ class Said(ChatEvents):
 
 def test_what_becomes_of_a_chat_event() -> None:
     said = Said()
-    assert said.event(b'data: {"says": [1, 2]}\n\n') == b"12"
+    assert said.event(b'data: {"says": [1, 2], "choices": [{}]}\n\n') == b"12"
     assert said.event(b'data: {"says": []}\n\n') is None
     assert said.event(b": a comment\n\n") is None
     assert said.event(b"data: [DONE]\n\n") == b"end"

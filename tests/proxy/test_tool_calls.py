@@ -161,6 +161,16 @@ def test_a_whole_reply_says_the_same(kind):
     assert len({ident for ident, _ in found} - {"", None}) == 5
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_one_call_of_an_older_server_is_a_call(kind):
+    parts = [{"name": "look", "arguments": ""}, {"arguments": '{"q"'}, {"arguments": ": 1}"}]
+    stream = [chunk({"function_call": part}) for part in parts]
+    assert translated(kind, [*stream, chunk({}, finish="function_call"), b"data: [DONE]\n\n"]) == [("look", {"q": 1})]
+    message = {"content": None, "function_call": {"name": "look", "arguments": '{"q": 1}'}}
+    whole = {"choices": [{"message": message, "finish_reason": "function_call"}]}
+    assert b"look" in FORMATS[kind][0](ASKED).whole(json.dumps(whole).encode())
+
+
 @pytest.mark.parametrize(
     ("tokens", "last", "status"),
     [
@@ -220,17 +230,20 @@ async def served(
 
 NAMELESS = [chunk({"content": "Well"}), chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}), chunk({}, finish="tool_calls"), b"data: [DONE]\n\n"]  # fmt: skip
 TWICE = {"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}
+CUSTOM = {"index": 0, "id": "a", "type": "custom", "custom": {"name": "f", "input": "x"}}
 GOES_ON = [chunk({"tool_calls": [TWICE]}), chunk({"tool_calls": [{**TWICE, "index": 1, "id": "b"}]}), chunk({"tool_calls": [{"index": 0, "function": {"arguments": ', "x"'}}]}), b"data: [DONE]\n\n"]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", PATHS)
-@pytest.mark.parametrize("case", ["nothing but an end", "no end", "odd", "nameless", "goes on"])
+@pytest.mark.parametrize("case", ["nothing but an end", "no end", "no choice", "odd", "nameless", "custom", "goes on"])
 async def test_what_cannot_be_said_ends_in_an_error_and_the_record_says_so(start, serve, kind, case):
     stream = {
         "nothing but an end": [b"data: [DONE]\n\n"],
         "no end": [chunk({"content": "Well"})],
         "odd": [chunk({"content": "Well"}), b'data: {"choices": 7}\n\n', b"data: [DONE]\n\n"],
         "nameless": NAMELESS,
+        "no choice": [chunk(None), b"data: [DONE]\n\n"],
+        "custom": [chunk({"tool_calls": [CUSTOM]}), chunk({}, finish="tool_calls"), b"data: [DONE]\n\n"],
         "goes on": GOES_ON,
     }[case]
     url = await served(serve, *stream)

@@ -30,7 +30,17 @@ from slipstream.settings.judge import NO_QUOTA, is_own
 from slipstream.shared.backoff import Backoff
 from slipstream_judge.model.budget import Budget
 from slipstream_judge.model.metrics import JudgeMetrics
-from slipstream_judge.model.server import OLLAMA_PROVIDERS, OwnProxy, Served, ask, base_of, bypass, is_near, provider_of
+from slipstream_judge.model.server import (
+    OLLAMA_PROVIDERS,
+    OwnProxy,
+    Served,
+    ask,
+    base_of,
+    bypass,
+    ignore_own,
+    is_near,
+    provider_of,
+)
 from slipstream_judge.text.excerpts import estimate
 
 log = logging.getLogger(__name__)
@@ -221,6 +231,8 @@ class Llm:
             if own is None:
                 raise ConfigError(f"judge.model = {name!r} needs a proxy: give its address with --url")
             self.model, self.api_base, self.key = own.model(name), f"{own.url}/v1", own.key
+        elif own is not None:
+            ignore_own(own.url)
         self.base = base_of(self.model, self.api_base)
         self.near = self.own or is_near(self.base)
         if self.near and self.base is not None:

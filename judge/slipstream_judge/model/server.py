@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import httpx
 from slipstream.config import Config
 from slipstream.settings.judge import SELF_JUDGE_MODEL
 
+log = logging.getLogger(__name__)
 NEAR_NAMES = (".local", ".localhost", ".internal", ".lan", ".home.arpa", ".svc", ".cluster.local")
 OLLAMA_PROVIDERS = ("ollama", "ollama_chat")
 PROVIDER_URLS: Mapping[str, tuple[Sequence[str], str | None]] = {
@@ -30,6 +32,9 @@ PROVIDER_URLS: Mapping[str, tuple[Sequence[str], str | None]] = {
 }
 """LiteLLM's provider → variables that hold its base URL, and the URL without them."""
 SERVER_TIMEOUT_S = 5.0
+ADDRESS_ENDINGS = ("_BASE_URL", "_API_BASE")
+"""How variables end that say to LiteLLM where a provider is."""
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 - compared with, not bound to
 
 
 @dataclass(slots=True, frozen=True)
@@ -69,6 +74,31 @@ def base_of(model: str, api_base: str | None) -> str | None:
     """Where LiteLLM sends the model's calls; None: a provider's own address."""
     names, default = PROVIDER_URLS.get(provider_of(model), ((), None))
     return api_base or next((v for n in names if (v := os.environ.get(n))), default)
+
+
+def ignore_own(url: str) -> None:
+    """Take what leads to the agents' proxy out of this process's environment.
+
+    An agent is connected by such a variable, and LiteLLM reads the same: the judge would ask the proxy for a model that
+    it does not serve, or its prompts would be recorded as an agent's. ``url``: the proxy's.
+    """
+    own = _place(url)
+    for name in [n for n in os.environ if n.endswith(ADDRESS_ENDINGS) and _place(os.environ[n]) == own]:
+        del os.environ[name]
+        log.warning(
+            "%s leads to Slipstream's own proxy: the judge asks its provider; judge.api_base names a server", name
+        )
+
+
+def _place(url: str) -> tuple[str, int | None]:
+    """Host and port. All names of this machine are one."""
+    parts = urlsplit(url if "//" in url else f"//{url}")
+    try:
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        port = None
+    host = parts.hostname or ""
+    return "localhost" if host in LOOPBACK_NAMES else host, port
 
 
 def is_near(url: str | None) -> bool:

@@ -26,7 +26,7 @@ from slipstream_proxy.dialects.base import (
 )
 from slipstream_proxy.dialects.chat import canonical
 from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, spoken, thought
-from slipstream_proxy.dialects.tool_calls import CallPlaces, arguments_of, call_id, object_of
+from slipstream_proxy.dialects.tool_calls import CallPlaces, arguments_of, as_functions, call_id, object_of
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
 from slipstream_proxy.usage import count_of, usage_in
@@ -309,7 +309,8 @@ class GeminiTranslator(ChatEvents):
         self._begin(read)
         self.usage = usage_in(read, {})
         made: list[JsonObject] = []
-        for choice in read["choices"]:
+        for given in read["choices"]:
+            choice = as_functions(given, "message")
             message = choice["message"]
             parts = self._spoken(message)
             calls, finish = _called(message.get("tool_calls") or [], choice.get("finish_reason"))

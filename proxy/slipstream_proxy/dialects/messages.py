@@ -26,7 +26,7 @@ from slipstream_proxy.dialects.base import (
 )
 from slipstream_proxy.dialects.chat import canonical
 from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items, spoken, thought
-from slipstream_proxy.dialects.tool_calls import CallLine, StreamedCall, arguments_of, call_id, object_of
+from slipstream_proxy.dialects.tool_calls import CallLine, StreamedCall, arguments_of, as_functions, call_id, object_of
 from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
@@ -104,7 +104,7 @@ class MessagesTranslator(ChatEvents):
     def whole(self, reply: bytes) -> bytes:
         """Raises ValueError where the engine's own route could not make a message of it either."""
         read = loads(reply)
-        choice = read["choices"][0]
+        choice = as_functions(read["choices"][0], "message")
         message = choice["message"]
         calls = message.get("tool_calls") or []
         content: list[JsonObject] = []

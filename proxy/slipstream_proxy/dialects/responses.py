@@ -32,7 +32,7 @@ from slipstream_proxy.dialects.chat import canonical
 from slipstream_proxy.dialects.purpose import orders, quotes
 from slipstream_proxy.dialects.through_chat import ChatEvents, ThroughChat, items, spoken, thought
 from slipstream_proxy.dialects.token_arrays import prompt_length
-from slipstream_proxy.dialects.tool_calls import CallLine, StreamedCall, arguments_of, call_id
+from slipstream_proxy.dialects.tool_calls import CallLine, StreamedCall, arguments_of, as_functions, call_id
 from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import Choice
@@ -463,7 +463,7 @@ class ResponsesTranslator(ChatEvents):
 
     def whole(self, reply: bytes) -> bytes:
         read = loads(reply)
-        choice = read["choices"][0]
+        choice = as_functions(read["choices"][0], "message")
         message = choice["message"]
         self._begin(read)
         self.usage, self.finish, self.last = usage_in(read, {}), choice.get("finish_reason"), choice

@@ -21,6 +21,7 @@ from slipstream_proxy.dialects.base import (
 from slipstream_proxy.dialects.chat import Chat
 from slipstream_proxy.dialects.purpose import orders, quotes
 from slipstream_proxy.dialects.token_arrays import PACKED_FIELD
+from slipstream_proxy.dialects.tool_calls import as_functions
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import CallHead, Parsed
 
@@ -43,14 +44,17 @@ def spoken(said: JsonObject) -> str | None:
 
 
 class ChatEvents:
-    """A stream of chat events on its way to another format. ``event`` reads one; what the format makes of it is the
-    subclass's.
+    """A stream of chat events on its way to another format. ``event`` reads one, and raises ``ValueError`` for what
+    cannot be told in it; what the format makes of it is the subclass's.
     """
 
     failed = False
     """The engine has said an error: no end follows."""
     done = False
     """The end was said."""
+    said_anything = False
+    chosen = False
+    """A choice has come."""
     template_needed = False
 
     def settle(self, chat: JsonObject, *, merges: bool | None, quiet: str | None) -> None:
@@ -60,6 +64,8 @@ class ChatEvents:
         """The events that the engine would have sent for this one; None: none."""
         data = event_data(event)
         if data == b"[DONE]":
+            if self.said_anything and not (self.failed or self.chosen):
+                raise ValueError("a stream without a choice")
             end = None if self.failed else self._end()
             self.done = end is not None
             return end
@@ -70,6 +76,10 @@ class ChatEvents:
             return self.error_event(read["error"])
         if PACKED_FIELD in read and "choices" not in read:
             return None  # what was sampled, and nothing for the client
+        self.said_anything = True
+        if choices := read.get("choices"):
+            self.chosen = True
+            read["choices"] = [as_functions(choice, "delta") for choice in choices]
         return b"".join(self._events(read)) or None
 
     def error_event(self, error: Json) -> bytes:

@@ -45,6 +45,24 @@ class CallPlaces:
         return at
 
 
+def as_functions(choice: JsonObject, field: str) -> JsonObject:
+    """A choice whose message (``field``: message or delta) has its calls as functions. Older servers tell their one
+    call by itself. Raises ``ValueError`` for a call of a tool that is no function: other formats cannot say it.
+    """
+    said = choice.get(field)
+    if not isinstance(said, dict):
+        return choice
+    calls = said.get("tool_calls")
+    if any(isinstance(call, dict) and call.get("custom") is not None for call in calls or ()):
+        raise ValueError("a call of a custom tool")
+    old = said.get("function_call")
+    if isinstance(old, dict) and not calls:
+        choice = {**choice, field: {**said, "tool_calls": [{"index": 0, "type": "function", "function": old}]}}
+    if choice.get("finish_reason") == "function_call":
+        choice = {**choice, "finish_reason": "tool_calls"}
+    return choice
+
+
 def arguments_of(function: JsonObject) -> str:
     """A whole call's arguments. None at all are the empty object."""
     said = function.get("arguments")

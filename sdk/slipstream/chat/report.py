@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from slipstream.contract import ImportState
 from slipstream.errors import SlipstreamError
+from slipstream.shared.printable import printable
 
 Value = object
 """Any value of a file that others wrote."""
@@ -91,7 +92,7 @@ class Report:
             found += [
                 f"{verb}: {n} × {what}: {why} (first at {self.first[what, why]})" for (what, why), n in kind.items()
             ]
-        return found
+        return [printable(line) for line in found]  # names of fields, and values, are the log's own
 
     def summary(self) -> str:
         counts = {"episode": self.episodes, "call": self.calls, "tool call": self.tool_calls, "reward": self.rewards}

@@ -16,6 +16,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from http import HTTPStatus
 from types import ModuleType
 
 from pydantic import ValidationError
@@ -195,6 +196,8 @@ def _main(argv: list[str]) -> int:
         return 2
     except ApiError as e:
         fix = f" ({e.fix})" if e.fix else ""
+        if e.status == HTTPStatus.UNAUTHORIZED:
+            fix = " (set SLIPSTREAM_API_KEY, or give --key: `slipstream keys list` shows which there are)"
         print(f"slipstream {args.command}: {e}{fix}", file=sys.stderr)
         return 1
     except SlipstreamError as e:

@@ -229,6 +229,8 @@ def number(x: float | None, digits: int = 3) -> str:
 
 COLUMN_GAP = "  "
 """Between two columns."""
+LEAST_MIDDLE_WIDTH = 12
+"""Columns from which both ends of a text that is cut are shown."""
 LEAST_COLUMN_WIDTH = 8
 """Characters that a column keeps, however narrow the terminal is."""
 
@@ -317,11 +319,16 @@ def text_width(text: str) -> int:
 
 
 def fitted(text: str, width: int) -> str:
-    """Exactly so wide; what is cut off is an ellipsis."""
+    """Exactly so wide. Of a name the middle goes, for what tells it from others may be its end; of a sentence the end."""
     if text_width(text) > width:
-        while text and text_width(text) > width - 1:
-            text = text[:-1]
-        text += "…"
+        head, tail = text, ""
+        if width >= LEAST_MIDDLE_WIDTH and " " not in text:
+            tail = text[len(text) // 2 :]
+            while text_width(tail) > width // 2:
+                tail = tail[1:]
+        while head and text_width(head) > width - 1 - text_width(tail):
+            head = head[:-1]
+        text = f"{head}…{tail}"
     return text + " " * (width - text_width(text))
 
 

@@ -69,8 +69,9 @@ class FunnelLine(Model):
 
     @property
     def sentence(self) -> str:
-        """The line as status, doctor and the page show it."""
-        return f"{self.text} → {self.fix}" if self.fix else self.text
+        """The line as status, doctor and the page show it. What strangers wrote into it makes no second one."""
+        whole = f"{self.text} → {self.fix}" if self.fix else self.text
+        return " ".join(whole.split("\n"))
 
 
 class Funnel(Model):

@@ -23,6 +23,10 @@ MOST_DIGITS = 18
 """Of a number in a header or a configuration: such a number has 64 bits."""
 MOST_ALPHA = 100_000
 """Adapters have 8 to 1,024. The weights are multiplied by it, over the rank."""
+MOST_PATTERN_CHARS, MOST_MODULE_CHARS = 256, 200
+"""Of an expression in ``rank_pattern`` or ``alpha_pattern``, and of a module's path that it is matched with."""
+MOST_REPEATS, MOST_CHOICES = 2, 4
+"""Parts of such an expression that may repeat, and these with its groups: each multiplies the ways to match."""
 DEFAULT_ALPHA, DEFAULT_RANK = 8, 8
 """PEFT's defaults."""
 WEIGHT_NAME_PATTERN = re.compile(r"^base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight$")
@@ -136,7 +140,9 @@ class AdapterConfig:
 
 
 def _match(pattern: dict[str, Any], module: str, other: Any) -> Any:
-    """As PEFT's ``get_pattern_key``."""
+    """As PEFT's ``get_pattern_key``. Raises ``BadAdapter``."""
+    if pattern and len(module) > MOST_MODULE_CHARS:
+        raise BadAdapter(f"a module's path has {len(module)} characters, at most {MOST_MODULE_CHARS} are matched")
     return next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", module)), other)
 
 
@@ -145,6 +151,9 @@ def _pattern(found: dict[str, Any], field: str) -> dict[str, Any]:
     if not isinstance(pattern, dict):
         raise BadAdapter(f"{CONFIG_FILE_NAME}: {field} {pattern!r} is no table of names and numbers")
     for key in pattern:
+        if why := _dear(key):
+            fix = "write the ends of the modules' paths out, each with its number"
+            raise BadAdapter(f"{CONFIG_FILE_NAME}: {field}, {key[:80]}: {why}: {fix}")
         try:
             re.compile(f"({key})")
         except re.error as e:
@@ -152,6 +161,27 @@ def _pattern(found: dict[str, Any], field: str) -> dict[str, Any]:
                 f"{CONFIG_FILE_NAME}: {field}, {key}: the end of a module's name, and no expression: {e}"
             ) from e
     return pattern
+
+
+_EXPRESSION_PARTS = re.compile(
+    r"\\(?P<escaped>.)|\[\^?\]?(?:\\.|[^]\\])*\]|(?P<looks>\(\?[^:])|(?P<group>\((?:\?:)?)|(?P<repeated>\)[*+{])|(?P<repeat>[*+?{])"
+)
+"""What of an expression decides how long a match of it can take."""
+
+
+def _dear(key: str) -> str | None:
+    """Why an expression of a stranger could take for ever. Engines match it as well, and cannot stop."""
+    if len(key) > MOST_PATTERN_CHARS:
+        return f"an expression of {len(key)} characters, at most {MOST_PATTERN_CHARS} are read"
+    parts = list(_EXPRESSION_PARTS.finditer(key))
+    if any(m["looks"] or (m["escaped"] or "").isdigit() for m in parts):
+        return "an expression that looks around or back"
+    if any(m["repeated"] for m in parts):
+        return "an expression in which a group repeats"
+    repeats, groups = (sum(m[kind] is not None for m in parts) for kind in ("repeat", "group"))
+    if repeats > MOST_REPEATS or repeats + groups > MOST_CHOICES:
+        return f"an expression with more than {MOST_REPEATS} parts that repeat, or {MOST_CHOICES} that can be chosen"
+    return None
 
 
 def _check_kind(found: dict[str, Any]) -> None:

@@ -152,7 +152,7 @@ def test_what_a_fork_copied_is_context(tmp_path):
     one, two = written(tmp_path, ASKED, TEXT), written(tmp_path, *copied, *new, name="b.jsonl")
     bodies, report = taken(one, two)
     assert [[m["content"] for m in replied(b)] for b in bodies] == [["I look."], ["done"]] and report.clean
-    assert "import that file, too" in taken(two)[1].lines()[0]
+    assert "it counts where its own file is imported" in taken(two)[1].lines()[0]
 
 
 def test_a_missing_parent_is_told(tmp_path):

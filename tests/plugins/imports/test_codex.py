@@ -98,7 +98,7 @@ def test_what_a_fork_repeats_is_context(tmp_path, times, back):
 def test_a_fork_without_its_parents_file(tmp_path, times):
     (body,), report = taken(fork(tmp_path, times)[1])
     assert [m["content"] for m in replied(body)] == ["found"]
-    assert "it is session p's: import that file, too" in report.lines()[0]
+    assert "it is session p's: it counts where its own file is imported" in report.lines()[0]
 
 
 def test_a_sub_agent_that_copies_nothing_is_its_own(tmp_path):

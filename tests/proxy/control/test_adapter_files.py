@@ -61,6 +61,13 @@ def test_the_same_weights_at_another_scale_are_another_policy(tmp_path: Path, co
     ("config", "says"),
     [
         ({"r": 64}, "rank 64"),
+        ({"rank_pattern": {"(q|k)*_proj": 8}}, "rank_pattern, .*in which a group repeats: write the ends"),
+        ({"alpha_pattern": {r".*\.x.*\.y.*": 8}}, "alpha_pattern, .*more than 2 parts that repeat"),
+        ({"alpha_pattern": {"x?y?z?q_proj": 8}}, "more than 2 parts that repeat"),
+        ({"alpha_pattern": {"(a|b)(c|d)(e|f)(g|h)(i|j)": 8}}, "or 4 that can be chosen"),
+        ({"rank_pattern": {"(?=q)q_proj": 8}}, "looks around or back"),
+        ({"rank_pattern": {r"(q)_\1": 8}}, "looks around or back"),
+        ({"rank_pattern": {"q" * 257: 8}}, "257 characters"),
         ({"use_dora": True}, "DoRA"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"bias": "all"}, "bias"),
@@ -200,3 +207,19 @@ def test_a_long_header_and_a_long_configuration_are_not_read(tmp_path: Path) -> 
         check_folder(folder, 16)
     with pytest.raises(BadAdapter, match="4001 digits"):
         check_folder(adapter(tmp_path / "m@3", r=8, other=10**4_000), 16)
+
+
+def test_expressions_that_adapters_have_are_read(tmp_path: Path) -> None:
+    named = {
+        r".*\.self_attn\..*": 8,
+        r"layers\.(0|1|2)\.mlp\.(?:up|down)_proj": 4,
+        r"experts\.\d+\.x[*+(]": 4,
+        "^lm_head": 4,
+    }
+    assert check_folder(adapter(tmp_path / "m@1", rank_pattern=named), 16)
+
+
+def test_matching_ends_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MATCHING_TIMEOUT_S", -1.0)
+    with pytest.raises(BadAdapter, match="takes more than"):
+        check_folder(adapter(tmp_path / "m@1"), 16)

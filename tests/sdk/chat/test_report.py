@@ -46,3 +46,9 @@ def test_lines_name_each_refusal_up_to_a_number_and_sum_up_the_rest() -> None:
         == f"1 episode, 2 calls, 1 tool call, 0 rewards, {MOST_LINES + 5} refused, {MOST_LINES + 5} dropped"
     )
     assert report.as_json()["dropped"] == [{"what": "x", "why": "why", "count": MOST_LINES + 5, "first": "f:0"}]
+
+
+def test_what_a_log_holds_makes_no_line_of_its_own() -> None:
+    report = Report()
+    Place(report, "f:1").drop("nope\nINFO forged", "it is\x1b[2J no field")
+    assert all(line.isprintable() for line in report.lines()) and len(report.lines()) == 1

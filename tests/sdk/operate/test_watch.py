@@ -181,7 +181,7 @@ async def test_the_worst_comes_first_and_what_slows_is_said_once(server: Server)
             server.on("GET", "/status", {**STATUS, "funnel": {"lines": shown}})
             await watch.look()
     paused = "! training is paused by ann → slipstream resume"
-    assert said == [paused, "- a batch was skipped", paused]
+    assert said == [paused, "- a batch was skipped", "over: training is paused by ann", paused]
 
 
 async def test_a_refusal_at_the_start_blinds_nobody(server: Server) -> None:

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,9 @@ from slipstream.shared.adapter_config import (
 )
 from slipstream.shared.hub import model_folder
 from slipstream_proxy.json_types import JsonObject
+
+MATCHING_TIMEOUT_S = 5.0
+"""Seconds for all expressions of an adapter with all its modules; an ordinary adapter takes milliseconds."""
 
 
 class AdapterFiles:
@@ -195,6 +199,7 @@ def check_shapes(tensors: dict[str, JsonObject], base: dict[str, list[int]]) -> 
 
 def check_pairs(tensors: dict[str, JsonObject], config: AdapterConfig) -> None:
     """A's outer side is B's inner one, and the rank that the configuration gives it."""
+    began = time.monotonic()
     shapes = {
         name: [int(n) for n in entry["shape"]] for name, entry in tensors.items() if WEIGHT_NAME_PATTERN.match(name)
     }
@@ -210,6 +215,14 @@ def check_pairs(tensors: dict[str, JsonObject], config: AdapterConfig) -> None:
             )
         if side == ".lora_A" and (part := WEIGHT_NAME_PATTERN.match(name)):
             config.check_rank(part["module"], shape[0])
+            _in_time(began)
+
+
+def _in_time(began: float) -> None:
+    """Raises ``BadAdapter``: the expressions of its configuration would hold up everything else."""
+    if time.monotonic() - began > MATCHING_TIMEOUT_S:
+        why = f"matching rank_pattern and alpha_pattern takes more than {MATCHING_TIMEOUT_S:g} s"
+        raise BadAdapter(f"{CONFIG_FILE_NAME}: {why}: write the ends of the modules' paths out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +240,11 @@ class AdapterDigests:
 def _scales_digest(config: AdapterConfig, tensors: dict[str, JsonObject]) -> str:
     """By module, so that it is the same however a configuration says it: PEFT's versions write other fields."""
     named = (name.removeprefix("base_model.model.").partition(".lora_") for name in tensors)
-    modules = sorted({module for module, lora, _ in named if lora})
-    scales = "\n".join(f"{module} {config.scale_of(module)!r}" for module in modules)
+    began, lines = time.monotonic(), []
+    for module in sorted({module for module, lora, _ in named if lora}):
+        lines.append(f"{module} {config.scale_of(module)!r}")
+        _in_time(began)
+    scales = "\n".join(lines)
     return hashlib.sha256(scales.encode("utf-8", "surrogatepass")).hexdigest()
 
 

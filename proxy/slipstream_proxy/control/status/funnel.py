@@ -317,7 +317,7 @@ def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:
         yield FunnelLine(stage="engine", cause="held", count=1, text=text)
     if around.behind:
         text = f"another proxy's adapter: {around.behind}"
-        fix = "mount its adapters folder here too, or roll it back"
+        fix = "mount its adapters folder here too, or take it back with `slipstream demote`"
         yield FunnelLine(stage="engine", cause="behind", count=1, text=text, fix=fix, severity=SLOWS)
 
 
@@ -382,6 +382,8 @@ ENGINE_GAP = 0.08
 """Nats a token. bf16 on both sides is 0.001 to 0.05; an engine whose graphs were wrong had 0.1 to 1.5."""
 RECENT_SECONDS = 600.0
 """For which what happened still speaks of now."""
+LAG_SHOWN_S = 5.0
+"""Seconds that the store is behind the spool, from which on it is said."""
 SHOWN_SECONDS = 86_400.0
 """For which a loss is shown."""
 RIGHT_JUDGE = "correct judge.model, judge.api_base or the judge's server"
@@ -571,7 +573,7 @@ def _store(counts: FunnelCounts | None, around: Surroundings) -> Iterator[Funnel
         fix = "see the proxy's log; the spool keeps calls and rewards meanwhile"
         text = f"the store takes nothing just now: {why}"
         yield FunnelLine(stage="store", cause="away", count=1, text=text, fix=fix, severity=BLOCKS)
-    elif around.lag > 5.0:
+    elif around.lag > LAG_SHOWN_S:
         text = f"the store is {span(around.lag)} behind: it reads the spool's backlog"
         severity = SLOWS if around.lag > SOON_S else REMARK
         yield FunnelLine(stage="store", cause="behind", count=round(around.lag), text=text, severity=severity)
@@ -621,7 +623,7 @@ def _calls(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
     if unseen and not counts.live:
         return
     lost = around.losses.calls and around.now - around.losses.at < SHOWN_SECONDS
-    if not counts.live and (lost or around.store_error):
+    if not counts.live and (lost or around.store_error or around.lag > LAG_SHOWN_S):
         pass  # calls may have come: a line above says why they are not here
     elif not counts.live:
         fix = "set the agent's OPENAI_BASE_URL to the proxy's address with /v1"
@@ -652,7 +654,7 @@ def _calls(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
 
 
 def _episodes(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
-    if counts.open_episodes:
+    if counts.open_episodes and not 0 < counts.recent.calls <= counts.recent.failed:  # else their end helps nobody
         text = f"{plural(counts.open_episodes, 'episode is', 'episodes are')} still open"
         if counts.next_end is not None:
             text += f"; without another call the next one ends in {span(max(0.0, counts.next_end - around.now))}"
@@ -770,7 +772,7 @@ def _untrainable(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
         text = f"{plural(count, 'call', 'calls')} can't be trained on: {reason}"
         if reason == Reason.ENGINE_SAMPLING and around.sampling is not None and around.sampling.known:
             text += ", which the proxy did not know yet when it answered them"
-            fix = "nothing to do: it is known now, and calls of now train"
+            fix = "nothing to do: the proxy knows it now, and further calls train"
             yield FunnelLine(stage="untrainable", cause=reason[:80], count=count, text=text, fix=fix, severity=REMARK)
             continue
         own = around.sampling.values if around.sampling else {}
@@ -876,6 +878,8 @@ def _ready(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
 
 def _then(counts: FunnelCounts, around: Surroundings) -> str:
     """What comes of that which is ready."""
+    if 0 < counts.recent.trained <= counts.recent.untrainable:
+        return "the trainer drops what holds no call that can be trained on, as none of the latest can"
     if counts.leased:
         return "the trainer takes them after the batch that it has"
     if around.paused is not None:

@@ -29,14 +29,14 @@ PASSED_ON: Final = frozenset(
         *(b"age", b"allow", b"cache-control", b"content-disposition", b"content-encoding", b"content-language"),
         *(b"content-range", b"content-type", b"date", b"etag", b"expires", b"last-modified", b"pragma", b"retry-after"),
         *(b"accept-ranges", b"retry-after-ms", b"server", b"server-timing", b"traceparent", b"vary"),
-        *(b"www-authenticate", b"x-should-retry", b"x-accel-buffering", b"x-request-id", b"request-id"),
+        *(b"x-should-retry", b"x-accel-buffering", b"x-request-id", b"request-id"),
     )
 )
 PASSED_ON_PREFIXES: Final = (
     *(b"access-control-", b"openai-", b"anthropic-", b"x-ratelimit-", b"ratelimit-", b"x-litellm-"),
 )
 """Fields of an engine's reply that a client gets, in lower case. Others speak to the browser of whoever opens the
-page, which has the same address: they set cookies, clear them, or send it elsewhere.
+page, which has the same address: they set cookies, clear them, ask for a password, or send it elsewhere.
 """
 GUARD_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 """On every reply that is no file of the page's: what it holds is shown as it is, and runs nothing."""

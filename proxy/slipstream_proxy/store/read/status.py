@@ -29,7 +29,7 @@ K = TypeVar("K")
 Floats = NDArray[np.float64]
 SIBLING_SPLIT = Split.SIBLING
 LOST_STATES = ("stale", "dropped", "skipped")
-"""States of groups from which nothing was learnt."""
+"""States of groups from which nothing was learned."""
 
 
 class AlikeGroups(NamedTuple):
@@ -71,7 +71,7 @@ class GroupCounts:
         return totals(("parked" if row.parked else row.state, row.n) for row in self.rows if not row.window)
 
     def lost(self) -> dict[str, int]:
-        """Cause → groups from which nothing was learnt, the most frequent first."""
+        """Cause → groups from which nothing was learned, the most frequent first."""
         lost = (
             (row.cause or row.state, row.n)
             for row in self.rows

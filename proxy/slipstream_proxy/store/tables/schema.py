@@ -121,7 +121,8 @@ them dropped.
 VIEW_QUERIES: dict[str, str] = {
     "episodes": """SELECT id, key, task, split, tags, model, adapter, arm, state, started,
         CASE WHEN ended IS NULL THEN NULL ELSE greatest(ended, last_end) END AS ended, calls, prompt_tokens,
-        completion_tokens, reward, grp AS group_id, error FROM t_episodes WHERE state <> 'deleted'""",
+        completion_tokens, reward, grp AS group_id, error,
+        CASE WHEN error IS NULL THEN state ELSE 'failed' END AS outcome FROM t_episodes WHERE state <> 'deleted'""",
     "rewards": """SELECT r.id, split_part(r.eid, '/', 2) AS episode, split_part(r.eid, '/', 1) AS key, r.call, r.name,
         r.source, r.value, r.reason, r.ts, e.adapter, r.seq FROM t_rewards r LEFT JOIN t_episodes e ON e.eid = r.eid""",
     "adapters": "SELECT name, model, version, state, created, decided, reason FROM t_adapters",

@@ -25,7 +25,7 @@ from slipstream.cli.common import (
 )
 from slipstream.client import Client
 from slipstream.contract import WORDS_REWARD, CallRecord, Episode, EpisodeDetail, EpisodePage, Reward, Split, words_in
-from slipstream.errors import ConfigError
+from slipstream.errors import ApiError, ConfigError
 from slipstream.shared.moments import parse_moment
 from slipstream.shared.printable import printable
 
@@ -224,10 +224,30 @@ def run(args: argparse.Namespace) -> int:
                 said += f"; still in: {', '.join(gone.exports)}"
             return tell(args, gone, "\n".join([said, *map(step_line, gone.steps)]))
         if args.id:
-            episode = client.episode(args.id)
+            episode = client.episode(_whole_id(client, args.id))
             return tell(args, episode, describe(episode), indent=2)
         page = _listed(client, args)
     return tell(args, page, listing(page, time.time()), indent=2)
+
+
+def _whole_id(client: Client, named: str) -> str:
+    """The id that is meant by one that a table has cut, or by how an id begins. Raises ``ConfigError`` for several."""
+    head, cut, tail = named.partition("…")
+    if not cut:
+        try:
+            client.episode_page(named, calls=1)
+        except ApiError as e:
+            if e.status != 404:
+                raise
+        else:
+            return named
+    newest = client.episodes(limit=EPISODES_PER_PAGE).episodes
+    found = [e.id for e in newest if e.id.startswith(head) and e.id.endswith(tail)]
+    if len(found) > 1:
+        raise ConfigError(
+            f"{named}: {len(found)} of the newest episodes are called so, {', '.join(found[:3])} among them"
+        )
+    return found[0] if found else named
 
 
 EPISODES_PER_PAGE = 1000
@@ -280,8 +300,8 @@ def listing(page: EpisodePage, now: float) -> str:
     if len(errors) > SHOWN_ERRORS:
         lines.append(f"{len(errors) - SHOWN_ERRORS} other errors: `slipstream episodes --where outcome=failed --json`")
     if page.next is not None:
-        total = "more" if page.total is None else f"{page.total:,}"
-        lines.append(f"{len(rows):,} of {total}, --all")
+        some = f"the newest {len(rows):,}" if page.total is None else f"{len(rows):,} of {page.total:,}"
+        lines.append(f"{some}, --all")
     return "\n".join(lines)
 
 

@@ -131,7 +131,7 @@ def _shown(args: argparse.Namespace) -> int:
     for line in troubles:
         say(f"{line.severity.mark} {line.sentence}", look=SEVERITY_LOOKS[line.severity])
     if any(line.blocks for line in troubles):
-        say("(! = nothing is learnt, or the agent's calls fail, until somebody changes it)")
+        say("(! = nothing is learned, or the agent's calls fail, until somebody changes it)")
     for model, text in status.headlines.items():
         say(f"{model}: {text}" if len(status.headlines) > 1 else text)
     say(f"slipstream {status.version}, up for {age(status.started, time.time())}")

@@ -73,10 +73,12 @@ def run(args: argparse.Namespace) -> int:
     agent, home = AGENT_PROGRAMS[args.name], Path.home()
     if args.undo:
         path = undo(agent, home)
-        print(f"{path} has nothing of it any more." if path else f"Nothing was written for {agent.title}.")
+        print(f"{path} is as it was before." if path else f"Nothing was written for {agent.title}.")
         return 0
     place = _place(args)
     trouble = None if args.print else trouble_of(place)
+    if trouble and args.run is None and not args.model:
+        raise StartError(f"nothing is written: {trouble}; or name the model with --model to write it all the same")
     if trouble:
         print(f"warning: {trouble}", file=sys.stderr)
     if args.run is not None:

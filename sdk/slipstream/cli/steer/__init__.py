@@ -1,1 +1,1 @@
-"""Commands that change what is learnt, and who may ask."""
+"""Commands that change what is learned, and who may ask."""

@@ -30,7 +30,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     sub.add_parser("list", help="list keys with name, scopes, limits and age, never the secrets")
     turn = sub.add_parser("rotate", help="give a key another secret; its runs, rewards and limits stay its own")
     turn.add_argument("key", metavar="NAME", help="its name or id")
-    grace = "seconds for which the secret of before is still taken; default 3600"
+    grace = "seconds for which the old secret is still taken; default 3600"
     turn.add_argument("--grace", type=finite, default=3600.0, help=grace)
     gone = sub.add_parser("revoke", help="revoke a key at once")
     gone.add_argument("key", metavar="NAME", help="its name or id")
@@ -103,8 +103,8 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps({"id": key.id, "key": secret, "name": key.name, "grace": args.grace}))
             return 0
         print(f"{secret}\n(id {key.id}, as before; only its hash is kept, so write it down now)")
-        more = f"for {args.grace:g} s more" if args.grace else "no more"
-        say(f"the secret of before is taken {more}", file=sys.stderr)
+        until = f"is taken for another {args.grace:g} s" if args.grace else "is not taken any more"
+        say(f"the old secret {until}", file=sys.stderr)
         return 0
     return _list(keys.list(), as_json=args.json)
 

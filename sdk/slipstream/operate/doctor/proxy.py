@@ -35,6 +35,7 @@ CAUSE_TEXTS: dict[tuple[Stage, str], str] = {
     ("engine", "ended"): "an engine that ended once ends again: calls fail meanwhile",
     ("store", ""): "nothing is shown or trained on until the store takes it",
     ("calls", ""): "no step comes without calls of the trained model",
+    ("calls", "failing"): "agents get errors, and learn nothing from runs without an answer",
     ("calls", "refused"): "what was refused is not in the store: their senders have to send it again",
     ("calls", "orphan_rewards"): "a reward of a run that made no call trains nothing, and is dropped in the end",
     ("calls", "orphan_marks"): "the run that was meant goes on, and ends by the clock",

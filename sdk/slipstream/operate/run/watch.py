@@ -159,8 +159,8 @@ class Watch:
 
     def __init__(self, client: AsyncClient, say: Callable[[str], None]) -> None:
         self.client, self.say = client, say
-        self._seen: set[tuple[str, str, bool]] = set()
-        """(stage, cause, whether it blocks)."""
+        self._seen: dict[tuple[str, str, bool], str] = {}
+        """(stage, cause, whether it blocks) → what was said."""
         self._headlines: dict[str, str] = {}
         self._after: int | None = None
         self._lost = 0
@@ -192,12 +192,18 @@ class Watch:
             self._headlines = status.headlines
 
     def _say_troubles(self, funnel: c.Funnel) -> None:
-        """The worst first: what blocks each time it comes, what slows once."""
+        """The worst first: what blocks each time it comes, and when it is over; what slows once."""
         there = {(line.stage, line.cause, line.blocks): line for line in funnel.troubles()}
         for key, line in there.items():
             if key not in self._seen:
                 self.say(f"{line.severity.mark} {line.sentence}")
-        self._seen = {key for key in self._seen if not key[2]} | there.keys()
+        standing = {(line.stage, line.cause) for line in funnel.lines}
+        for (stage, cause, blocks), text in self._seen.items():
+            if blocks and (stage, cause) not in standing:
+                self.say(f"over: {text}")
+        gone = [key for key in self._seen if key[2] and key not in there]
+        self._seen = {key: text for key, text in self._seen.items() if key not in gone}
+        self._seen |= {key: line.text for key, line in there.items()}
 
     async def _events(self) -> list[c.Event] | None:
         """New ones; None at the first look, which only finds out what was before."""

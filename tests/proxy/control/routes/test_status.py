@@ -66,3 +66,18 @@ async def test_status_counts_what_the_workers_could_not_write(plane):
         LossCount(folder, n).add(lost, OSError())
     (folder / "lost2").write_text("half a fi")
     assert (await plane.ask("GET", "/status"))[1]["capture_lost"] == 5
+
+
+async def test_a_key_reads_nothing_of_anothers_calls_in_the_causes(plane):
+    said = {"error": {"message": "cannot parse the SECRET of two", "type": "x"}, "choices": []}
+    for n in range(4):
+        await plane.call(f"e{n}", key="two", status=400, outcome="error", answer=said, done=True)
+    await until(lambda: _failing(plane, "two", ["viewer"]))
+    for key, scopes in (("one", ["inference", "reward"]), ("judge", ["judge"])):
+        status, body = await plane.ask("GET", "/status", key=key, scopes=scopes)
+        assert status == 200 and "SECRET" not in json.dumps(body)
+        assert any("calls fail" in line for line in body["waiting"])
+
+
+async def _failing(plane, key, scopes):
+    return "SECRET" in json.dumps((await plane.ask("GET", "/status", key=key, scopes=scopes))[1]["waiting"])

@@ -266,7 +266,7 @@ class _Branch:
         self.told.add(ident)
         if blocks[0].copied:
             if blocks[0].home not in self.session.known:
-                why = f"it is session {blocks[0].home}'s: import that file, too; here it is context"
+                why = f"it is session {blocks[0].home}'s: it counts where its own file is imported; here it is context"
                 blocks[0].place.drop("a reply", why)
             return
         self.claimed.update(block.id for block in blocks)

@@ -189,7 +189,9 @@ def _read_fork(session: _CodexSession, parents: set[str] | None) -> None:
         if inherited:
             copied += sum(m["role"] == "assistant" for m in session.messages[replies:])
     for _ in range(0 if parents is not None else copied):
-        session.place.drop("a reply", f"it is session {session.parent}'s: import that file, too; here it is context")
+        session.place.drop(
+            "a reply", f"it is session {session.parent}'s: it counts where its own file is imported; here it is context"
+        )
 
 
 def _read(session: _CodexSession, line: _Line, *, own: bool) -> None:

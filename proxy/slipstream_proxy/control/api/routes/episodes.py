@@ -202,7 +202,7 @@ async def get_episode(ctx: Ctx) -> web.StreamResponse:
 
 
 def unknown(ctx: Ctx) -> Problem:
-    fix, ingester = "list them with GET episodes", ctx.deps.stores.ingester
+    fix, ingester = "`slipstream episodes` (GET episodes) lists them", ctx.deps.stores.ingester
     if ingester is not None and ingester.stats.broken is not None:
         fix = "what came lately is not in the store, which takes nothing just now: `slipstream status` says why"
     return Problem(404, f"no episode {episode_of(ctx)}", field="path.episode", fix=fix)

@@ -28,6 +28,8 @@ EVENTS_PER_PAGE = 1000
 FOLLOW_POLL = 1.0
 MAX_STEP_S = 7 * 86_400
 """Seconds of a step beyond which its event is refused."""
+QUOTING_CAUSES = ("failing", "parked", "skipped")
+"""Causes whose text holds what an engine or a judge said, or a batch."""
 SHOWN_WITHIN = 1.0
 """Seconds that an event's reply waits for the store. The spool has it by then; a busy store shows it later."""
 
@@ -123,7 +125,21 @@ async def get_status(ctx: Ctx) -> web.StreamResponse:
     with contextlib.suppress(TimeoutError):  # it is what people look at while the store takes nothing
         await asyncio.wait_for(asyncio.shield(ctx.deps.mutations.settled()), 0.5)
     status = await status_of(ctx.deps)
+    if not ctx.caller.may((KeyScope.VIEWER,)):
+        status = _without_texts(status)
     return reply(status.model_copy(update={"scopes": sorted(ctx.caller.scopes)}))
+
+
+def _without_texts(status: c.Status) -> c.Status:
+    """For a key that does not see everybody's runs: engines and judges quote prompts in their errors."""
+    lines = [
+        line.model_copy(update={"text": line.text.partition(":")[0] + " (a key with the scope viewer sees why)"})
+        if line.cause in QUOTING_CAUSES or line.stage == "lost"
+        else line
+        for line in status.funnel.lines
+    ]
+    update = {"funnel": c.Funnel(lines=lines), "waiting": [line.sentence for line in lines]}
+    return status.model_copy(update=update)
 
 
 @API_ROUTES.add("POST", "/sql", (KeyScope.ADMIN,), body=c.Sql, result=c.SqlResult, errors=(408, 409))

@@ -16,6 +16,9 @@ FORM_TYPE: Final = b"application/x-www-form-urlencoded"
 _CONTENT_TYPE: Final = re.compile(rb"^content-type: *([^;\r\n]*)[^\r\n]*\r\n", re.IGNORECASE | re.MULTILINE)
 NOT_FOUND: Final = 404
 """Nobody answered: what the engine does not know is no adapter."""
+_NO_HEADER_BYTES: Final = re.compile(rb"[^\x20-\x7e]")
+MAX_ADAPTER_CHARS: Final = 256
+"""Of a name that the header shows. An agent may ask for any model, and a server that ignores names answers it."""
 _adapter_lines: Final[dict[str, bytes]] = {}
 
 
@@ -31,9 +34,9 @@ def as_json(fields: bytes) -> bytes:
 
 def adapter_line(name: str) -> bytes:
     """The header that says which adapter answered; whatever a name holds, it is one line."""
-    shown = name.encode("ascii", "replace").replace(b"\n", b"?").replace(b"\r", b"?")
+    shown = _NO_HEADER_BYTES.sub(b"?", name[:MAX_ADAPTER_CHARS].encode("ascii", "replace"))
     line = b"x-slipstream-adapter: %b\r\n" % shown
-    if len(_adapter_lines) < 1024 and len(name) < 256:
+    if len(_adapter_lines) < 1024 and len(name) < MAX_ADAPTER_CHARS:
         _adapter_lines[name] = line
     return line
 
