@@ -93,7 +93,9 @@ def test_a_terminal_is_wide_enough_for_every_table(monkeypatch: pytest.MonkeyPat
     assert max(map(text_width, text.splitlines())) == 40
     assert text.splitlines()[1].startswith("aaaaaaaaa…  ") and text.splitlines()[1].endswith("  123")
     assert fits(4) and not fits(5)
-    assert records(("x", "long"), [(1, "b" * 60), (2, "c")]) == f"x     1\nlong  {'b' * 16}…{'b' * 17}\n\nx     2\nlong  c"
+    assert (
+        records(("x", "long"), [(1, "b" * 60), (2, "c")]) == f"x     1\nlong  {'b' * 16}…{'b' * 17}\n\nx     2\nlong  c"
+    )
 
 
 def test_a_sentence_breaks_between_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
