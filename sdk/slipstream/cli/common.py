@@ -319,7 +319,7 @@ def text_width(text: str) -> int:
 
 
 def fitted(text: str, width: int) -> str:
-    """Exactly so wide. Of a name the middle goes, for what tells it from others may be its end; of a sentence the end."""
+    """Exactly so wide. Of a name the middle goes, since its end may tell it from others; of a sentence the end."""
     if text_width(text) > width:
         head, tail = text, ""
         if width >= LEAST_MIDDLE_WIDTH and " " not in text:

@@ -164,7 +164,8 @@ def _pattern(found: dict[str, Any], field: str) -> dict[str, Any]:
 
 
 _EXPRESSION_PARTS = re.compile(
-    r"\\(?P<escaped>.)|\[\^?\]?(?:\\.|[^]\\])*\]|(?P<looks>\(\?[^:])|(?P<group>\((?:\?:)?)|(?P<repeated>\)[*+{])|(?P<repeat>[*+?{])"
+    r"\\(?P<escaped>.)|\[\^?\]?(?:\\.|[^]\\])*\]|(?P<looks>\(\?[^:])|(?P<group>\((?:\?:)?)|"
+    r"(?P<repeated>\)[*+{])|(?P<repeat>[*+?{])"
 )
 """What of an expression decides how long a match of it can take."""
 
