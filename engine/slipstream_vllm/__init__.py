@@ -10,6 +10,7 @@ does this:
 - ``prefetch``: an adapter is read while the engine goes on with its streams.
 - ``mends``: on a CPU, calls to the base model get no adapter's weights, heads are turned by their own positions, and
   models in INT8 take adapters. Calls to a model with a tokenizer of Mistral's own are answered.
+- ``fetch``: adapters come from the proxy where there is no shared folder.
 - ``whole_adapters``: an adapter of which vLLM would ignore a part is refused.
 - ``forks``: vLLM starts sooner, because it does not import itself anew for each of its processes.
 - ``ahead``: on a GPU, because the kernels that a start needs are compiled while it loads the model.
@@ -91,6 +92,7 @@ def _change_lora() -> None:
             log.info("slipstream plugin keeps adapters out of the base model's calls")
     except (ImportError, AttributeError, TypeError) as e:
         log.warning("slipstream plugin cannot mend this vLLM on a CPU; base calls may get an adapter: %s", e)
+    _put("fetch:install_worker", "fetches no adapters from the proxy", logging.WARNING)
     _put("mends:compile_for_any_number", "leaves the adapters' kernels as they are")
     _put("whole_adapters:install", "cannot tell whether this vLLM ignores parts of an adapter", logging.WARNING)
 
@@ -105,6 +107,7 @@ def _change_api_server() -> None:
     from slipstream_vllm import adapters, capture, core_outputs, packing, prefetch
 
     _put("mends:install_grammar", "leaves Mistral's grammar as it is")
+    _put("fetch:install_resolver", "resolves no adapters", logging.WARNING)
     core_outputs.install_receiver()
     capture.install()
     adapters.install()

@@ -73,10 +73,10 @@ EXPECTED_FUNCTIONS = {"api": API_FUNCTIONS, "core": CORE_FUNCTIONS, "prefetch": 
 
 
 def resolve(path: str) -> Any:
-    """``module:Class.attribute``. Raises ``ImportError`` or ``AttributeError``."""
+    """``module`` or ``module:Class.attribute``. Raises ``ImportError`` or ``AttributeError``."""
     module, _, names = path.partition(":")
     found: Any = importlib.import_module(module)
-    for name in names.split("."):
+    for name in names.split(".") if names else ():
         found = getattr(found, name)
     return found
 

@@ -17,6 +17,7 @@ from slipstream_proxy.control.api import openapi
 from slipstream_proxy.control.api.http import Ctx, Route, caller_of, checked, problem_response
 from slipstream_proxy.control.api.plugins import ControlPlugins
 from slipstream_proxy.control.api.routes import (
+    adapter_files,
     adapters,
     audit,
     backup,
@@ -43,8 +44,8 @@ __all__ = ["ALL_ROUTES", "DEPS_KEY", "Deps", "make_app"]
 log = logging.getLogger(__name__)
 DEPS_KEY: web.AppKey[Deps] = web.AppKey("deps", Deps)
 ROUTE_MODULES = (
-    episodes, rewards, labels, restore, backup, training, work, learner, groups, status, adapters, uploads,
-    notes, audit, plugins,
+    episodes, rewards, labels, restore, backup, training, work, learner, groups, status, adapters, adapter_files,
+    uploads, notes, audit, plugins,
 )  # fmt: skip
 ALL_ROUTES: list[Route] = [route for module in ROUTE_MODULES for route in module.API_ROUTES]
 BODY_LIMIT = 64 * 2**20
