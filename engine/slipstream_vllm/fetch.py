@@ -1,9 +1,9 @@
 """Adapters without a shared folder: the engine fetches them from the proxy, and checks them by their hashes.
 
-``SLIPSTREAM_ENGINE_ADAPTERS_FROM`` names the proxy, ``SLIPSTREAM_API_KEY`` has a key with scope trainer or viewer. The
-proxy's loads name a folder that need not be here: each worker looks up its last part, ``m@N``. A call of an adapter that
-this engine was not told of is resolved in the same way, by vLLM's own ``LoRAResolver``: so an engine that starts later,
-or behind a router, serves what the others serve.
+``SLIPSTREAM_ENGINE_ADAPTERS_FROM`` names the proxy, ``SLIPSTREAM_API_KEY`` has a key of scope trainer or viewer. The
+proxy's loads name a folder that need not be here: each worker looks up its last part, ``m@N``. A call of a version
+that this engine was not told of is resolved by vLLM's own ``LoRAResolver``: so an engine that starts later, or behind a
+router, serves what the others serve.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def configured() -> AdapterFetcher | None:
 
 
 def fetching(original: Callable[[str], str], fetcher: AdapterFetcher) -> Callable[[str], str]:
-    """``get_adapter_absolute_path`` of vLLM's workers. Where the proxy does not answer, a folder that is here is taken."""
+    """``get_adapter_absolute_path`` of vLLM's workers. If the proxy does not answer, a folder that is here is taken."""
 
     @functools.wraps(original)
     def path(lora_path: str) -> str:
@@ -155,13 +155,15 @@ def install_worker() -> None:
 
 def install_resolver() -> None:
     """Tell an API server of vLLM how names are resolved. Raises ``ImportError`` or ``AttributeError``."""
-    fetcher = configured()
-    if fetcher is None:
-        return
+    if (fetcher := configured()) is not None:
+        _register(fetcher)
+
+
+def _register(fetcher: AdapterFetcher) -> None:
     from vllm.lora.request import LoRARequest
     from vllm.lora.resolver import LoRAResolver, LoRAResolverRegistry
 
-    class ProxyResolver(LoRAResolver):
+    class ProxyResolver(LoRAResolver):  # type: ignore[misc]
         async def resolve_lora(self, base_model_name: str, lora_name: str) -> LoRARequest | None:
             if "@" not in lora_name:
                 return None

@@ -194,8 +194,9 @@ def test_containers_run_without_rights(overlay):
 def test_the_configuration_is_one_and_fits_the_objects(overlay):
     name, objects = overlay
     config = config_of(objects)
-    engines = of(objects, "StatefulSet")["engine"]["spec"]["replicas"]
-    assert config.engine.urls == [f"http://engine-{i}.engine:8000" for i in range(engines)]
+    (service,) = [s for s in of(objects, "Service").values() if s["metadata"]["name"] == "engine"]
+    assert service["spec"]["clusterIP"] == "None", "its name stands for each pod"
+    assert config.engine.urls == [f"dns+http://engine:{service['spec']['ports'][0]['port']}"]
     ports = {w: c["ports"][0]["containerPort"] for w, _, t in pods(objects) for c in containers(t)}
     assert ports["proxy"] == config.proxy.port and ports["trainer"] == config.trainer.metrics_port
     assert config.proxy.host == config.trainer.metrics_host == "0.0.0.0"

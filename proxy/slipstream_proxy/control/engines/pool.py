@@ -69,8 +69,8 @@ CHECK_PATIENCE_S = 5.0
 ONE_SERVER_QUESTIONS = 4
 FETCH_VARIABLE = "SLIPSTREAM_ENGINE_ADAPTERS_FROM"
 """Environment of an engine with the plugin: the proxy from which it fetches adapters."""
-LOAD_GRACE_S = 0.5
-"""Seconds that a load may take longer in one engine than in half of them. Then the others serve without it."""
+LOAD_GRACE_S, HALF_GRACE_S = 0.5, 3.0
+"""Seconds that a load may take longer in some engines than in most, or in half of them. Then these serve without."""
 SAMPLING_TIMEOUT = 20.0
 """Seconds for all questions on an engine's own sampling."""
 
@@ -140,6 +140,8 @@ class EngineReplica:
     error: str | None = None
     outage: AdapterOutage | None = None
     """Why it takes no adapters."""
+    turns: int = 0
+    """Loads and unloads so far: what it listed before one is out of date."""
     failed: dict[str, FailedLoad] = field(default_factory=dict)
     """Adapters that it was to have and has not."""
     several: tuple[str, ...] | None = None
@@ -373,6 +375,7 @@ class EnginePool:
                     await self._unload(engine, name)
                     raise EngineRefused(WITHOUT_EFFECT)
                 engine.loaded.add(name)
+                engine.turns += 1
                 engine.failed.pop(name, None)
         except (EngineRefused, EngineLacks, EngineFailed, EngineAway) as e:
             if engine.failed.setdefault(name, FailedLoad(e)).error is e:
@@ -383,7 +386,7 @@ class EnginePool:
     async def load_all(self, name: str, path: str, folder: Path | None = None) -> list[BaseException]:
         """Load into every engine that is up and takes adapters. → What went wrong, an error for each of them that does
         not have it now. One that turns out to take none counts no more. Where half of them have it, the others are
-        waited for no longer than ``LOAD_GRACE_S``; their loads go on.
+        waited for no longer than ``HALF_GRACE_S``; their loads go on.
         """
         engines = self.takers()
         now, errors = time.monotonic(), list[BaseException]()
@@ -399,8 +402,9 @@ class EnginePool:
             done, pending = await asyncio.wait(pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 break
-            if sum(name in e.loaded for e in engines) * 2 >= len(engines):
-                patience = LOAD_GRACE_S
+            have = sum(name in e.loaded for e in engines) * 2
+            if have >= len(engines):
+                patience = LOAD_GRACE_S if have > len(engines) else HALF_GRACE_S
         for load, engine in loads.items():
             if load in pending:
                 errors.append(EngineAway(f"{engine.url} still loads {name}"))
@@ -572,6 +576,7 @@ class EnginePool:
                 status, text = 404, ""  # a dead engine has it no more
             if status in (200, 404, 400):
                 engine.loaded.discard(name)
+                engine.turns += 1
             else:
                 log.warning("%s: %s stays loaded (%d): %s", engine.url, name, status, text[:200])
 
@@ -579,7 +584,7 @@ class EnginePool:
         """Health and what is loaded. After a restart its adapters are loaded again before it is ``ok``."""
         if not self.awake.is_set():
             return
-        serving = engine.ok and engine.outage is not None
+        serving, turns = engine.ok and engine.outage is not None, engine.turns
         try:
             there = await self._look(engine)
         except (EngineAway, EngineFailed) as e:
@@ -588,23 +593,24 @@ class EnginePool:
             engine.ok = engine.healthy = False
             engine.error = str(e)
             return
-        if lost := self._lost(engine, there):
+        lost = self._lost(engine, there)
+        if lost:
             self.restarts += 1
             log.warning("engine %s has lost its adapters (restarted?): %s", engine.url, ", ".join(sorted(lost)))
         if not engine.healthy:
             log.info("engine %s is up", engine.url)
         engine.healthy, engine.error = True, None
         self._forget_failures(engine)
-        if not engine.lock.locked():
+        if not engine.lock.locked() and engine.turns == turns:
             engine.loaded = {n for n, root in there.items() if (paths := self.known(n)) and same(root, *paths)}
         missing = {n: p for n, p in self.wanted().items() if n not in engine.loaded}
         if not missing or engine.outage is not None:
             engine.ok = True
             return
-        serving = serving or (engine.ok and not missing.keys() - engine.failed.keys())
+        serving = serving or (engine.ok and not lost)  # what it has it serves on, while it loads what is new
         engine.ok = serving  # calls that the base model answers need not wait
         self.noticed()
-        engine.ok = await self._load_again(engine, missing)
+        engine.ok = await self._load_again(engine, missing) or (serving and engine.healthy)
 
     def _forget_failures(self, engine: EngineReplica) -> None:
         """Of adapters that it is no longer to have."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PROMPT_MESSAGES = 2
 """Messages at the beginning of a conversation that runs of one task share: the instructions and what is asked."""
-ROUTER_ASTRAY_STATUSES = (404, 502, 503)
+ROUTER_ASTRAY_STATUSES = (404, 500, 502, 503)
 """With these a router says that it found no engine, or the engine that it found had not the adapter."""
 
 
