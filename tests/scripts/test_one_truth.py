@@ -201,6 +201,7 @@ CALLED_BY_OTHERS = {
     "log_message": "http.server",
     "on_evaluate": "transformers",
     "on_log": "transformers",
+    "resolve_lora": "vLLM",
     "writable": "io",
 }
 

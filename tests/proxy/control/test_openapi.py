@@ -9,7 +9,7 @@ from tests.support.plane import API
 from slipstream_proxy.control.api.app import ALL_ROUTES
 from slipstream_proxy.control.api.openapi import document, path_of
 
-RANGES = ("episodes", "export", "forget", "cases/{set}", "training/again")
+RANGES = ("episodes", "export", "forget", "cases/{set}", "training/again", "groups/{group}/scores")
 """Routes whose fields may each be right and not go together, or say nothing together."""
 
 

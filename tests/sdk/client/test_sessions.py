@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -46,6 +47,7 @@ def test_a_method_shows_its_arguments_and_its_words() -> None:
         assert "Filters: task" in (client.episodes.__doc__ or "")
 
 
+LEARNER = {"model": "inbox", "worker": "w", "place": "", "since": 1.0, "until": 31.0, "held": True}
 ASKS: dict[str, tuple[Any, ...]] = {
     "episodes": (), "all_episodes": (), "episode": ("e1",), "episode_page": ("e1",), "add_reward": ("e1", c.RewardIn(value=1, key="k")), "add_feedback": ("e1", c.FeedbackIn(text="shorter")), "done": ("e1",), "delete": ("e1",), "forget": (c.ForgetIn(episodes=["e1"]),),
     "case_sets": (), "case_page": ("s1",), "add_cases": ("s1", c.CasesIn(episodes=["e1"])), "import_cases": ("s1", [EPISODE]),
@@ -59,9 +61,14 @@ ASKS: dict[str, tuple[Any, ...]] = {
     "add_adapter": (c.AdapterIn(path="inbox@1"),), "try_adapter": (c.AdapterTrialIn(path=".tmp-a"),), "adapters": (), "batch": ("b1",), "replay_of": ("inbox@1",),
     "promote": ("inbox@1", "why"), "demote": ("inbox@1",), "rollback": ("inbox@1", None, "task=t"), "freeze": ("inbox@1",), "unfreeze": ("inbox@1",), "adapter_effect": ("inbox@1", "promote"), "post_event": (c.Event(kind="step"),), "events": (3,), "status": (), "learning": (), "cost": (),
     "sql": ("select 1", 5), "restore_episode": ({"id": "e1"},), "restore_episodes": ([{"id": "e1"}],), "restore_adapters": ({"adapters": []},), "export": ("sft",), "backup": (),
-    "keep_adapter": ("inbox@1",),
+    "keep_adapter": ("inbox@1",), "be_learner": (c.LearnerIn(worker="w", token="t"),), "claim_name": (c.NameClaimIn(),),
+    "upload_state": ("a" * 64,), "adapter_file": ("inbox@1", "adapter_config.json"),
     "audit": (), "pause_training": ("why",), "resume_training": (), "annotate": ("new prompt", 5.0),
 }  # fmt: skip
+
+
+UPLOADS = {"upload_adapter", "upload_trial", "upload_part"}
+"""What sends files, and not JSON."""
 
 
 async def result(value: Any) -> Any:
@@ -76,7 +83,11 @@ async def result(value: Any) -> Any:
 async def test_the_twins_ask_the_same_and_understand_the_same(server: Server) -> None:
     fill(server)
     server.on("GET", "/backup", b"tar")
-    assert set(ASKS) | {"ask", "close"} == set(public(Client))
+    server.on("POST", "/learner", LEARNER)
+    server.on("POST", "/adapters/claim", {"name": "inbox@2"})
+    server.on("GET", f"/adapters/uploads/{'a' * 64}", {"bytes": 5})
+    server.on("GET", "/adapters/inbox@1/files/adapter_config.json", b"{}")
+    assert set(ASKS) | UPLOADS | {"ask", "close"} == set(public(Client))
     async with AsyncClient(server.url, "k") as twin:
         with Client(server.url, "k") as client:
             for name, args in ASKS.items():
@@ -91,6 +102,31 @@ async def test_the_twins_ask_the_same_and_understand_the_same(server: Server) ->
                 if a.body:
                     assert a.headers["content-type"] == "application/json"
                     a.json
+
+
+async def test_the_twins_send_the_same_files(server: Server, tmp_path: Path) -> None:
+    fill(server)
+    server.on("PUT", f"/adapters/uploads/{'a' * 64}", {"bytes": 5})
+    (tmp_path / "adapter_config.json").write_text("{}")
+    files = {"adapter_config.json": tmp_path / "adapter_config.json"}
+    asks: dict[str, tuple[Any, ...]] = {
+        "upload_adapter": (c.AdapterIn(path="inbox@1"), files),
+        "upload_trial": (c.AdapterTrialIn(path=".tmp-a"), files),
+        "upload_part": ("a" * 64, 0, b"bytes"),
+    }
+    async with AsyncClient(server.url, "k") as twin:
+        with Client(server.url, "k") as client:
+            for name, args in asks.items():
+                server.seen.clear()
+                assert await result(getattr(client, name)(*args)) == await result(getattr(twin, name)(*args)), name
+                a, b = server.seen
+                kinds = [seen.headers.get("content-type", "").partition("boundary=") for seen in (a, b)]
+                bodies = [
+                    seen.body.replace(kind[2].encode(), b"--") if kind[2] else seen.body
+                    for seen, kind in zip((a, b), kinds, strict=True)
+                ]
+                assert (a.method, a.path, a.query, kinds[0][0]) == (b.method, b.path, b.query, kinds[1][0]), name
+                assert bodies[0] == bodies[1] != b""
 
 
 def test_what_comes_back(server: Server) -> None:

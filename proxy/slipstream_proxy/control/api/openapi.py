@@ -69,7 +69,13 @@ def query_of(model: type[BaseModel] | None) -> list[JsonObject]:
 def _defs(models: Iterable[type[BaseModel]]) -> tuple[dict[Any, Any], JsonObject]:
     unique = list(dict.fromkeys(models))
     refs, top = models_json_schema([(m, "validation") for m in unique], ref_template=SCHEMA_REF)
-    return {m: refs[(m, "validation")] for m in unique}, _named_only(top.get("$defs", {}))
+    schemas = _named_only(top.get("$defs", {}))
+    _, sent = models_json_schema([(m, "serialization") for m in unique], ref_template=SCHEMA_REF)
+    for name, schema in sent.get("$defs", {}).items():  # computed fields are in answers alone
+        for field, part in schema.get("properties", {}).items():
+            if "properties" in schemas.get(name, {}):
+                schemas[name]["properties"].setdefault(field, part | {"readOnly": True})
+    return {m: refs[(m, "validation")] for m in unique}, schemas
 
 
 def answers(routes: Iterable[Route]) -> JsonObject:

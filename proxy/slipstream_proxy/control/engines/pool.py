@@ -156,7 +156,7 @@ class EngineReplica:
         known: JsonObject = {"packed": self.facts.packed, "parses": self.facts.parses, "sampling": sampling.values}
         known |= {"sampling_known": sampling.known, "raw_logprobs": sampling.raw}
         known |= {"kind": self.server.kind, "kind_known": bool(self.title), "routes": list(self.facts.routes)}
-        return {"url": self.url, "ok": self.ok, "loaded": sorted(self.loaded), **known}
+        return {"url": self.url, "ok": self.ok, "loaded": sorted(self.loaded), "router": False, **known}
 
     def told(self) -> JsonObject:
         """For people: with what is wrong."""

@@ -63,7 +63,7 @@ class EngineSelection:
         urls = able.urls
         count = len(urls)
         if count < 2:
-            return urls
+            return urls[:]  # its own: callers take out of it what they have tried
         if at in able.places and self._calls.get(at, 0) <= RUN_BOUND * self._all_calls / count + FEW_CALLS:
             first = at
         else:

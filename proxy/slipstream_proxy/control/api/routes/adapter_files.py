@@ -1,4 +1,4 @@
-"""An adapter's files, for engines that share no folder with the proxy."""
+"""An adapter's files, for engines and trainers that share no folder with the proxy."""
 
 from __future__ import annotations
 

@@ -75,24 +75,6 @@ async def upload_part(ctx: Ctx) -> web.StreamResponse:
     return reply(_state(path))
 
 
-@API_ROUTES.add(
-    "GET",
-    "/adapters/{adapter:[A-Za-z0-9._~@%-]{1,160}}/files/{file:(adapter_config.json|adapter_model.safetensors)}",
-    (KeyScope.TRAINER,),
-    responses={200: "application/octet-stream"},
-    errors=(404, 409),
-)
-async def adapter_file(ctx: Ctx) -> web.StreamResponse:
-    """A file of a version, for a trainer or an engine that does not see this proxy's folder."""
-    registry, file = ctx.deps.registry, ctx.path("file")
-    adapter = registry.find(ctx.path("adapter"))
-    path = registry.files.folder(adapter) / file
-    if not registry.files.has_own(adapter) or not path.is_file():
-        fix = "ask the proxy that it came to; adapters.keep says how many stay"
-        raise Problem(404, f"{adapter.name}/{file} is not here", field="path.adapter", fix=fix)
-    return web.FileResponse(path, headers={"content-type": "application/octet-stream"})
-
-
 def _part(ctx: Ctx) -> Path:
     return _part_of(ctx, ctx.path("sha256"))
 
