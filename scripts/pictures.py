@@ -1,13 +1,11 @@
-"""Make the README's pictures and figures of one run: play the demo, keep its curve, and photograph its page.
+"""Make README's picture and figures of one run: play the demo, and keep its curve.
 
-python scripts/pictures.py            docs/images/demo.png, docs/images/page.png, and README's figures (minutes, all cores)
-python scripts/pictures.py --page URL of a proxy that runs already: page.png alone
+python scripts/pictures.py            docs/images/demo.png, and README's figures (minutes, all cores)
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import re
 import shutil
@@ -22,24 +20,6 @@ IMAGES = ROOT / "docs" / "images"
 README = ROOT / "README.md"
 FIGURES = re.compile(r"(<!-- scripts/pictures.py writes this -->\n).*?(\n<!-- until here -->)", re.DOTALL)
 """README's place for what the run came to, the only one."""
-sys.path.insert(0, str(ROOT))
-
-
-async def photograph(url: str, path: Path) -> None:
-    """The page's first view, once it has heard from the control API."""
-    from tests.support.browser import browser
-
-    with tempfile.TemporaryDirectory() as folder:
-        async with browser(Path(folder), "about:blank") as page:
-            await page.screen(1280, 800)
-            await page.go(url)
-            await page.holds("@")  # the name of an adapter
-            if "has not asked for work" in str(
-                await page.js("document.body.innerText")
-            ):  # while the trainer loads again after the last measurement
-                raise RuntimeError("the page shows an error: take the picture again")
-            await asyncio.sleep(3)  # charts are drawn after the figures
-            await page.picture(path)
 
 
 def sentence(summary: dict[str, Any]) -> str:
@@ -62,9 +42,9 @@ def with_figures(text: str, summary: dict[str, Any]) -> str:
 
 
 def play(seed: int) -> None:
-    """The demo stays up behind its summary (``--keep``), so that its page can be seen."""
+    """Raises ``AssertionError`` where the demo does not come to its end."""
     folder = Path(tempfile.mkdtemp(prefix="slipstream-pictures-"))
-    argv = [sys.executable, "-m", "slipstream.cli", "demo", "--keep", "--seed", str(seed), "--data-dir", str(folder)]
+    argv = [sys.executable, "-m", "slipstream.cli", "demo", "--seed", str(seed), "--data-dir", str(folder)]
     demo = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     try:
         assert demo.stdout is not None
@@ -72,8 +52,6 @@ def play(seed: int) -> None:
         told = json.loads(summary)
         assert told, "the demo ended without a summary"
         shutil.copy(folder / f"seed-{seed}" / "success.png", IMAGES / "demo.png")
-        url = json.loads(next(folder.rglob("proxy.json")).read_text())["url"]
-        asyncio.run(photograph(url, IMAGES / "page.png"))
         README.write_text(with_figures(README.read_text(), told))
     finally:
         demo.terminate()
@@ -82,15 +60,10 @@ def play(seed: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Make the README's pictures.")
+    parser = argparse.ArgumentParser(description="Make README's picture and figures.")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--page", help="URL of a proxy that runs already: its page alone")
-    given = parser.parse_args()
     IMAGES.mkdir(parents=True, exist_ok=True)
-    if given.page:
-        asyncio.run(photograph(given.page, IMAGES / "page.png"))
-    else:
-        play(given.seed)
+    play(parser.parse_args().seed)
     return 0
 
 

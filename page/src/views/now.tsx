@@ -158,7 +158,7 @@ function Losses({ stage, said }: { stage: FunnelStage; said: FunnelLine[] }): JS
           {marks.map(({ severity, count }) => (
             <span key={severity}><SeverityMark severity={severity} count={count} /> </span>
           ))}
-          <span class="soft">(see the top)</span>
+          <span class="soft">(at the top{marks.every((m) => m.severity === "remark") ? ", folded" : ""})</span>
         </li>
       ) : null}
       {own.map((loss) => (
