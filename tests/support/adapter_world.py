@@ -136,7 +136,7 @@ class World:
         await self.pause()
         return call(*args)
 
-    async def _change(self, changed: list[Adapter], *_: Any) -> None:
+    async def _change(self, changed: list[Adapter], *_: Any, since: int | None = None) -> None:
         self.registry.put(changed)
         self._watch()
         await self.pause()
