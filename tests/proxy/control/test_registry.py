@@ -27,7 +27,7 @@ def test_what_the_store_says_is_taken_over():
 def test_a_candidate_answers_new_episodes_under_guard_and_a_share_under_canary():
     for mode, live, arms in (
         ("guard", "tiny@2", [("tiny@1", "control", 0.125), ("tiny", "best", 0.175)]),
-        ("canary", "tiny@1", [("tiny@2", "candidate", 0.5)]),
+        ("canary", "tiny@1", [("tiny@2", "candidate", 0.5), ("tiny", "best", 0.175)]),
         ("manual", "tiny@1", []),
     ):
         r = registry(mode, holdout=0.25, share=0.5)

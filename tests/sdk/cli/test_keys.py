@@ -45,7 +45,9 @@ def test_a_name_does_as_well_as_an_id(capsys: pytest.CaptureFixture[str]) -> Non
     assert keys("rotate", "ci", "--grace", "60") == 0
     said, where = capsys.readouterr()
     second, again = said.splitlines()
-    assert second != first and again.split()[1].rstrip(",") == note.split()[1].rstrip(";") and "for 60 s more" in where
+    assert (
+        second != first and again.split()[1].rstrip(",") == note.split()[1].rstrip(";") and "for another 60 s" in where
+    )
     assert keys("rotate", "ci", "--grace=-1") == 1
     assert "a number of seconds" in capsys.readouterr().err
     assert keys("list") == 0

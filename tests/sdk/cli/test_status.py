@@ -33,7 +33,7 @@ def test_where_things_stand_and_what_the_next_step_waits_for(
     assert main(["status", "--url", server.url]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["! 2 groups have no reward → post one", "- 2 groups were lost"], "the worst comes first"
-    assert lines[2].startswith("(! = nothing is learnt, or the agent's calls fail")
+    assert lines[2].startswith("(! = nothing is learned, or the agent's calls fail")
     del lines[:3]
     full = lines.pop(7)
     assert full.startswith("  disk 1.5 GB of data.max_gb = 1: checkpoints 1.5 GB, store 20 MB; ")

@@ -11,12 +11,12 @@ import pytest
 from tests.support import free_port
 from tests.support.doctored import CHOICE, config, engine, levels, refuse
 from tests.support.served import Served
-from tests.support.server import Reply, Seen, Server
+from tests.support.server import Reply, Seen, Server, serve
 from tests.support.text_engines import Hosted, LlamaCpp, LMStudio, Ollama, TextEngine
 
 from slipstream.config import Config
 from slipstream.operate.doctor.doctor import examine
-from slipstream.operate.doctor.engine import check_engine
+from slipstream.operate.doctor.engine import check_engine, check_router
 from slipstream.operate.run.preflight import untrainable
 
 
@@ -178,3 +178,27 @@ def test_a_server_behind_a_gateway_is_known_by_its_ids(server: Server, tmp_path:
     assert found.level == "fail" and "429" in found.what  # a busy engine is not taken for one without ids
     forced = engine(server, "engine.kind=openai", chat=Reply(b"busy", 429))
     assert "a chat completion failed" in list(check_engine(server.url, forced))[1].what
+
+
+def test_a_router_in_the_engine_s_place_is_named(server: Server, tmp_path: Path) -> None:
+    settings = engine(server, f"data_dir={tmp_path}")
+    server.routes["GET", "/list_workers"] = Reply({"urls": ["http://a:1/", "http://b:2"]})
+    (bad,) = [f for f in check_engine(server.url, settings) if ": it is a router or a Service" in f.what]
+    assert bad.level == "fail" and bad.what.startswith(f"{server.url} lists 2 engines")
+    assert bad.fix == f'set engine.urls = ["http://a:1", "http://b:2"] and engine.router = "{server.url}"'
+
+
+def test_a_router_that_changes_requests_or_is_away(server: Server, tmp_path: Path) -> None:
+    told = CHOICE | {"finish_reason": "stop"}
+    answer = {"choices": [told], "prompt_token_ids": [1, 2, 3]}
+    settings = engine(server, f"data_dir={tmp_path}", chat=Reply(answer))
+    away = settings.model_copy(update={"engine": settings.engine.model_copy(update={"router": "http://127.0.0.1:1"})})
+    (gone,) = check_router(away, [server.url])
+    assert gone.level == "fail" and "engine.router" in gone.what and "does not answer" in gone.what
+    with serve() as through:
+        through.on("POST", "/v1/chat/completions", {"choices": [told]})
+        routed = settings.model_copy(update={"engine": settings.engine.model_copy(update={"router": through.url})})
+        (bad,) = check_router(routed, [server.url])
+        assert bad.level == "warn" and "drops return_token_ids" in bad.what
+        through.on("POST", "/v1/chat/completions", answer)
+        assert [f.level for f in check_router(routed, [server.url])] == ["ok"]

@@ -138,6 +138,10 @@ class CallRoute:
     def lead_to(self, servers: list[str]) -> None:
         self.servers = servers
 
+    def lead_past(self, server: str) -> None:
+        """Straight to the others, as if it had not been asked."""
+        self.servers, self.tries = [url for url in self.servers if url != server], 0
+
     def move(self, pin: Pinned, servers: list[str], tries: int) -> None:
         """To another adapter. ``tries``: those that count."""
         self.pin, self.adapter, self.servers, self.tries = pin, pin.adapter, servers, tries

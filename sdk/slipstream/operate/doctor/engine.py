@@ -60,7 +60,9 @@ def check_router(config: Config, urls: Sequence[str]) -> Iterator[Finding]:
     else:
         why = "the engine reads another request than the agent sent"
         yield warn(
-            f"engine.router {router}: {changed}", why, "take a router that passes bodies as they are (Envoy, nginx)"
+            f"engine.router {router}: {changed}",
+            why,
+            "set engine.router to one that passes bodies as they are (Envoy, nginx)",
         )
 
 

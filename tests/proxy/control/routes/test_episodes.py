@@ -97,7 +97,9 @@ async def test_an_orphan_is_refused_after_its_time(plane):
     plane.deps.now = lambda: now + 4000
     status, body = await plane.ask("POST", "/episodes/never/rewards", {"value": 1.0})
     assert (status, body["error"]["field"]) == (404, "path.episode")
-    assert (await plane.ask("GET", "/episodes/nobody"))[1]["error"]["fix"] == "`slipstream episodes` (GET episodes) lists them"
+    assert (await plane.ask("GET", "/episodes/nobody"))[1]["error"][
+        "fix"
+    ] == "`slipstream episodes` (GET episodes) lists them"
 
     async def full() -> bool:
         raise OSError("no space left")

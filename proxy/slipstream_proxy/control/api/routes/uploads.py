@@ -50,7 +50,7 @@ API_ROUTES = Routes()
 UPLOAD_PATH = "/adapters/uploads/{sha256:[0-9a-f]{64}}"
 
 
-@API_ROUTES.add("GET", UPLOAD_PATH, (KeyScope.TRAINER,), result=c.UploadState)
+@API_ROUTES.add("GET", UPLOAD_PATH, (KeyScope.TRAINER, KeyScope.VIEWER), result=c.UploadState)
 async def upload_state(ctx: Ctx) -> web.StreamResponse:
     """How much of a weights file has come."""
     return reply(_state(_part(ctx)))

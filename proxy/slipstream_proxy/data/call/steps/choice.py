@@ -130,8 +130,7 @@ class AdapterChoice(CallStep):
         """
         route = call.route
         if status in ROUTER_ASTRAY_STATUSES and self._live.is_router(route.upstream) and len(route.servers) > 1:
-            route.lead_to([url for url in route.servers if url != route.upstream])
-            route.tries = 0
+            route.lead_past(route.upstream)
             return True
         if status == 503:
             return self._go_without(call)
