@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -92,7 +93,9 @@ async def test_real_vllm_serves_no_adapter_without_effect(tmp_path: Path) -> Non
     with vllm(tmp_path / "engine.log", "--override-generation-config", json.dumps(own), plugin=False) as url:
         engines = EnginePool([url], None, dict, lambda _: (), 1.0)
         await engines.start()
-        await engines.check_all()
+        async with asyncio.timeout(120):
+            while not engines.engines[0].ok:  # its first answers take longer than a round of looks waits
+                await engines.check_all()
         assert engines.engines[0].sampling == EngineSampling({"temperature": 0.7, "top_p": 0.8}, known=False)
         for kind, folder in zip(("good", "faint", *BROKEN), (good, faint, *broken), strict=True):
             try:
