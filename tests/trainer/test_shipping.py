@@ -16,8 +16,9 @@ from tests.support.tiny import make_config
 from slipstream.client import Client
 from slipstream.contract import AdapterIn
 from slipstream.errors import ApiError
+from slipstream.shared.files import sha256_of
 from slipstream_trainer.versions import shipping
-from slipstream_trainer.versions.shipping import AdapterShipping, NameTaken, put_adapter, sha256_of
+from slipstream_trainer.versions.shipping import AdapterShipping, NameTaken, put_adapter
 
 MADE = {"name": "tiny@1", "model": "tiny", "version": 1, "state": "loading", "created": 1.0, "path": "tiny@1"}
 

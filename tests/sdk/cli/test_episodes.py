@@ -218,3 +218,24 @@ def test_what_a_change_of_a_set_left_out_is_named(server: Server, capsys: pytest
         main(["cases", "export", "nosuch", "--out", "x.jsonl", "--url", server.url]) == 1
         and not Path("x.jsonl").exists()
     )
+
+
+@pytest.mark.parametrize("named", ["run-one", "run-one…77", "run-one-a", "run-one-abc-77"])
+def test_an_id_that_a_table_has_cut_opens_its_episode(
+    server: Server, capsys: pytest.CaptureFixture[str], named: str
+) -> None:
+    whole = EPISODE | {"id": "run-one-abc-77"}
+    server.on("GET", "/episodes", {"episodes": [whole, EPISODE | {"id": "other"}], "next": None})
+    server.on("GET", "/episodes/run-one-abc-77", whole | {"call_list": [], "rewards": []})
+    assert main(["episodes", named, "--url", server.url]) == 0
+    assert "episode run-one-abc-77" in capsys.readouterr().out
+    asked = [seen.path for seen in server.seen if seen.path.endswith("/run-one-abc-77")]
+    assert len(asked) == 1, "it is asked for once"
+
+
+def test_several_ids_that_begin_alike_are_named(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on("GET", "/episodes", {"episodes": [EPISODE | {"id": f"run-{n}"} for n in range(3)], "next": None})
+    assert main(["episodes", "run-", "--url", server.url]) == 2
+    assert "3 of the newest episodes" in capsys.readouterr().err
+    assert main(["episodes", "nobody", "--url", server.url]) == 1
+    assert "no GET /episodes/nobody here" in capsys.readouterr().err

@@ -6,7 +6,6 @@ no shared folder.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import shutil
 import threading
@@ -20,6 +19,7 @@ from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterIn, AdapterTrial, AdapterTrialIn, folder_of
 from slipstream.errors import ApiError, SlipstreamError, StartError
 from slipstream.shared.adapter_config import CONFIG_FILE_NAME, WEIGHTS_FILE_NAME
+from slipstream.shared.files import sha256_of
 from slipstream_trainer.model.adapter import check_adapter
 from slipstream_trainer.versions.adapter_folder import rename_whole, temporary_of
 from slipstream_trainer.versions.learner import LearnerRecord
@@ -39,11 +39,6 @@ class NameTaken(SlipstreamError):
 
 class Patiently(Protocol):
     def __call__(self, ask: Callable[[], T], /) -> T: ...
-
-
-def sha256_of(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def has_weights(folder: Path, sha256: str) -> bool:

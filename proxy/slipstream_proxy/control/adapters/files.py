@@ -25,6 +25,7 @@ from slipstream.shared.adapter_config import (
     BadAdapter,
     bounded_int,
 )
+from slipstream.shared.files import sha256_of
 from slipstream.shared.hub import model_folder
 from slipstream_proxy.json_types import JsonObject
 
@@ -265,12 +266,6 @@ def check_folder(folder: Path, max_rank: int, base: dict[str, list[int]] | None 
     if base:
         check_shapes(tensors, base)
     return AdapterDigests(sha256_of(weights), _scales_digest(config, tensors))
-
-
-def sha256_of(file: Path) -> str:
-    """In hex. Raises ``OSError``."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def has_weights(folder: Path, sha256: str) -> bool:

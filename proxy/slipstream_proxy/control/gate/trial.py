@@ -258,13 +258,15 @@ class GateTrial:
         """As ``_suspicion``: only a slide from the best version, which may still be there, keeps it from being
         accepted.
         """
-        due = self.on_trial and self.since >= self.settings.settle
-        return WAITING_PART if due and self.may_slide() else 0.0
+        return WAITING_PART if self._is_due() and self.may_slide() else 0.0
 
     def _by_rare(self) -> float:
         """As ``_by_slide``, of a loss of the little that the control gets."""
-        due = self.on_trial and self.since >= self.settings.settle
-        return WAITING_PART if due and self.may_lose_half() else 0.0
+        return WAITING_PART if self._is_due() and self.may_lose_half() else 0.0
+
+    def _is_due(self) -> bool:
+        """Whether it has had the runs after which a version is accepted, if nothing speaks against it."""
+        return self.on_trial and self.since >= self.settings.settle
 
     def _doubt(self) -> float:
         """Part of the best version's share that it keeps: less, the more the rewards, or those of held-out runs, say
@@ -300,7 +302,7 @@ class GateTrial:
         rewards come later than versions, none would ever be. It is held no longer than 20 times ``settle`` episodes.
         """
         slides = self.tried != self.best and self.worse_best.growth() > HOLD_GROWTH
-        due = self.on_trial and self.since >= self.settings.settle and self.own < MIN_OWN_EPISODES and self.trusted()
+        due = self._is_due() and self.own < MIN_OWN_EPISODES and self.trusted()
         if not slides and not due:
             return False
         if self.asked is None:

@@ -6,6 +6,7 @@ import shutil
 import textwrap
 import time
 from collections import Counter
+from http import HTTPStatus
 from typing import Any
 
 from pydantic import JsonValue
@@ -224,30 +225,32 @@ def run(args: argparse.Namespace) -> int:
                 said += f"; still in: {', '.join(gone.exports)}"
             return tell(args, gone, "\n".join([said, *map(step_line, gone.steps)]))
         if args.id:
-            episode = client.episode(_whole_id(client, args.id))
+            episode = _named(client, args.id)
             return tell(args, episode, describe(episode), indent=2)
         page = _listed(client, args)
     return tell(args, page, listing(page, time.time()), indent=2)
 
 
-def _whole_id(client: Client, named: str) -> str:
-    """The id that is meant by one that a table has cut, or by how an id begins. Raises ``ConfigError`` for several."""
+def _named(client: Client, named: str) -> EpisodeDetail:
+    """The episode of an id, of one that a table has cut, or of how an id begins. Raises ``ConfigError`` for several."""
     head, cut, tail = named.partition("…")
+    unknown: ApiError | None = None
     if not cut:
         try:
-            client.episode_page(named, calls=1)
+            return client.episode(named)
         except ApiError as e:
-            if e.status != 404:
+            if e.status != HTTPStatus.NOT_FOUND:
                 raise
-        else:
-            return named
+            unknown = e
     newest = client.episodes(limit=EPISODES_PER_PAGE).episodes
     found = [e.id for e in newest if e.id.startswith(head) and e.id.endswith(tail)]
     if len(found) > 1:
         raise ConfigError(
             f"{named}: {len(found)} of the newest episodes are called so, {', '.join(found[:3])} among them"
         )
-    return found[0] if found else named
+    if not found and unknown is not None:
+        raise unknown
+    return client.episode(found[0] if found else named)
 
 
 EPISODES_PER_PAGE = 1000

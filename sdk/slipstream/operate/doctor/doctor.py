@@ -321,7 +321,8 @@ def check_configured(config: Config, running: Running) -> Iterator[Finding]:
     try:
         engine = started(config)
         engine.check_model(config.engine.model)
-        says = [line for line in engine.parsers(config) if line != engine.without_template(config)]
+        lacking = engine.without_template(config)
+        says = [line for line in engine.parsers(config) if line != lacking]
     except StartError as e:
         yield fail(str(e), "the engine does not start with this model", FIX_MODEL)
         return
@@ -334,7 +335,7 @@ def check_configured(config: Config, running: Running) -> Iterator[Finding]:
         yield ok(f"engine.model {model}" + (" (a folder)" if Path(model).expanduser().is_dir() else " (from a hub)"))
     if says:
         yield ok("; ".join(says))
-    if lacking := engine.without_template(config):
+    if lacking:
         what, _, fix = lacking.partition(". ")
         yield fail(what, "no chat completion is answered", fix)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from aiohttp import web
 
 from slipstream.contract import KeyScope, folder_of
 from slipstream.shared.adapter_config import CONFIG_FILE_NAME, WEIGHTS_FILE_NAME
+from slipstream.shared.files import sha256_of
 from slipstream_proxy.control.api.http import Ctx, Routes
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
@@ -46,6 +46,5 @@ def _hash_of(path: Path) -> str:
     if known not in _hashes:
         if len(_hashes) > 256:
             _hashes.clear()
-        with path.open("rb") as file:
-            _hashes[known] = hashlib.file_digest(file, "sha256").hexdigest()
+        _hashes[known] = sha256_of(path)
     return _hashes[known]

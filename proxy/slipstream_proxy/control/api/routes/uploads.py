@@ -19,8 +19,8 @@ from pydantic import BaseModel, Field, StringConstraints, ValidationError
 from slipstream import contract as c
 from slipstream.contract import KeyScope
 from slipstream.shared.adapter_config import CONFIG_BYTES, CONFIG_FILE_NAME, WEIGHTS_FILE_NAME
-from slipstream.shared.files import open_to_engine, sync
-from slipstream_proxy.control.adapters.files import has_weights, sha256_of, split_name
+from slipstream.shared.files import open_to_engine, sha256_of, sync
+from slipstream_proxy.control.adapters.files import has_weights, split_name
 from slipstream_proxy.control.adapters.fleet import NEXT_NAME_ADVICE
 from slipstream_proxy.control.api.http import Ctx, Query, Routes, explain, reply
 from slipstream_proxy.control.shared.problem import Problem
