@@ -249,8 +249,12 @@ def _scales_digest(config: AdapterConfig, tensors: dict[str, JsonObject]) -> str
     return hashlib.sha256(scales.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def check_folder(folder: Path, max_rank: int, base: dict[str, list[int]] | None = None) -> AdapterDigests:
-    """What tells it from others. Raises ``BadAdapter``. ``base``: see ``base_shapes``."""
+def check_folder(
+    folder: Path, max_rank: int, base: dict[str, list[int]] | None = None, sha256: str | None = None
+) -> AdapterDigests:
+    """What tells it from others. Raises ``BadAdapter``. ``base``: see ``base_shapes``. ``sha256``: of its weights, if
+    they were looked at already.
+    """
     config_path, weights = folder / CONFIG_FILE_NAME, folder / WEIGHTS_FILE_NAME
     for path in (config_path, weights):
         if not path.is_file():
@@ -265,7 +269,7 @@ def check_folder(folder: Path, max_rank: int, base: dict[str, list[int]] | None 
     check_pairs(tensors, config)
     if base:
         check_shapes(tensors, base)
-    return AdapterDigests(sha256_of(weights), _scales_digest(config, tensors))
+    return AdapterDigests(sha256 or sha256_of(weights), _scales_digest(config, tensors))
 
 
 def has_weights(folder: Path, sha256: str) -> bool:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from slipstream.contract import SERVED_STATES, Adapter, AdapterIn, AdapterState, AdapterTrial, NameClaimIn, folder_of
 from slipstream.shared.adapter_config import WEIGHTS_FILE_NAME, BadAdapter
@@ -166,11 +166,7 @@ class AdapterRegistrar:
 
     async def expect_learner(self, model: str, token: str | None, now: float) -> None:
         """Raises ``Problem`` 409 where another trainer than the one with this token learns for the model."""
-        store = self.journal.stores.require()
-        try:
-            other = await in_thread(store.learners.other, model, token, now)
-        except Exception as e:
-            raise (away() if is_store_fault(e) else e) from e
+        other = await self._ask(self.journal.stores.require().learners.other, model, token, now)
         if other is not None:
             text = f"another trainer learns for {model}: {other.worker} at {other.place}"
             fix = "stop one of the two: the other goes on once that one has ended, or was silent for half a minute"
@@ -183,11 +179,15 @@ class AdapterRegistrar:
             await self.expect_learner(model, wanted.learner, time.time())
         seen = [a.version for a in self.registry.items.values() if a.model == model]
         above = max(wanted.above, *seen, await in_thread(highest_folder, self.config.adapters_dir, model), 0)
+        return f"{model}@{await self._ask(self.journal.stores.require().learners.claim, model, above)}"
+
+    @staticmethod
+    async def _ask(question: Callable[..., T], *args: Any) -> T:
+        """Of the store. Raises ``Problem`` 503 where it is away."""
         try:
-            number = await in_thread(self.journal.stores.require().learners.claim, model, above)
+            return await in_thread(question, *args)
         except Exception as e:
             raise (away() if is_store_fault(e) else e) from e
-        return f"{model}@{number}"
 
     async def register(self, wanted: AdapterIn) -> Adapter:
         """A new version. Raises ``Problem`` 409 (name used), 404 (no such folder), 422 (vLLM would not take it)."""
@@ -210,7 +210,7 @@ class AdapterRegistrar:
             raise Problem(404, f"no folder {name} in adapters.dir", field="body.path", fix=fix)
         await self._expect_weights(folder, wanted.sha256)
         try:
-            digests = await self._check(folder)
+            digests = await self._check(folder, wanted.sha256)
         except BadAdapter as e:
             if before is None:
                 why = {"reason": str(e), "decided": time.time()}
@@ -250,7 +250,7 @@ class AdapterRegistrar:
             raise Problem(404, f"no folder {folder} in adapters.dir", field="body.path", fix=fix)
         await self._expect_weights(place, sha256)
         try:
-            await self._check(place)
+            await self._check(place, sha256)
         except BadAdapter as e:
             return AdapterTrial(tried=True, reason=str(e))
         if not engines.takers():
@@ -281,9 +281,9 @@ class AdapterRegistrar:
         self._checked.add(name)
         return None
 
-    async def _check(self, folder: Path) -> AdapterDigests:
-        """Raises ``BadAdapter``."""
-        return await in_thread(check_folder, folder, self.config.engine.max_lora_rank, self.base_shapes)
+    async def _check(self, folder: Path, sha256: str | None = None) -> AdapterDigests:
+        """Raises ``BadAdapter``. ``sha256``: as ``check_folder`` takes it."""
+        return await in_thread(check_folder, folder, self.config.engine.max_lora_rank, self.base_shapes, sha256)
 
     def _split(self, wanted: AdapterIn, name: str) -> tuple[str, int]:
         """Model and version. Raises ``Problem`` 422 or 404."""
