@@ -253,8 +253,20 @@ async def test_a_request_that_is_cut_off_is_ended_at_the_next_start_and_names_th
     for _ in range(2):
         _, said = await plane.ask("POST", "/forget", {"user": "ann"})
         assert (said["adapters"], said["anew"]) == (["tiny@1"], anew), "asked again it answers the same"
-    assert len(await _audit(plane, action)) == 1
+    assert len(await _audit(plane, action)) == 1, "also where it is asked again while the start ends it"
     assert (await plane.ask("POST", "/forget", {"user": "bob"}))[1]["adapters"] == []
+
+
+async def test_one_request_that_is_sent_twice_at_once_takes_back_once(make_plane) -> None:
+    """An impatient client, or the start that ends one that was cut off while its sender asks again."""
+    plane = await make_plane(groups={"size": 3}, store={"forget": "retrain"})
+    await group_of(plane, "t1", [0.0, 1.0, 0.5], tags={"user": "ann"})
+    batch, lease = await _leased(plane)
+    await _ack(plane, batch, lease, step=1, adapter="tiny@1")
+    await register(plane, 1, batches=[batch], step=1)
+    both = await asyncio.gather(*(plane.ask("POST", "/forget", {"user": "ann"}) for _ in range(2)))
+    assert [(status, said["adapters"], said["anew"]) for status, said in both] == [(200, ["tiny@1"], ["tiny@1"])] * 2
+    assert len(await _audit(plane, "train anew")) == 1
 
 
 @pytest.mark.slow

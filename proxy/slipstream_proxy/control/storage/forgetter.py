@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from slipstream import contract as c
 from slipstream_proxy.control.shared.problem import Problem
@@ -42,8 +43,7 @@ class Forgetter:
         self.folder = Path(archive).expanduser() if archive else None
         self.shrink = False
         """The file is to be rewritten although nobody was forgotten: days were dropped."""
-        self.asked: set[str] = set()
-        """Requests to forget that are answered just now, by the names of their records in the store."""
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._waiting: list[Erasing] = []
         self._step: c.ForgettingStep = "idle"
         self._last = self._first = time.monotonic()
@@ -62,6 +62,12 @@ class Forgetter:
         await end(self._tasks)
         if self.stores.current is not None:
             await in_thread(self.stores.current.db.give_up)
+
+    def turn(self, record: str) -> asyncio.Lock:
+        """Held by whoever answers a request to forget or ends one that was cut off, by the name of its record in the
+        store: what it taught is taken back once.
+        """
+        return self._turns.setdefault(record, asyncio.Lock())
 
     def told(self, gone: Forgotten) -> None:
         """These were forgotten just now."""

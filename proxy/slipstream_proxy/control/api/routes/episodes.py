@@ -322,8 +322,7 @@ async def _forget(
     deps, parts = ctx.deps, list[Forgotten]()
     names = [*names, *await deps.ask(deps.store.episodes.siblings, names)]
     record = FORGETTING_PREFIX + mark_of(dump(asked.model_dump()))
-    deps.forgetter.asked.add(record)
-    try:
+    async with deps.forgetter.turn(record):
         before = await deps.ask(deps.store.cache.get, record) or {}
         parts.append(await deps.ask(deps.store.traces, names))
         found = _with_traces(before, parts) | {"key": ctx.caller.key, "instance": deps.store.instance}
@@ -342,8 +341,6 @@ async def _forget(
             deps.judges.forget()
         found = _with_traces(found, parts)  # a batch may have been leased meanwhile
         anew, steps = await _unlearn(deps, record, found)
-    finally:
-        deps.forgetter.asked.discard(record)
     adapters = sorted(await _taught(deps, found["batches"]))
     items = deps.registry.items
     anew = sorted({*anew, *(name for name in adapters if name in items and items[name].anew)})
@@ -351,12 +348,15 @@ async def _forget(
 
 
 def _with_traces(record: JsonObject, parts: Sequence[Forgotten]) -> JsonObject:
-    """``open``: batches of which nobody has named and taken back the versions yet."""
+    """``open``: batches of which nobody has named and taken back the versions yet. The same request may have done so
+    for some already.
+    """
+    fresh = {b for p in parts for b in p.batches}.difference(record.get("batches", ()))
     found = {
         name: sorted({*record.get(name, ()), *(x for p in parts for x in getattr(p, name))})
         for name in FORGOTTEN_TRACES
     }
-    return {**record, **found, "open": sorted({*record.get("open", ()), *(b for p in parts for b in p.batches)})}
+    return {**record, **found, "open": sorted(fresh.union(record.get("open", ())))}
 
 
 async def _keep(deps: Deps, record: str, found: JsonObject) -> None:
@@ -388,15 +388,20 @@ async def end_forgetting(deps: Deps) -> None:
     """What requests to forget have left undone, because this proxy was stopped or the store was away."""
     if not deps.registry.items:  # it is not read yet, or there is no version
         return
-    for record, found in (await deps.ask(deps.store.cache.begins, FORGETTING_PREFIX)).items():
-        if not found["open"] or found["instance"] != deps.store.instance or record in deps.forgetter.asked:
-            continue
-        adapters = sorted(await _taught(deps, found["open"]))
-        log.warning("a request to forget was cut off: ask again for the rest; trained on: %s", ", ".join(adapters))
-        anew, _ = await _unlearn(deps, record, found)
-        for name in {*adapters} - {*anew}:
-            detail = {"batches": found["open"], "fix": f"slipstream adapters retrain {name}"}
-            await deps.audit.note(found["key"], "trained on forgotten", name, detail)
+    for record in await deps.ask(deps.store.cache.begins, FORGETTING_PREFIX):
+        async with deps.forgetter.turn(record):  # a request that is answered meanwhile ends it itself
+            found = await deps.ask(deps.store.cache.get, record)
+            if found and found["open"] and found["instance"] == deps.store.instance:
+                await _end_cut_off(deps, record, found)
+
+
+async def _end_cut_off(deps: Deps, record: str, found: JsonObject) -> None:
+    adapters = sorted(await _taught(deps, found["open"]))
+    log.warning("a request to forget was cut off: ask again for the rest; trained on: %s", ", ".join(adapters))
+    anew, _ = await _unlearn(deps, record, found)
+    for name in {*adapters} - {*anew}:
+        detail = {"batches": found["open"], "fix": f"slipstream adapters retrain {name}"}
+        await deps.audit.note(found["key"], "trained on forgotten", name, detail)
 
 
 async def unpublished(deps: Deps) -> list[c.TaughtStep]:
