@@ -27,10 +27,10 @@ from slipstream_proxy.process import compiled
 
 SAY = 15.0
 """Seconds between two words on a cell that takes long."""
-MODULES = (
-    "assignment.py",
-    *(f"control/gate/{n}.py" for n in ("scale", "baseline", "detector", "side_bets", "line", "rules", "trial")),
+GATE = (
+    "scale baseline detector groups guards ratings evidence line rules state suspicion shares verdict comparison trial"
 )
+MODULES = ("assignment.py", *(f"control/gate/{name}.py" for name in GATE.split()))
 
 
 def use_compiled() -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from benchmarks.gate.simulation import TAG, Run, Simulation, World, tried_of
 
 from slipstream_proxy.control.gate.rules import TrialSettings, outcome_of
+from slipstream_proxy.control.gate.verdict import evidence_against
 
 
 @dataclass(slots=True, frozen=True)
@@ -104,11 +105,12 @@ class HardSimulation(Simulation):
             self.trial.observe(outcome)
         else:
             self.due[i + world.delay].append(outcome)
-        against = self.trial.against(best=False) + self.trial.against(best=True)
+        against = evidence_against(self.trial)
         self.most = max(self.most, math.log(max(against, 1e-12) * self.trial.settings.alpha))
 
 
-def hard(world: HardWorld, seed: int) -> Run:
+def hard(world: World, seed: int) -> Run:
+    assert isinstance(world, HardWorld)
     return HardSimulation(world, seed).play()
 
 

@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from slipstream_proxy.assignment import assign, tried
-from slipstream_proxy.control.gate.rules import ArmOutcome, Decision, TrialSettings, outcome_of
-from slipstream_proxy.control.gate.side_bets import Direction
-from slipstream_proxy.control.gate.trial import GateTrial, HeldOut
+from slipstream_proxy.control.gate.guards import Direction
+from slipstream_proxy.control.gate.rules import ArmOutcome, Decision, HeldOut, TrialSettings, outcome_of
+from slipstream_proxy.control.gate.shares import arms_of
+from slipstream_proxy.control.gate.suspicion import is_frozen
+from slipstream_proxy.control.gate.trial import GateTrial
+from slipstream_proxy.control.gate.verdict import worst_group
 
 Reward = Callable[[random.Random, int, float], float]
 """(coin, task, quality of the adapter) → reward."""
@@ -131,7 +134,7 @@ class Simulation:
             self.finish(i, version, arm, chances, task, tag)
             for outcome in self.due.pop(i, ()):
                 decision = self.trial.observe(outcome)
-                if run.frozen is None and self.trial.frozen:
+                if run.frozen is None and is_frozen(self.trial):
                     run.frozen = live
                 if decision is not Decision.UNDECIDED and self.decide(decision) and run.bad_live is None:
                     run.bad_live = live
@@ -170,7 +173,7 @@ class Simulation:
         trial = self.trial
         names = {f"m@{v}": v for v in (trial.control, trial.best, trial.tried)} | {"m@0": 0}
         tags = {} if tag is None else {"customer": str(tag)}
-        arms = [(f"m@{v}", arm, share) for v, arm, share in trial.arms()]
+        arms = [(f"m@{v}", arm, share) for v, arm, share in arms_of(trial)]
         got = assign(
             f"m@{trial.live}",
             arms,
@@ -220,7 +223,7 @@ class Simulation:
             self.run.accepted.append(self.trial.tried)
             self.trial.accept()
             return False
-        worst = self.trial.worst_group()
+        worst = worst_group(self.trial)
         if decision is Decision.ROLLBACK_GROUP and worst is not None:
             self.run.kept.append(worst[0])
             self.kept[worst[0]] = "m@0"

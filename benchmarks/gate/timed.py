@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from slipstream_proxy.assignment import assign
 from slipstream_proxy.control.gate.line import AssignmentLine
 from slipstream_proxy.control.gate.rules import ArmOutcome, Decision, TrialSettings, outcome_of
+from slipstream_proxy.control.gate.shares import arms_of
 from slipstream_proxy.control.gate.trial import GateTrial
 
 Duration = Callable[[random.Random], float]
@@ -131,7 +132,7 @@ class TimedSimulation:
 
     def _assign(self, now: float) -> None:
         trial, world, coin = self.trial, self.world, self.coin
-        arms = [(f"m@{v}", arm, share) for v, arm, share in trial.arms()]
+        arms = [(f"m@{v}", arm, share) for v, arm, share in arms_of(trial)]
         self.seq += 1
         eid = f"e{self.seq}"
         got = assign(f"m@{trial.live}", arms, self.key, None, eid)
@@ -176,7 +177,7 @@ class TimedSimulation:
                 self.run.accepted += 1
                 trial.accept()
             elif decision is not Decision.UNDECIDED:
-                self.run.rolled_back, self.run.late = now, trial.late
+                self.run.rolled_back, self.run.late = now, trial.runs.late
                 return counted
         self.run.waiting = max(self.run.waiting, len(self.line.waiting))
         return counted

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from slipstream_proxy.assignment import assign
 from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
+from slipstream_proxy.control.gate.shares import arms_of
 from slipstream_proxy.control.gate.trial import GateTrial
 
 Reward = Callable[[random.Random, int], float]
@@ -23,8 +24,8 @@ def play(trial: GateTrial, n: int, reward: Reward, seed: int = 0) -> tuple[Decis
     """Up to ``n`` episodes, assigned by the shipped rule. → (the first verdict, live episodes until it)."""
     coin, live = random.Random(seed), 0
     for i in range(n):
-        arms = [(str(v), arm, share) for v, arm, share in trial.arms()]
-        got = assign(str(trial.live), arms, "k", None, f"{seed}-{i}-{trial.seen}")
+        arms = [(str(v), arm, share) for v, arm, share in arms_of(trial)]
+        got = assign(str(trial.live), arms, "k", None, f"{seed}-{i}-{trial.runs.seen}")
         version = int(got.adapter)
         live += got.arm == "live"
         now = trial.tried

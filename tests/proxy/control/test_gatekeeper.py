@@ -14,6 +14,8 @@ from tests.support.plane import register, state, until
 
 from slipstream_proxy.control.adapters import gatekeeper
 from slipstream_proxy.control.gate.rules import Decision
+from slipstream_proxy.control.gate.suspicion import is_frozen
+from slipstream_proxy.control.gate.verdict import verdict_on
 from slipstream_proxy.store.learning import rewards
 
 
@@ -66,9 +68,9 @@ async def test_one_customer_keeps_the_version_before_and_all_others_go_on(make_p
     await play(plane, "w", 5, lambda _: 0.5, tags=acme)
     await register(plane, 1)
     await play(plane, "b", 1, lambda adapter: float(adapter != "tiny@1"), tags=acme)
-    slot = plane.deps.trials.of("tiny").groups.slots["tag.customer=acme"]
+    slot = plane.deps.trials.of("tiny").evidence.groups.slots["tag.customer=acme"]
     slot.detectors[0].wealths[0] = slot.detectors[0].wealth = 100.0  # many such runs
-    assert plane.deps.trials.of("tiny").verdict() is Decision.ROLLBACK_GROUP
+    assert verdict_on(plane.deps.trials.of("tiny")) is Decision.ROLLBACK_GROUP
     await plane.deps.gatekeeper._act("tiny", Decision.ROLLBACK_GROUP)
     found = await state(plane, 1)
     assert found["kept_from"] == {"tag.customer=acme": "tiny"} and found["state"] == "candidate"
@@ -80,8 +82,8 @@ async def test_one_customer_keeps_the_version_before_and_all_others_go_on(make_p
     assert await served("p", acme) == {"tiny": 12} and (await served("q", others))["tiny@1"] > 1
     assert plane.deps.live.value["models"]["tiny"]["kept"] == {"tag.customer=acme": "tiny"}
     trial = plane.deps.trials.of("tiny")
-    assert trial.worse.n_tested == 0 and await play(plane, "late", 1, lambda _: 0.0, tags=acme) == 0
-    assert trial.worse.n_tested + trial.worse.n_reference == 0, "its runs are no evidence any more"
+    assert trial.evidence.worse.n_tested == 0 and await play(plane, "late", 1, lambda _: 0.0, tags=acme) == 0
+    assert trial.evidence.worse.n_tested + trial.evidence.worse.n_reference == 0, "its runs are no evidence any more"
     await plane.again()
     assert await served("r", acme) == {"tiny": 12} and (await served("s", others))["tiny@1"] > 1
     await register(plane, 2, parent="tiny@1")
@@ -98,7 +100,7 @@ async def test_one_customer_keeps_the_version_before_and_all_others_go_on(make_p
     (line,) = [x for x in status["funnel"]["lines"] if x["cause"] in ("group", "given")]
     assert line["text"].startswith("a person gave tiny@2 to tag.customer=acme") and "demote tiny@2" in line["fix"]
     trial = plane.deps.trials.of("tiny")
-    assert trial.groups.given == {"tag.customer=acme"}, "by hand is final: that group alone takes nothing back"
+    assert trial.evidence.groups.given == {"tag.customer=acme"}, "by hand is final: that group alone takes nothing back"
     _, audit = await plane.ask("GET", "/audit")
     assert audit["entries"][0]["action"] == "promote" and audit["entries"][0]["detail"]["group"] == body["group"]
     events = [json.loads(x) for x in (await plane.ask("GET", "/training/events"))[1].splitlines()]
@@ -273,13 +275,13 @@ async def test_reward_up_and_a_guard_down_freezes_the_version_until_a_person_dec
     assert 'slipstream_gate_frozen{model="tiny"} 1.0' in await metrics(plane)
     assert (await plane.ask("POST", "/adapters/tiny@1/unfreeze", {}))[0] == 200
     await plane.again()
-    assert not plane.deps.trials.of("tiny").frozen and 'slipstream_gate_frozen{model="tiny"} 0.0' in await metrics(
+    assert not is_frozen(plane.deps.trials.of("tiny")) and 'slipstream_gate_frozen{model="tiny"} 0.0' in await metrics(
         plane
     )
     _, found = await plane.ask("POST", "/adapters/tiny@1/freeze", {"reason": "not yet"})
     assert (found["frozen"], found["reason"]) == (True, "frozen by hand: not yet")
     await plane.again()
-    assert plane.deps.trials.waits("tiny") and plane.deps.trials.of("tiny").verdict() is Decision.UNDECIDED
+    assert plane.deps.trials.waits("tiny") and verdict_on(plane.deps.trials.of("tiny")) is Decision.UNDECIDED
     await plane.deps.gatekeeper.decide()
     assert "frozen by hand" in (await state(plane, 1))["gate"]["reason"]
     await plane.ask("POST", "/adapters/tiny@1/rollback", {})
@@ -365,7 +367,7 @@ async def test_outcomes_that_were_read_are_dropped(make_plane, monkeypatch):
     store = plane.deps.stores.current
     await until(lambda: len(store.outcomes.since("tiny", 0)) <= 12)
     # with so short a memory an episode whose reward comes in two parts may count twice
-    assert 40 <= plane.deps.gatekeeper.trials.trials["tiny"].seen <= 44
+    assert 40 <= plane.deps.gatekeeper.trials.trials["tiny"].runs.seen <= 44
 
 
 async def test_a_newer_candidate_takes_the_place_of_an_undecided_one(make_plane):
@@ -439,7 +441,7 @@ async def test_each_stage_of_a_plan_is_told_once(make_plane):
     plane = await make_plane(gate={"mode": "canary", "plan": [0.01, 0.1]})
     await register(plane, 1)
     await plane.deps.gatekeeper.decide()
-    plane.deps.trials.of("tiny").own = 16
+    plane.deps.trials.of("tiny").runs.own = 16
     await plane.deps.gatekeeper.decide()
 
     async def told() -> list[dict]:

@@ -53,7 +53,7 @@ def test_those_who_go_first_have_the_plans_first_stage_to_themselves():
     assert trials.first("tiny") == ["key=friends", "tag.team=us"]
     trials.of("tiny").silent = True
     assert trials.arms("tiny") == [("tiny@1", "candidate", 0.1)]
-    trials.of("tiny").own = 16
+    trials.of("tiny").runs.own = 16
     assert trials.arms("tiny") == [("tiny@1", "candidate", 0.1)] and trials.first("tiny") == []
 
 
@@ -115,7 +115,7 @@ def test_it_is_kept_and_read_again_and_what_cannot_be_read_begins_again():
     assert (cursor, at, trial.dump()) == (7, 9.0, trials.of("tiny").dump())
     kept.values["gate/tiny"] = {"cursor": 5, "trial": {"versions": []}}
     cursor, _, trial = GateTrials(r).read(kept, "tiny")  # type: ignore[arg-type]
-    assert (cursor, trial.seen) == (17, 0)
+    assert (cursor, trial.runs.seen) == (17, 0)
 
 
 def test_runs_that_wait_are_read_again_after_a_restart_and_count_once():

@@ -18,6 +18,8 @@ from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.gate.report import verdict_reason
 from slipstream_proxy.control.gate.rules import Decision
+from slipstream_proxy.control.gate.suspicion import doubts
+from slipstream_proxy.control.gate.verdict import beats_best, is_shown_by_best, worst_group
 from slipstream_proxy.control.observe.audit import decided
 from slipstream_proxy.control.shared.threads import end, in_thread
 from slipstream_proxy.control.storage.mutation_log import Mutations
@@ -134,7 +136,7 @@ class Gatekeeper:
         while (run := self.trials.next(model, 0.0 if more else now)) is not None:
             if not run.finished:
                 run.groups = self.trials.groups(*await in_thread(store.outcomes.labels, run.eid))
-            latched = trial.latched
+            latched = trial.evidence.latched
             decision = trial.observe(run)
             self.trials.note(model)
             counted += 1
@@ -142,7 +144,7 @@ class Gatekeeper:
                 await self._act(model, decision)
                 await self._keep(store, model)
                 return True
-            if trial.latched != latched:  # a person decides, also after a restart
+            if trial.evidence.latched != latched:  # a person decides, also after a restart
                 await self._keep(store, model)
         self._unkept[model] = self._unkept.get(model, 0) + counted
         if self._unkept[model] >= KEEP_EVERY:
@@ -160,8 +162,8 @@ class Gatekeeper:
         report = self.trials.report(model, decision)
         reason = verdict_reason(trial, self.trials.names(model), decision)
         candidate = self.registry.of(model, S.CANDIDATE)
-        if decision is Decision.ROLLBACK_GROUP and (worst := trial.worst_group()) is not None:
-            to = self.trials.names(model)[trial.best if trial.shown_by_best else trial.control]
+        if decision is Decision.ROLLBACK_GROUP and (worst := worst_group(trial)) is not None:
+            to = self.trials.names(model)[trial.best if is_shown_by_best(trial) else trial.control]
             served = self.registry.served(model)
             assert served is not None  # the base model is worse than nothing
             await lifecycle.take_back_for(served, worst[0], to, reason, report)
@@ -170,7 +172,7 @@ class Gatekeeper:
         elif candidate is not None and decision is Decision.ROLLBACK:
             await lifecycle.take_back(candidate, reason, report)
         elif candidate is not None:
-            await lifecycle.accept(candidate, reason, report, best=trial.beats_best())
+            await lifecycle.accept(candidate, reason, report, best=beats_best(trial))
         about = candidate.name if candidate is not None else model
         await decided(self.mutations, decision.value, about, {"reason": reason, "control": report.control})
         self.trials.of(model)
@@ -207,8 +209,8 @@ class Gatekeeper:
         if before is None:
             why = "it begins" + (", and its replay said nothing against it" if report.stage > 1 else "")
         elif report.stage < before:
-            doubts = self.trials.of(model).doubts() or ["its evidence began again"]
-            why = f"suspicion: {' and '.join(doubts)}, after {report.own_episodes} of its runs"
+            found = doubts(self.trials.of(model)) or ["its evidence began again"]
+            why = f"suspicion: {' and '.join(found)}, after {report.own_episodes} of its runs"
         told: dict[str, JsonValue] = {"stage": report.stage, "of": len(self.config.gate.plan)}
         told |= {"share": report.trial_share, "runs": report.own_episodes, "reason": why}
         # kept with the adapter: after a restart, and in another proxy, the same stage is no news

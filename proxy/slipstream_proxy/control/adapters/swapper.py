@@ -25,6 +25,7 @@ from slipstream_proxy.control.adapters.rehearsal import RehearsalSlot
 from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.engines.engine_lease import EngineLease
 from slipstream_proxy.control.engines.pool import EngineFailed, EngineLacks, EnginePool, EngineRefused
+from slipstream_proxy.control.gate.suspicion import is_frozen
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import end, in_thread
 from slipstream_proxy.control.storage.store_handle import RETRY_HEADERS, StoreHandle
@@ -172,7 +173,7 @@ class Swapper:
             served = registry.served(model)
             frozen = next((a for a in (served, registry.of(model, S.LIVE)) if a is not None and a.frozen), served)
             name = frozen.name if frozen is not None else registry.base
-            if self.trials.of(model).frozen:
+            if is_frozen(self.trials.of(model)):
                 return f"it waits: {name} is frozen, until a person decides"
             return f"it waits for the verdict on {name} (gate.pace)"
         return "it waits for a slot in the engine (engine.max_loras)" if self.is_full() else None

@@ -13,8 +13,10 @@ from slipstream_proxy.assignment import groups_of, tried
 from slipstream_proxy.control.adapters.registry import AdapterRegistry, Arm
 from slipstream_proxy.control.gate.line import AssignmentLine
 from slipstream_proxy.control.gate.report import GateHistory, dump_readings, joined, load_readings, report_of
-from slipstream_proxy.control.gate.rules import ArmOutcome, Decision, TrialSettings, outcome_of
-from slipstream_proxy.control.gate.trial import GateTrial, HeldOut
+from slipstream_proxy.control.gate.rules import ArmOutcome, Decision, HeldOut, TrialSettings, outcome_of
+from slipstream_proxy.control.gate.shares import arms_of, is_among_first
+from slipstream_proxy.control.gate.trial import GateTrial
+from slipstream_proxy.control.gate.verdict import beats_best
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.tables.rows import load
@@ -78,7 +80,7 @@ class GateTrials:
         candidate = registry.of(model, S.CANDIDATE)
         if control != trial.control:
             if control == trial.tried:
-                trial.accept(by_hand=best == control and not trial.beats_best())
+                trial.accept(by_hand=best == control and not beats_best(trial))
             elif control == trial.best:
                 trial.roll_back(True, self.newest(model))
             else:
@@ -133,14 +135,14 @@ class GateTrials:
         adapters = {trial.control: registry.accepted(model), trial.best: registry.best(model)}
         if (candidate := registry.of(model, S.CANDIDATE)) is not None:
             adapters[trial.tried] = candidate.name
-        found = [Arm(adapters[version], arm, share) for version, arm, share in trial.arms() if version in adapters]
+        found = [Arm(adapters[version], arm, share) for version, arm, share in arms_of(trial) if version in adapters]
         arms = [a for a in found if a.adapter == registry.base or registry.servable(a.adapter)]
         compared = {registry.live(model), *(a.adapter for a in arms)} - {registry.base}
         return arms if all(map(self.served, compared)) else []
 
     def first(self, model: str) -> list[str]:
         """The groups and keys whose new episodes alone get an arm; empty: all do."""
-        return self.config.gate.first if self.of(model).is_among_first else []
+        return self.config.gate.first if is_among_first(self.of(model)) else []
 
     def waits(self, model: str) -> bool:
         """Whether a version that has been loaded is to wait before it is tried (``gate.pace``)."""
@@ -194,7 +196,7 @@ class GateTrials:
         """Whether no run of this group was counted, although the gate looks at such groups."""
         by = self.config.gate.by
         looks = by is None or group.split("=", 1)[0] in by
-        return looks and group not in self.of(model).groups.counts
+        return looks and group not in self.of(model).evidence.groups.counts
 
     def next(self, model: str, now: float) -> ArmOutcome | None:
         """The run that is to be counted next; None: it is still running. ``now``: all that ended before is fed."""

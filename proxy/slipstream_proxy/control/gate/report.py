@@ -11,11 +11,28 @@ from pydantic import JsonValue, TypeAdapter
 
 from slipstream.contract import GateGroup, GateGuard, GateRatings, GateReading, GateReport
 from slipstream_proxy.control.gate.detector import BettingDetector
+from slipstream_proxy.control.gate.guards import Guard
 from slipstream_proxy.control.gate.rules import Decision
 from slipstream_proxy.control.gate.scale import COARSE_REWARDS
 from slipstream_proxy.control.gate.scale import WINDOW_REWARDS as COARSE_WINDOW
-from slipstream_proxy.control.gate.side_bets import Guard
-from slipstream_proxy.control.gate.trial import MAX_SLIDE, MIN_OWN_EPISODES, MIN_SCALE_REWARDS, GateTrial
+from slipstream_proxy.control.gate.shares import is_among_first, shares_of, stage_of
+from slipstream_proxy.control.gate.state import MIN_SCALE_REWARDS
+from slipstream_proxy.control.gate.suspicion import (
+    MAX_SLIDE,
+    MIN_OWN_EPISODES,
+    alarm,
+    doubted_group,
+    doubted_guard,
+    doubts,
+    is_calm,
+    is_calm_aside,
+    is_frozen,
+    may_lose_half,
+    may_slide,
+    missed_loss,
+)
+from slipstream_proxy.control.gate.trial import GateTrial
+from slipstream_proxy.control.gate.verdict import evidence_against, is_shown_by_best, own_difference, worst_group
 from slipstream_proxy.json_types import JsonObject
 
 MIN_PACE_EPISODES = 8
@@ -38,26 +55,26 @@ def report_of(
 ) -> GateReport:
     """``names``: of the versions that have a part. ``waiting``: newer versions that are not tried yet."""
     span = trial.scale.span or 1.0
-    share, best_share = trial.shares()
+    share, best_share = shares_of(trial)
     control_share = share
     if trial.settings.canary:
         control_share = 1.0 - share if trial.on_trial else 0.0
     rolled = decision in (Decision.ROLLBACK, Decision.ROLLBACK_BEST, Decision.ROLLBACK_GROUP)
-    by_best = decision is Decision.ROLLBACK_BEST or (rolled and trial.shown_by_best)
+    by_best = decision is Decision.ROLLBACK_BEST or (rolled and is_shown_by_best(trial))
     left, reason, fix = outlook(trial, names, manual=manual)
     canary = trial.settings.canary and trial.on_trial and not manual and decision is Decision.UNDECIDED
     return GateReport(
         decision="rollback" if rolled else "accept" if decision is Decision.ACCEPT else "undecided",
         control=names.get(trial.best if by_best else trial.control, ""),
         best=names.get(trial.best, ""),
-        own_episodes=trial.own,
-        own_difference=scaled(trial.own_difference(), span),
-        timed_out=trial.own_late,
+        own_episodes=trial.runs.own,
+        own_difference=scaled(own_difference(trial), span),
+        timed_out=trial.runs.own_late,
         threshold=1.0 / trial.settings.alpha,
         control_share=round(control_share, 4),
         best_share=round(best_share, 4),
         trial_share=round(share, 4) if canary else 0.0,
-        stage=trial.stage + 1 if canary and trial.settings.plan else None,
+        stage=stage_of(trial) + 1 if canary and trial.settings.plan else None,
         gets=gets(trial, names) if canary else "",
         episodes_left=left if decision is Decision.UNDECIDED else None,
         reason=reason if decision is Decision.UNDECIDED else verdict_reason(trial, names, decision),
@@ -67,7 +84,7 @@ def report_of(
         guards=guards_of(trial),
         ratings=ratings_of(trial),
         missed=scaled(_missed(trial), span),
-        best_episodes=trial.worse_best.n_reference if trial.control != trial.best else 0,
+        best_episodes=trial.evidence.worse_best.n_reference if trial.control != trial.best else 0,
         **_figures(trial, of_best=by_best),
     )
 
@@ -76,40 +93,40 @@ def _figures(trial: GateTrial, *, of_best: bool) -> JsonObject:
     """What a report and a reading have alike. ``of_best``: beside the best version, not the control."""
     span = trial.scale.span or 1.0
     difference, lower, upper = interval(trial, of_best=of_best)
-    shown = trial.worse_best if of_best else trial.worse
+    shown = trial.evidence.worse_best if of_best else trial.evidence.worse
     return {
         "trial_episodes": shown.n_tested,
         "control_episodes": shown.n_reference,
         "difference": scaled(difference, span),
         "lower": scaled(lower, span) if difference is not None else None,
         "upper": scaled(upper, span) if difference is not None else None,
-        "evidence": round(min(trial.against(best=False) + trial.against(best=True), 1e9), 4),
-        "drift_difference": scaled(trial.worse_best.difference(), span) if trial.tried != trial.best else None,
-        "drift_evidence": round(min(trial.against(best=True), 1e9), 4),
+        "evidence": round(min(evidence_against(trial), 1e9), 4),
+        "drift_difference": scaled(trial.evidence.worse_best.difference(), span) if trial.tried != trial.best else None,
+        "drift_evidence": round(min(trial.evidence.against(best=True), 1e9), 4),
     }
 
 
 def gets(trial: GateTrial, names: Mapping[int, str]) -> str:
     """Who gets the canary now, and what leads to the next stage of its plan."""
     plan, name = trial.settings.plan, names.get(trial.tried, "the version on trial")
-    share, of = f"{100.0 * trial.shares()[0]:.4g}%", "new runs"
-    if trial.is_among_first:
+    share, of = f"{100.0 * shares_of(trial)[0]:.4g}%", "new runs"
+    if is_among_first(trial):
         of = f"the new runs of {', '.join(trial.settings.first)}, and no others,"
     text = f"{share} of {of} get {name}"
     if not plan:
         return text
-    text += f" (stage {trial.stage + 1} of {len(plan)})"
-    if trial.is_held_back:
-        return f"{text}: it is held back as long as {' and '.join(trial.doubts())}"
-    if trial.stage + 1 == len(plan):
+    text += f" (stage {stage_of(trial) + 1} of {len(plan)})"
+    if doubts(trial):
+        return f"{text}: it is held back as long as {' and '.join(doubts(trial))}"
+    if stage_of(trial) + 1 == len(plan):
         return f"{text}: a verdict comes next"
-    more = MIN_OWN_EPISODES - trial.own % MIN_OWN_EPISODES
-    return f"{text}: {100.0 * plan[trial.stage + 1]:.4g}% after {more} more of its runs without suspicion"
+    more = MIN_OWN_EPISODES - trial.runs.own % MIN_OWN_EPISODES
+    return f"{text}: {100.0 * plan[stage_of(trial) + 1]:.4g}% after {more} more of its runs without suspicion"
 
 
 def guards_of(trial: GateTrial) -> list[GateGuard]:
     found = []
-    for guard in trial.guards.guards:
+    for guard in trial.evidence.guards.guards:
         control, tested = guard.means() or (None, None)
         found.append(
             GateGuard(
@@ -126,18 +143,18 @@ def guards_of(trial: GateTrial) -> list[GateGuard]:
 
 
 def ratings_of(trial: GateTrial) -> GateRatings | None:
-    shares = trial.ratings.shares()
+    shares = trial.evidence.ratings.shares()
     if shares is None or not trial.deadline.sparse:
         return None
-    control, _, tested, _ = trial.ratings.counts
-    evidence = round(min(trial.ratings.evidence(), 1e9), 4)
+    control, _, tested, _ = trial.evidence.ratings.counts
+    evidence = round(min(trial.evidence.ratings.evidence(), 1e9), 4)
     found = {"control_episodes": control, "trial_episodes": tested, "evidence": evidence}
     return GateRatings(control=round(shares[0], 4), trial=round(shares[1], 4), **found)
 
 
 def _missed(trial: GateTrial) -> float | None:
     """As ``GateReport.missed``, in the scale's units."""
-    missed = trial.missed()
+    missed = missed_loss(trial)
     return max(missed, 0.0) if missed < 1.0 else None
 
 
@@ -152,7 +169,7 @@ def groups_of(trial: GateTrial, *, of_best: bool) -> list[GateGroup]:
             control_episodes=detector.n_reference,
             evidence=round(min(detector.wealth, 1e9), 4),
         )
-        for slot in trial.groups.slots.values()
+        for slot in trial.evidence.groups.slots.values()
         for detector in (slot.detectors[of_best],)
         if detector.n_tested or detector.n_reference
     ]
@@ -165,34 +182,34 @@ def interval(trial: GateTrial, *, of_best: bool) -> tuple[float | None, float, f
     Where control and best are one version, both detectors speak of it, and the one that is surer is shown. With a
     canary only the first has runs of both sides: its candidate is never compared with the best version.
     """
-    alpha, worse, best = trial.settings.alpha, trial.worse, trial.worse_best
+    alpha, worse, best = trial.settings.alpha, trial.evidence.worse, trial.evidence.worse_best
     surer = best.wealth > worse.wealth and best.difference() is not None
     if of_best or (trial.control == trial.best and surer):
-        better, worse, best = trial.better_best, best, worse
+        better, worse, best = trial.evidence.better_best, best, worse
     else:
-        better = trial.better
+        better = trial.evidence.better
     difference, lower, upper = worse.difference(), better.limit(alpha), worse.limit(alpha, best.wealth)
     return None if difference is None else min(max(difference, lower), upper), lower, upper
 
 
 def verdict_reason(trial: GateTrial, names: Mapping[int, str], decision: Decision) -> str:
     """Why the gate decided so, in a sentence for the adapter's state."""
-    if decision is Decision.ROLLBACK and trial.alarm is not None and not _by_reward(trial):
-        return f"a guard is worse than with {names.get(trial.control, '')}: {guard_text(trial.alarm)}"
+    if decision is Decision.ROLLBACK and (guard := alarm(trial)) is not None and not _by_reward(trial):
+        return f"a guard is worse than with {names.get(trial.control, '')}: {guard_text(guard)}"
     if decision in (Decision.ROLLBACK, Decision.ROLLBACK_GROUP):
-        least = trial.best if trial.shown_by_best else trial.control
+        least = trial.best if is_shown_by_best(trial) else trial.control
         return f"worse than {names.get(least, '')}{_for_group(trial)}{_late(trial)}"
     if decision is Decision.ROLLBACK_BEST:
         return f"worse than {names.get(trial.best, '')}{_for_group(trial) or ': small losses have added up'}"
-    if trial.better.wealth >= 1.0 / trial.settings.alpha:
+    if trial.evidence.better.wealth >= 1.0 / trial.settings.alpha:
         return f"better than {names.get(trial.control, '')}{_said(trial)}"
     missed = scaled(_missed(trial), trial.scale.span or 1.0)
     seen = "" if missed is None else f"; a loss above {missed:.2g} would have been seen with 95 %"
-    return f"nothing speaks against it after {trial.since} episodes{seen}{_rated(trial, names)}{_said(trial)}"
+    return f"nothing speaks against it after {trial.runs.since} episodes{seen}{_rated(trial, names)}{_said(trial)}"
 
 
 def _by_reward(trial: GateTrial) -> bool:
-    return trial.against(best=False) + trial.against(best=True) >= 1.0 / trial.settings.alpha
+    return evidence_against(trial) >= 1.0 / trial.settings.alpha
 
 
 def guard_text(guard: Guard) -> str:
@@ -214,7 +231,7 @@ def _said(trial: GateTrial) -> str:
     """What it is worse for, where that takes nothing back (``gate.group_verdict``, ``gate.guard_action``)."""
     if trial.kept_from:
         return f", but not for {', '.join(sorted(trial.kept_from))}: it was taken back for these runs alone"
-    if trial.settings.guard_action == "say" and (guard := trial.alarm) is not None:
+    if trial.settings.guard_action == "say" and (guard := alarm(trial)) is not None:
         return f", but {guard_text(guard)}{_said_of_group(trial)}"
     return _said_of_group(trial)
 
@@ -222,16 +239,16 @@ def _said(trial: GateTrial) -> str:
 def _said_of_group(trial: GateTrial) -> str:
     if trial.settings.by_group:
         return ""
-    best = trial.groups.wealth(best=True) > trial.groups.wealth(best=False)
-    found = trial.groups.worst(best=best)
-    if found is None or trial.groups.wealth(best=best) < 1.0 / trial.settings.alpha:
+    best = trial.evidence.groups.wealth(best=True) > trial.evidence.groups.wealth(best=False)
+    found = trial.evidence.groups.worst(best=best)
+    if found is None or trial.evidence.groups.wealth(best=best) < 1.0 / trial.settings.alpha:
         return ""
     return f", but it is worse{_group_text(trial, *found)}"
 
 
 def _for_group(trial: GateTrial) -> str:
     """Which group of runs it is worse for, where that is what speaks against it."""
-    found = trial.worst_group()
+    found = worst_group(trial)
     return "" if found is None else _group_text(trial, *found)
 
 
@@ -242,10 +259,10 @@ def _group_text(trial: GateTrial, name: str, detector: BettingDetector) -> str:
 
 def _late(trial: GateTrial) -> str:
     """How many runs on trial failed by their deadline, where they are many."""
-    if trial.late < MANY_LATE * trial.since or not trial.late:
+    if trial.runs.late < MANY_LATE * trial.runs.since or not trial.runs.late:
         return ""
-    after = trial.deadline.seconds(trial.tried)
-    return f": {trial.late:,} of {trial.since:,} runs on trial timed out (no reward {after:,.0f} s after their start)"
+    after, runs = trial.deadline.seconds(trial.tried), trial.runs
+    return f": {runs.late:,} of {runs.since:,} runs on trial timed out (no reward {after:,.0f} s after their start)"
 
 
 def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False) -> tuple[int | None, str, str | None]:
@@ -260,12 +277,12 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
     if settings.canary and not (settings.share or settings.plan):
         return None, "gate.share is 0: no episode gets the candidate", "set gate.share, for example to 0.1"
     if not trial.on_trial:
-        share = trial.shares()[1]
+        share = shares_of(trial)[1]
         best = names.get(trial.best, "")
         return None, f"no adapter is on trial; {share:.0%} of new episodes still get {best}, to see a slow slide", None
     name = names.get(trial.tried, "the version on trial")
-    if trial.frozen:
-        guard = None if trial.frozen_by_hand else trial.alarm
+    if is_frozen(trial):
+        guard = None if trial.frozen_by_hand else alarm(trial)
         why = " by hand" if guard is None else f": {guard_text(guard)}"
         text = f"frozen{why}. It is not accepted, and newer versions wait, until a person decides"
         ways = ", ".join(f"`slipstream adapters {way} {name}`" for way in ("promote", "unfreeze", "demote"))
@@ -281,18 +298,18 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         low, high = trial.scale.low, trial.scale.high
         text = f"{trial.scale.outside} of {trial.scale.count} rewards lie outside gate.reward_range [{low:g}, {high:g}]"
         return None, text, "declare the rewards' own range, or leave gate.reward_range out"
-    if trial.own == trial.own_late:
+    if trial.runs.own == trial.runs.own_late:
         text = f"no run of {name} has a reward yet"
-        return None, text + (f"; {trial.own_late:,} timed out" if trial.own_late else ""), None
+        return None, text + (f"; {trial.runs.own_late:,} timed out" if trial.runs.own_late else ""), None
     counted = _counted(trial, name)
-    if not trial.worse.n_reference:
-        share = trial.shares()[0]
+    if not trial.evidence.worse.n_reference:
+        share = shares_of(trial)[0]
         missing = math.ceil(1.0 / max(1.0 - share if settings.canary else share, 0.01))
         return missing, f"no run of {names.get(trial.control, 'the control')} has a reward yet ({counted})", None
-    guard = trial.doubted_guard() or (None if trial.calm_aside() else trial.guards.suspect())
+    guard = doubted_guard(trial) or (None if is_calm_aside(trial) else trial.evidence.guards.suspect())
     if guard is not None:
         return None, f"{guard_text(guard)}, which is worse, but that may still be chance ({counted})", None
-    if not trial.calm():
+    if not is_calm(trial):
         return _suspected(trial, names, counted)
     return _calm(trial, names, counted)
 
@@ -312,12 +329,12 @@ def _calm(trial: GateTrial, names: Mapping[int, str], counted: str) -> tuple[int
         asked = (
             f'look at `slipstream episodes --adapter {name}`: if failed runs go unrated, set reward.missing = "failure"'
         )
-    if best_share := trial.shares()[1]:
-        runs = trial.worse_best.n_reference
+    if best_share := shares_of(trial)[1]:
+        runs = trial.evidence.worse_best.n_reference
         also += f"; {names.get(trial.best, '')} has {best_share:.0%} of new runs ({runs:,} so far), to see a slow slide"
-    if trial.since >= settings.settle and (why := _waits(trial, names)):
+    if trial.runs.since >= settings.settle and (why := _waits(trial, names)):
         return None, f"nothing speaks against it{also}, but {why} ({counted})", asked
-    left = max(settings.settle - trial.since, MIN_OWN_EPISODES - trial.own, 1)
+    left = max(settings.settle - trial.runs.since, MIN_OWN_EPISODES - trial.runs.own, 1)
     after = f"it is accepted after {settings.settle} episodes on trial, {MIN_OWN_EPISODES} of them its own"
     return _new_runs(trial, left), f"nothing speaks against it{_said(trial)}{also}; {after} ({counted})", asked
 
@@ -325,9 +342,9 @@ def _calm(trial: GateTrial, names: Mapping[int, str], counted: str) -> tuple[int
 def _waits(trial: GateTrial, names: Mapping[int, str]) -> str:
     """Which loss it may still have, where that keeps it from being accepted."""
     span = trial.scale.span or 1.0
-    if trial.may_lose_half():
+    if may_lose_half(trial):
         return f"a loss of half of what {names.get(trial.control, 'the control')} gets is not excluded yet"
-    if trial.may_slide():
+    if may_slide(trial):
         most = MAX_SLIDE * span
         return f"a loss of more than {most:.2g} beside {names.get(trial.best, '')} is not excluded yet"
     return ""
@@ -337,13 +354,13 @@ def _new_runs(trial: GateTrial, tested: int) -> int | None:
     """In how many new runs the version on trial has so many of its own. None: only those who go first get it, and
     nobody knows how many of the runs are theirs.
     """
-    if trial.is_among_first:
+    if is_among_first(trial):
         return None
-    first, second = trial.shares()
+    first, second = shares_of(trial)
     if not trial.settings.canary:
         return math.ceil(tested / max(1.0 - first - second, 0.01))
-    needed, until_next = 0.0, MIN_OWN_EPISODES - trial.own % MIN_OWN_EPISODES
-    for share in () if trial.is_held_back else trial.settings.plan[trial.stage + 1 :]:
+    needed, until_next = 0.0, MIN_OWN_EPISODES - trial.runs.own % MIN_OWN_EPISODES
+    for share in () if doubts(trial) else trial.settings.plan[stage_of(trial) + 1 :]:
         here = min(tested, until_next)
         needed, tested = needed + here / max(first, 0.001), tested - here
         first, until_next = share, MIN_OWN_EPISODES
@@ -352,13 +369,13 @@ def _new_runs(trial: GateTrial, tested: int) -> int | None:
 
 def _suspected(trial: GateTrial, names: Mapping[int, str], counted: str) -> tuple[int | None, str, str | None]:
     """As ``outlook``, where something speaks against what is served."""
-    other = f"{names.get(trial.best if trial.shown_by_best else trial.control, 'the control')}'s"
-    detector = max((trial.worse, trial.worse_best), key=lambda bets: bets.wealth)
-    if (found := trial.worst_group()) is not None:
+    other = f"{names.get(trial.best if is_shown_by_best(trial) else trial.control, 'the control')}'s"
+    detector = max((trial.evidence.worse, trial.evidence.worse_best), key=lambda bets: bets.wealth)
+    if (found := worst_group(trial)) is not None:
         name, detector = found
         text = f"rewards for {name} are lower than {other}, but that may still be chance"
         return _until_rollback(trial, detector), f"{text} ({detector.n_tested:,} of its runs)", None
-    if (found := trial.doubted()) is not None:
+    if (found := doubted_group(trial)) is not None:
         name, of_group = found
         text = f"rewards for {name} look lower, but that may still be chance ({of_group.n_tested:,} of its runs)"
         return None, f"{text}: an acceptance waits for more of them ({counted})", None
@@ -380,11 +397,11 @@ def _unsettled(trial: GateTrial) -> str:
 
 def _counted(trial: GateTrial, name: str) -> str:
     """Whose runs the difference is of: the evidence lasts over versions."""
-    own = f"{trial.own:,} {'run' if trial.own == 1 else 'runs'} of {name}"
-    late = f", {trial.own_late:,} of them timed out" if trial.own_late else ""
-    if trial.since <= trial.own:
+    own = f"{trial.runs.own:,} {'run' if trial.runs.own == 1 else 'runs'} of {name}"
+    late = f", {trial.runs.own_late:,} of them timed out" if trial.runs.own_late else ""
+    if trial.runs.since <= trial.runs.own:
         return f"{own}{late}"
-    return f"{own}{late}; the difference is of all {trial.since:,} runs on trial since the last verdict"
+    return f"{own}{late}; the difference is of all {trial.runs.since:,} runs on trial since the last verdict"
 
 
 def _until_rollback(trial: GateTrial, detector: BettingDetector) -> int | None:
@@ -392,7 +409,7 @@ def _until_rollback(trial: GateTrial, detector: BettingDetector) -> int | None:
     growth = math.log(max(detector.growth(), 1e-12))
     if detector.n_tested < MIN_PACE_EPISODES or growth <= 0.0:
         return None
-    missing = math.log(1.0 / trial.settings.alpha / max(trial.against(best=False) + trial.against(best=True), 1e-12))
+    missing = math.log(1.0 / trial.settings.alpha / max(evidence_against(trial), 1e-12))
     return _new_runs(trial, max(math.ceil(missing / growth * detector.n_tested), 1))
 
 

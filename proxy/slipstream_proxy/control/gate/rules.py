@@ -1,13 +1,14 @@
-"""What the gate is told: the rules of a trial, what it can decide, and one finished episode's outcome."""
+"""What the gate is told: a trial's rules, what it can decide, one finished episode's outcome, and held-out runs."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from slipstream_proxy.assignment import BEST_ARM, CANDIDATE_ARM, CONTROL_ARM, LIVE_ARM, chance
-from slipstream_proxy.control.gate.side_bets import Direction
+from slipstream_proxy.control.gate.guards import Direction
 
 
 class Decision(StrEnum):
@@ -70,6 +71,21 @@ class ArmOutcome:
     eid: str = ""
     at: float = 0.0
     measures: dict[str, float] = field(default_factory=dict)
+
+
+class HeldOut(NamedTuple):
+    """Rewards of held-out runs."""
+
+    n: int = 0
+    mean: float = 0.0
+    std: float = 0.0
+
+    def joined(self, more: HeldOut) -> HeldOut:
+        """All of them together."""
+        n = self.n + more.n
+        mean = (self.n * self.mean + more.n * more.mean) / max(n, 1)
+        squares = sum(r.n * (r.std**2 + (r.mean - mean) ** 2) for r in (self, more))
+        return HeldOut(n, mean, math.sqrt(squares / max(n, 1)))
 
 
 def outcome_of(version: int, arm: str, chances: str, task: str, reward: float, tried: int | None = None) -> ArmOutcome:

@@ -22,6 +22,7 @@ from slipstream.shared.processes.sidecars import StackReport, read_stack, senten
 from slipstream_proxy.control.adapters.gatekeeper import REWARDS_CHANGED
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.engines.pool import EngineReplica
+from slipstream_proxy.control.gate.suspicion import is_frozen
 from slipstream_proxy.control.observe.activity import Role
 from slipstream_proxy.control.observe.metrics import OTHER_LABEL, RECENT_REWARD_SPAN_S
 from slipstream_proxy.control.shared.problem import Problem
@@ -362,7 +363,7 @@ class MetricsScrape:
         for model in a.models:
             m.pinned.labels(model).inc(0)  # where no run is open the series is there, too
             m.live.labels(model).set(a.versions(model)[1])
-            m.frozen.labels(model).set(deps.trials.of(model).frozen)
+            m.frozen.labels(model).set(is_frozen(deps.trials.of(model)))
             m.kept_groups.labels(model).set(len(a.kept_from(model)))
         judged = [(model, self._judged(model)) for model in a.models]
         m.of_trials.gate({(model, v.name): v.gate for model, v in judged if v is not None and v.gate is not None})

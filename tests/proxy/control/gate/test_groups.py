@@ -11,16 +11,18 @@ from tests.support.trial import play, warm
 
 from slipstream.shared.error_budget import GROUPS_STAKE
 from slipstream_proxy.assignment import LIVE_ARM, assign
-from slipstream_proxy.control.gate.report import report_of, verdict_reason
-from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
-from slipstream_proxy.control.gate.side_bets import (
+from slipstream_proxy.control.gate.groups import (
     BEST_RUNS,
     MAX_GROUPS,
     MIN_GROUP_RUNS,
     REMEMBERED_RUNS,
     GroupWatch,
 )
+from slipstream_proxy.control.gate.report import report_of, verdict_reason
+from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
+from slipstream_proxy.control.gate.shares import arms_of
 from slipstream_proxy.control.gate.trial import GateTrial
+from slipstream_proxy.control.gate.verdict import beats_best, verdict_on, worst_group
 
 NAMES = {0: "tiny", 1: "tiny@1"}
 BAD, GOOD = "tag.customer=acme", "tag.customer=others"
@@ -35,7 +37,7 @@ def one_customer_of_five(by_group: bool = True) -> tuple[GateTrial, Decision]:
         trial.observe(run)
     trial.serve(1)
     for i in range(3000):
-        got = assign(str(trial.live), [(str(v), a, s) for v, a, s in trial.arms()], "k", None, f"e{i}")
+        got = assign(str(trial.live), [(str(v), a, s) for v, a, s in arms_of(trial)], "k", None, f"e{i}")
         group = BAD if coin.random() < 0.2 else GOOD
         reward = float(group == GOOD) if got.adapter == "1" else float(coin.random() < 0.8)
         run = outcome_of(int(got.adapter), got.arm, got.chances, "", reward, trial.tried)
@@ -69,12 +71,12 @@ def test_a_loss_below_the_margin_takes_nothing_back():
         trial.observe(run)
     trial.serve(1)
     for i in range(2000):
-        got = assign(str(trial.live), [(str(v), a, s) for v, a, s in trial.arms()], "k", None, f"e{i}")
+        got = assign(str(trial.live), [(str(v), a, s) for v, a, s in arms_of(trial)], "k", None, f"e{i}")
         loss = (0.025 if i % 3 else -0.1) if got.adapter == "1" else 0.0
         run = outcome_of(int(got.adapter), got.arm, got.chances, "", 0.75 - loss, trial.tried)
         run.groups = (BAD if i % 3 else GOOD,)
         trial.observe(run)
-    assert trial.groups.suspicion(best=False) < 1.0
+    assert trial.evidence.groups.suspicion(best=False) < 1.0
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -113,8 +115,8 @@ def test_what_it_keeps_goes_on_where_it_was():
     trial, _ = one_customer_of_five(by_group=False)
     again = GateTrial(trial.settings)
     again.load(json.loads(json.dumps(trial.dump())))
-    assert again.groups.dump() == trial.groups.dump()
-    assert again.groups.suspicion(best=True) == trial.groups.suspicion(best=True) > 2.0
+    assert again.evidence.groups.dump() == trial.evidence.groups.dump()
+    assert again.evidence.groups.suspicion(best=True) == trial.evidence.groups.suspicion(best=True) > 2.0
 
 
 def test_what_a_program_kept_that_looked_at_no_groups_can_be_read():
@@ -122,7 +124,7 @@ def test_what_a_program_kept_that_looked_at_no_groups_can_be_read():
     del kept["groups"]
     again = GateTrial(TrialSettings())
     again.load(json.loads(json.dumps(kept)))
-    assert not again.groups.slots
+    assert not again.evidence.groups.slots
     with pytest.raises(TypeError):
         again.load(json.loads(json.dumps({**kept, "groups": {**GroupWatch().dump(), "slots": [["a", 1]]}})))
 
@@ -138,20 +140,20 @@ def test_without_groups_nothing_is_looked_at():
     trial = warm()
     trial.serve(1)
     play(trial, 60, lambda *_: 1.0)
-    assert not trial.groups.slots and report_of(trial, NAMES).groups == []
+    assert not trial.evidence.groups.slots and report_of(trial, NAMES).groups == []
 
 
 def test_a_group_that_a_person_gave_the_version_to_takes_nothing_back_alone():
     trial, _ = one_customer_of_five(by_group=False)
     trial.settings.by_group = trial.settings.group_alone = True
-    assert trial.verdict() is Decision.ROLLBACK_GROUP and trial.groups.is_short(best=False)
-    trial.groups.given = frozenset({BAD})
-    assert trial.verdict() is Decision.ACCEPT and trial.worst_group() is None
+    assert verdict_on(trial) is Decision.ROLLBACK_GROUP and trial.evidence.groups.is_short(best=False)
+    trial.evidence.groups.given = frozenset({BAD})
+    assert verdict_on(trial) is Decision.ACCEPT and worst_group(trial) is None
     trial.keep_from(frozenset(), frozenset({BAD}))
     again = GateTrial(trial.settings)
     again.load(json.loads(json.dumps(trial.dump())))
     again.keep_from(frozenset(), frozenset({BAD}))
-    assert again.groups.given == {BAD} and again.groups.worst(best=False) is not None
+    assert again.evidence.groups.given == {BAD} and again.evidence.groups.worst(best=False) is not None
 
 
 def test_what_gains_much_and_fails_for_one_of_ten_is_taken_back_even_after_it_was_accepted():
@@ -168,13 +170,13 @@ def solved(coin: random.Random, _: int, quality: float) -> float:
 def test_the_best_version_stays_until_each_group_that_comes_was_compared_with_it():
     trial, _ = one_customer_of_five(by_group=False)
     trial.settings.by_group = True
-    trial.groups.given = frozenset({BAD})
-    trial.better_best.wealth = 1e6
-    assert trial.beats_best() and trial.groups.is_heard(best=True)
-    trial.groups.slots[GOOD].detectors[1].n_tested = BEST_RUNS - 1
-    assert not trial.beats_best()
-    trial.groups.counts[GOOD] = 1.0  # it comes no more
-    assert trial.beats_best()
+    trial.evidence.groups.given = frozenset({BAD})
+    trial.evidence.better_best.wealth = 1e6
+    assert beats_best(trial) and trial.evidence.groups.is_heard(best=True)
+    trial.evidence.groups.slots[GOOD].detectors[1].n_tested = BEST_RUNS - 1
+    assert not beats_best(trial)
+    trial.evidence.groups.counts[GOOD] = 1.0  # it comes no more
+    assert beats_best(trial)
 
 
 def falls(share: float, n: int) -> tuple[GateTrial, Decision]:
@@ -183,7 +185,7 @@ def falls(share: float, n: int) -> tuple[GateTrial, Decision]:
     for i in range(600 + n):
         if i == 600:
             trial.serve(1)
-        arms = [(str(v), a, s) for v, a, s in trial.arms()] if i >= 600 else []
+        arms = [(str(v), a, s) for v, a, s in arms_of(trial)] if i >= 600 else []
         got = assign(str(trial.live), arms, "k", None, f"e{i}")
         bad = coin.random() < share
         quality = 0.9 if got.adapter == "0" else 0.1 if bad else 0.9 + 0.8 * share / (1.0 - share)
@@ -196,7 +198,7 @@ def falls(share: float, n: int) -> tuple[GateTrial, Decision]:
 
 def test_what_fails_for_three_of_a_hundred_is_not_accepted_and_says_which_then_it_is_taken_back():
     trial, decision = falls(0.03, 900)
-    assert decision is Decision.UNDECIDED and trial.since >= trial.settings.settle
+    assert decision is Decision.UNDECIDED and trial.runs.since >= trial.settings.settle
     assert f"rewards for {BAD}" in report_of(trial, NAMES).reason
     trial, decision = falls(0.03, 4000)
     assert decision is Decision.ROLLBACK and f"for {BAD}: -0." in verdict_reason(trial, NAMES, decision)

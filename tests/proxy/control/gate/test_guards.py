@@ -8,9 +8,11 @@ from tests.support.trial import warm
 
 from slipstream.shared.error_budget import GUARD_STAKE
 from slipstream_proxy.assignment import assign
+from slipstream_proxy.control.gate.guards import GuardWatch
 from slipstream_proxy.control.gate.report import report_of, verdict_reason
 from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
-from slipstream_proxy.control.gate.side_bets import GuardWatch
+from slipstream_proxy.control.gate.shares import arms_of, shares_of
+from slipstream_proxy.control.gate.suspicion import alarm, doubted_guard, is_frozen, is_trusted
 from slipstream_proxy.control.gate.trial import GateTrial
 
 NAMES = {0: "tiny", 1: "tiny@1"}
@@ -24,7 +26,7 @@ def hacked(action: str, name: str = "cut_off", bad: str = "up", worse: float = 0
         trial.observe(outcome_of(0, "live", "", "", float(i % 2)))
     trial.serve(1)
     for i in range(n):
-        got = assign(str(trial.live), [(str(v), a, s) for v, a, s in trial.arms()], "k", None, f"e{i}")
+        got = assign(str(trial.live), [(str(v), a, s) for v, a, s in arms_of(trial)], "k", None, f"e{i}")
         tested = got.adapter == "1"
         reward = float(coin.random() < (0.55 if tested else 0.5))
         run = outcome_of(int(got.adapter), got.arm, got.chances, "", reward, trial.tried)
@@ -36,9 +38,9 @@ def hacked(action: str, name: str = "cut_off", bad: str = "up", worse: float = 0
 
 def test_reward_up_and_a_guard_down_waits_for_a_person_and_says_what_to_do():
     trial, decision = hacked("freeze")
-    assert decision is Decision.UNDECIDED and trial.since >= trial.settings.settle
-    assert trial.frozen and trial.waits("go")
-    assert trial.shares() == (0.5, 0.0)
+    assert decision is Decision.UNDECIDED and trial.runs.since >= trial.settings.settle
+    assert is_frozen(trial) and trial.waits("go")
+    assert shares_of(trial) == (0.5, 0.0)
     report = report_of(trial, NAMES)
     assert report.reason.startswith("frozen: cut_off rose from 0") and report.episodes_left is None
     assert report.fix is not None
@@ -47,13 +49,13 @@ def test_reward_up_and_a_guard_down_waits_for_a_person_and_says_what_to_do():
     assert guard.evidence >= report.threshold and guard.trial is not None and guard.control is not None
     assert guard.trial > 0.5 > 0.2 > guard.control
     trial.decide_by_hand(1)
-    assert not trial.frozen and trial.guards.guards[0].detector.growth() == 1.0
+    assert not is_frozen(trial) and trial.evidence.guards.guards[0].detector.growth() == 1.0
 
 
 def test_suspicion_of_a_guard_gives_the_control_more_and_says_so():
     trial, decision = hacked("freeze", n=40)
-    assert decision is Decision.UNDECIDED and not trial.frozen and trial.guards.growth() > 2.0
-    assert trial.shares() == (0.5, 0.0) and not trial.trusted()
+    assert decision is Decision.UNDECIDED and not is_frozen(trial) and trial.evidence.guards.growth() > 2.0
+    assert shares_of(trial) == (0.5, 0.0) and not is_trusted(trial)
     reason = report_of(trial, NAMES).reason
     assert reason.startswith("cut_off rose from 0") and "may still be chance" in reason
 
@@ -62,9 +64,9 @@ def test_a_guard_can_take_a_version_back_by_itself():
     trial, decision = hacked("rollback")
     assert decision is Decision.ROLLBACK
     assert verdict_reason(trial, NAMES, decision).startswith("a guard is worse than with tiny: cut_off rose from 0")
-    assert trial.since < 200
+    assert trial.runs.since < 200
     trial.roll_back(False, 1)
-    assert not trial.on_trial and trial.alarm is None
+    assert not trial.on_trial and alarm(trial) is None
 
 
 def test_a_guard_can_only_speak():
@@ -78,18 +80,18 @@ def test_a_guard_can_only_speak():
 )
 def test_what_is_as_before_or_better_or_within_the_margin_freezes_nothing(name, bad, worse):
     trial, decision = hacked("freeze", name, bad, worse)
-    assert decision is Decision.ACCEPT and trial.alarm is None
+    assert decision is Decision.ACCEPT and alarm(trial) is None
 
 
 @pytest.mark.parametrize(("usual", "freezes"), [(0.15, True), (0.44, False)])
 def test_replies_that_are_cut_off_anyway_freeze_nothing_when_more_are(usual, freezes):
     trial, decision = hacked("freeze", worse=0.85, usual=usual)
-    assert trial.frozen == freezes and (decision is Decision.ACCEPT) != freezes
+    assert is_frozen(trial) == freezes and (decision is Decision.ACCEPT) != freezes
 
 
 def test_a_model_that_refuses_mostly_may_not_refuse_more():
     trial, _ = hacked("freeze", "refusals", worse=0.9, usual=0.6)
-    assert trial.frozen
+    assert is_frozen(trial)
 
 
 def test_a_measure_of_any_range_is_watched_in_its_bad_direction():
@@ -125,32 +127,32 @@ def test_what_it_keeps_goes_on_where_it_was_unless_the_bad_direction_is_another_
     kept = json.loads(json.dumps(trial.dump()))
     again = GateTrial(trial.settings)
     again.load(kept)
-    assert again.guards.dump() == trial.guards.dump()
+    assert again.evidence.guards.dump() == trial.evidence.guards.dump()
     turned = GateTrial(TrialSettings(shifts=False, guards={"cut_off": "down"}))
     turned.load(kept)
-    assert turned.guards.guards[0].detector.n_tested == 0
+    assert turned.evidence.guards.guards[0].detector.n_tested == 0
     without = GateTrial(trial.settings)
     without.load({k: v for k, v in kept.items() if k != "guards"})
-    assert without.guards.guards[0].detector.n_tested == 0
+    assert without.evidence.guards.guards[0].detector.n_tested == 0
 
 
 def test_a_freeze_does_not_thaw_by_itself_nor_by_a_restart():
     """By chance or not, later runs look good again: the guard was shown to be worse, so a person decides."""
     trial, _ = hacked("freeze", n=300)
-    assert trial.frozen
-    trial.guards.guards[0].detector.reset()
+    assert is_frozen(trial)
+    trial.evidence.guards.guards[0].detector.reset()
     trial.watch.doubt = True  # of the rewards' scale: the guard is about something else
-    assert trial.frozen and trial.shares() == (0.5, 0.0) and trial.waits("go") and not trial.trusted()
+    assert is_frozen(trial) and shares_of(trial) == (0.5, 0.0) and trial.waits("go") and not is_trusted(trial)
     again = GateTrial(trial.settings)
     again.load(json.loads(json.dumps(trial.dump())))
-    assert again.frozen and report_of(again, NAMES).reason.startswith("frozen: cut_off")
+    assert is_frozen(again) and report_of(again, NAMES).reason.startswith("frozen: cut_off")
     again.frozen_by_hand = False
-    assert not again.frozen
+    assert not is_frozen(again)
     for ends in (lambda t: t.serve(2), lambda t: t.accept(), lambda t: t.roll_back(False, 1)):
         freed = GateTrial(trial.settings)
         freed.load(json.loads(json.dumps(trial.dump())))
         ends(freed)
-        assert not freed.frozen, "another version is on trial, or none"
+        assert not is_frozen(freed), "another version is on trial, or none"
 
 
 @pytest.mark.parametrize(("share", "margin"), [(0.0, 0.01), (0.03, 0.03), (0.3, 0.1)])
@@ -170,6 +172,6 @@ def test_a_rare_event_that_becomes_frequent_holds_back_an_acceptance_and_one_tha
             run = outcome_of(int(live), "live" if live else "control", "live=0.9 control=0.1", "", float(i % 2), 1)
             run.measures = {"tool_errors": float(i % 100 < 100 * often)} if live else {"tool_errors": 0.0}
             trial.observe(run)
-        assert (trial.doubted_guard() is not None) == waits
-        assert waits != trial.trusted()
+        assert (doubted_guard(trial) is not None) == waits
+        assert waits != is_trusted(trial)
         assert ("tool_errors rose from 0" in report_of(trial, NAMES).reason) == waits

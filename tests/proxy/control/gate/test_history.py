@@ -18,6 +18,7 @@ from slipstream_proxy.control.gate.report import (
     thinned,
 )
 from slipstream_proxy.control.gate.rules import outcome_of
+from slipstream_proxy.control.gate.shares import arms_of
 
 
 def read(first: int, last: int) -> list[GateReading]:
@@ -35,7 +36,7 @@ def test_a_reading_says_what_the_report_says():
     reward = success({0: 0.9, 1: 0.4})
     history: list[GateReading] = []
     for n in range(60):
-        got = assign("1", [(str(v), arm, share) for v, arm, share in trial.arms()], "k", None, f"e{n}")
+        got = assign("1", [(str(v), arm, share) for v, arm, share in arms_of(trial)], "k", None, f"e{n}")
         version = int(got.adapter)
         trial.observe(outcome_of(version, got.arm, got.chances, "", reward(coin, version)))
         history.append(reading_of(trial, n, float(n)))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from slipstream_proxy.control.gate import line as lines
 from slipstream_proxy.control.gate.line import MAX_SILENT_RUNS, AssignmentLine, Deadline
 from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
+from slipstream_proxy.control.gate.shares import shares_of
 from slipstream_proxy.control.gate.trial import GateTrial
 
 CHANCES = "live=0.7 control=0.3"
@@ -95,11 +96,11 @@ def test_a_version_of_which_nothing_ends_gets_few_runs_until_one_does():
     line.assign(99, "e99", 30.0, outcome(1), compared=True)
     assert not line.is_silent(1, 30.0) and line.is_silent(1, 30.1) and not line.is_silent(2, 99.0)
     trial.silent = line.is_silent(1, 31.0)
-    assert trial.shares() == (0.9, 0.0)
+    assert shares_of(trial) == (0.9, 0.0)
     late = outcome(1)
     late.finished = False
     trial.observe(late)
-    assert trial.shares() == (0.5, 0.0)  # the first ones count: an even share decides soonest
+    assert shares_of(trial) == (0.5, 0.0)  # the first ones count: an even share decides soonest
     line.end(99, "e2", 32.0, outcome(1, 1.0), compared=True)
     assert not line.is_silent(1, 33.0)
 
@@ -145,17 +146,17 @@ def play(slower: float, quality: float, rewarded: float = 1.0, runs: int = 3000)
 @pytest.mark.parametrize("slower", [1.2, 2.0, 4.0])
 def test_a_better_version_that_thinks_longer_is_accepted(slower):
     trial, decision = play(slower, 0.8)
-    assert decision is Decision.ACCEPT and not trial.late
+    assert decision is Decision.ACCEPT and not trial.runs.late
 
 
 def test_a_version_that_hangs_is_taken_back_for_its_timeouts_alone():
     trial, decision = play(math.inf, 0.8)
-    assert decision is Decision.ROLLBACK and trial.late > 0.9 * trial.since > 0
+    assert decision is Decision.ROLLBACK and trial.runs.late > 0.9 * trial.runs.since > 0
 
 
 def test_where_few_runs_have_a_reward_lacking_one_says_nothing():
     trial, _ = play(math.inf, 0.8, rewarded=0.1)
-    assert trial.deadline.sparse and trial.worse.wealth < 100.0
+    assert trial.deadline.sparse and trial.evidence.worse.wealth < 100.0
 
 
 def test_a_run_that_failed_is_waited_for_no_more_and_counts_as_nothing():

@@ -7,8 +7,9 @@ import pytest
 from tests.support.trial import play, success, warm
 
 from slipstream_proxy.control.gate.report import reading_of, report_of
-from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
-from slipstream_proxy.control.gate.trial import GateTrial, HeldOut
+from slipstream_proxy.control.gate.rules import Decision, HeldOut, TrialSettings, outcome_of
+from slipstream_proxy.control.gate.shares import shares_of
+from slipstream_proxy.control.gate.trial import GateTrial
 
 NAMES = {0: "tiny", 1: "tiny@1", 2: "tiny@2"}
 
@@ -45,18 +46,20 @@ def late(served_now: int) -> GateTrial:
 def test_what_it_says_of_a_version_is_of_that_versions_own_runs():
     trial = served(warm_mixed())
     play(trial, 60, success({0: 0.5, 1: 0.5}))
-    before = trial.since
+    before = trial.runs.since
     trial.serve(2)
     play(trial, 4, success({0: 0.5, 2: 0.5}), seed=7)
     report = report_of(trial, NAMES)
-    assert report.own_episodes == trial.own < report.trial_episodes == trial.since > before
+    assert report.own_episodes == trial.runs.own < report.trial_episodes == trial.runs.since > before
     play(trial, 300, lambda coin, version: 0.9 if version == 2 else float(coin.random() < 0.5), seed=8)
     report = report_of(trial, NAMES)
     assert 0.3 < report.own_difference < 0.5 and report.difference < report.own_difference - 0.01
     again = GateTrial(trial.settings)
     again.load(json.loads(json.dumps(trial.dump())))
     assert report_of(again, NAMES) == report
-    assert f"{trial.own} runs of tiny@2; the difference is of all {trial.since} runs on trial" in report.reason
+    assert (
+        f"{trial.runs.own} runs of tiny@2; the difference is of all {trial.runs.since} runs on trial" in report.reason
+    )
 
 
 def test_a_canarys_report_says_who_gets_it_and_counts_all_new_runs():
@@ -90,13 +93,13 @@ def test_the_best_versions_share_shrinks_where_rewards_say_that_it_was_beaten():
     decision, _ = play(trial, 400, success({0: 0.5, 1: 0.5}))
     assert decision is Decision.ACCEPT
     trial.accept()
-    calm = trial.shares()[1]
+    calm = shares_of(trial)[1]
     trial.hold_out(HeldOut(100, 0.3, 0.46), HeldOut(40, 0.62, 0.49))
-    assert trial.shares()[1] == calm / 4, "held-out runs say it"
+    assert shares_of(trial)[1] == calm / 4, "held-out runs say it"
     trial.hold_out(HeldOut(100, 0.3, 0.46), HeldOut(8, 1.0, 0.0))
-    assert trial.shares()[1] == calm, "too few"
+    assert shares_of(trial)[1] == calm, "too few"
     play(trial, 40, success({0: 0.3, 1: 0.9}))
-    assert 0 < trial.shares()[1] < calm and trial.control != trial.best
+    assert 0 < shares_of(trial)[1] < calm and trial.control != trial.best
 
 
 def test_a_verdict_and_its_interval_agree():
@@ -179,7 +182,7 @@ def below_the_best() -> GateTrial:
     trial.accept()
     trial.serve(2)
     play(trial, 20, lambda *_: 0.5)
-    trial.worse_best.wealth = 3.0 * trial.worse_best.put
+    trial.evidence.worse_best.wealth = 3.0 * trial.evidence.worse_best.put
     return trial
 
 
@@ -232,7 +235,7 @@ def test_a_canary_that_is_clearly_better_shows_its_difference_and_interval():
         trial.observe(outcome_of(version, arm, "live=0.7 candidate=0.3", "", reward(coin, version), 1))
     report = report_of(trial, NAMES)
     assert (report.own_episodes, report.trial_episodes, report.control_episodes) == (286, 286, 717)
-    assert trial.control == trial.best and trial.worse_best.wealth > trial.worse.wealth
+    assert trial.control == trial.best and trial.evidence.worse_best.wealth > trial.evidence.worse.wealth
     assert 0 < report.lower <= report.difference <= report.upper and report.difference < 0.6
     reading = reading_of(trial, 1, 1.0)
     assert (reading.difference, reading.lower, reading.upper) == (report.difference, report.lower, report.upper)

@@ -17,6 +17,7 @@ from slipstream_proxy.control.gate.line import AssignmentLine
 from slipstream_proxy.control.gate.report import report_of
 from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
 from slipstream_proxy.control.gate.scale import ScaleWatch
+from slipstream_proxy.control.gate.verdict import evidence_against, verdict_on
 
 Draw = Callable[[random.Random], float]
 
@@ -100,8 +101,8 @@ def test_while_it_is_not_clear_there_is_no_verdict():
     play(trial, 200, lambda *_: binary(coin))
     trial.serve(1)
     trial.watch.doubt = True
-    trial.worse.wealth = 1e6
-    assert trial.verdict() is Decision.UNDECIDED
+    trial.evidence.worse.wealth = 1e6
+    assert verdict_on(trial) is Decision.UNDECIDED
     assert "unlike all before" in report_of(trial, {}).reason
 
 
@@ -153,12 +154,12 @@ def test_a_days_curve_is_no_other_scale(period):
 def test_changes_of_scale_put_no_evidence_in():
     trial = warm(TrialSettings(shifts=False))
     trial.serve(1)
-    put = [d.put + d.credit for d in (trial.worse, trial.worse_best)]
+    put = [d.put + d.credit for d in (trial.evidence.worse, trial.evidence.worse_best)]
     for change in range(12):
         play(trial, 40, lambda c, _: float(c.random() < 0.7), seed=change)
         trial.rewards_changed(0.0)
-    rates = (trial.worse.rate, trial.worse_best.rate)
-    found = [d.put + d.credit for d in (trial.worse, trial.worse_best)]
+    rates = (trial.evidence.worse.rate, trial.evidence.worse_best.rate)
+    found = [d.put + d.credit for d in (trial.evidence.worse, trial.evidence.worse_best)]
     assert all(f <= p + 12 * 40 * r + 1e-12 for f, p, r in zip(found, put, rates, strict=True))
-    assert trial.against(best=False) + trial.against(best=True) < 1.0
+    assert evidence_against(trial) < 1.0
     assert trial.rescaled == 12

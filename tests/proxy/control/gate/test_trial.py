@@ -11,7 +11,10 @@ from tests.support.trial import play, success, warm
 from slipstream_proxy.assignment import assign, tried
 from slipstream_proxy.control.gate.report import report_of
 from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
+from slipstream_proxy.control.gate.shares import arms_of, shares_of
+from slipstream_proxy.control.gate.suspicion import is_trusted
 from slipstream_proxy.control.gate.trial import GateTrial
+from slipstream_proxy.control.gate.verdict import verdict_on
 
 
 def test_one_that_always_fails_goes_at_once():
@@ -33,7 +36,7 @@ def test_nineteen_in_a_row_are_not_better_than_one():
             break
     assert decision is Decision.ROLLBACK and version > 1 and live <= 40
     trial.roll_back(False, version)
-    assert trial.arms() == [] and trial.live == 0
+    assert arms_of(trial) == [] and trial.live == 0
 
 
 def test_after_a_rollback_the_next_bad_one_goes_as_fast():
@@ -69,7 +72,7 @@ def test_an_unsuspected_one_is_accepted_and_best_stays_until_it_is_beaten():
     assert decision is Decision.ACCEPT
     trial.accept()
     assert (trial.control, trial.best) == (1, 0)
-    assert [arm for _, arm, _ in trial.arms()] == ["best"]
+    assert [arm for _, arm, _ in arms_of(trial)] == ["best"]
 
 
 def test_one_that_is_clearly_better_becomes_the_best():
@@ -78,7 +81,7 @@ def test_one_that_is_clearly_better_becomes_the_best():
     decision, _ = play(trial, 400, success({0: 0.1, 1: 0.9}))
     assert decision is Decision.ACCEPT
     trial.accept()
-    assert (trial.control, trial.best) == (1, 1) and trial.arms() == []
+    assert (trial.control, trial.best) == (1, 1) and arms_of(trial) == []
 
 
 def test_a_slow_slide_goes_back_to_the_best():
@@ -101,9 +104,9 @@ def test_a_slow_slide_goes_back_to_the_best():
 def test_suspicion_gives_the_control_up_to_one_half():
     trial = warm()
     trial.serve(1)
-    assert trial.shares() == (0.3, 0.0)
+    assert shares_of(trial) == (0.3, 0.0)
     play(trial, 6, lambda _, v: float(v == 0))
-    assert trial.shares()[0] == pytest.approx(0.5)
+    assert shares_of(trial)[0] == pytest.approx(0.5)
     assert trial.waits("careful") and not trial.waits("go") and trial.waits(1) and not trial.waits(2)
 
 
@@ -114,7 +117,7 @@ def test_what_happened_before_the_control_moved_is_no_evidence():
     trial.serve(4)
     for _ in range(50):
         trial.observe(outcome_of(3, "live", "live=0.9 control=0.1", "", 0.0))
-    assert trial.since == 0 and trial.worse.n_tested == 0
+    assert trial.runs.since == 0 and trial.evidence.worse.n_tested == 0
 
 
 def test_an_evaluation_like_outcome_without_a_choice_is_no_evidence():
@@ -122,7 +125,7 @@ def test_an_evaluation_like_outcome_without_a_choice_is_no_evidence():
     trial.serve(1)
     for _ in range(50):
         assert trial.observe(outcome_of(1, "live", "", "", 0.0)) is Decision.UNDECIDED
-    assert trial.worse.n_tested == 0
+    assert trial.evidence.worse.n_tested == 0
 
 
 def test_by_hand_a_person_begins_a_new_question():
@@ -131,7 +134,7 @@ def test_by_hand_a_person_begins_a_new_question():
     play(trial, 10, lambda _, v: float(v == 0))
     trial.decide_by_hand(1)
     assert (trial.control, trial.best, trial.tried) == (1, 1, 1)
-    assert trial.arms() == [] and trial.verdict() is Decision.UNDECIDED
+    assert arms_of(trial) == [] and verdict_on(trial) is Decision.UNDECIDED
 
 
 def test_kept_over_a_restart_it_goes_on_as_if_nothing_had_happened():
@@ -153,13 +156,13 @@ def test_what_those_who_go_first_say_is_not_enough_for_everybody(first):
     trial.serve(1)
     decision, _ = play(trial, 2000, success({0: 0.1, 1: 1.0}))
     assert decision is Decision.ACCEPT
-    assert (trial.own >= 32) is bool(first), "others have had some of its runs"
+    assert (trial.runs.own >= 32) is bool(first), "others have had some of its runs"
 
 
 def test_a_canary_gets_its_share_and_is_taken_back():
     trial = warm(TrialSettings(canary=True, share=0.2))
     trial.serve(1)
-    assert trial.live == 0 and trial.arms() == [(1, "candidate", 0.2)]
+    assert trial.live == 0 and arms_of(trial) == [(1, "candidate", 0.2)]
     decision, _ = play(trial, 400, lambda _, v: float(v == 0))
     assert decision is Decision.ROLLBACK
 
@@ -190,7 +193,7 @@ def test_rewards_that_come_later_than_versions_do_not_keep_all_from_being_accept
                 made += 1
             if made > trial.tried and not trial.waits(pace):
                 trial.serve(made)
-            arms = [(str(v), arm, share) for v, arm, share in trial.arms()]
+            arms = [(str(v), arm, share) for v, arm, share in arms_of(trial)]
             got = assign(str(trial.live), arms, "k", None, f"{i}")
             late.append(outcome_of(int(got.adapter), got.arm, got.chances, "", float(coin.random() < 0.7)))
             if i >= 40 and trial.observe(late[i - 40]) is Decision.ACCEPT:
@@ -209,7 +212,7 @@ def test_what_still_runs_after_a_rollback_is_no_evidence(canary: bool):
         trial.serve(1)
         back = 0
         for i in range(600):
-            arms = [(str(v), arm, share) for v, arm, share in trial.arms()]
+            arms = [(str(v), arm, share) for v, arm, share in arms_of(trial)]
             got = assign(str(trial.live), arms, f"{seed}", None, f"{i}")
             now = tried(got.chances)
             reward = float(got.adapter != "1" and coin.random() < 0.9)
@@ -232,11 +235,11 @@ def test_the_controls_successes_alone_are_no_evidence_after_a_rollback():
     trial.serve(1)
     trial.roll_back(False, 1)
     trial.serve(2)
-    before = (trial.worse.wealth, trial.worse_best.wealth)
+    before = (trial.evidence.worse.wealth, trial.evidence.worse_best.wealth)
     for _ in range(30):
         trial.observe(outcome_of(0, "control", "live=0.5 control=0.5", "", 1.0, 1))
-    assert (trial.worse.wealth, trial.worse_best.wealth) == before
-    assert trial.worse.n_reference == trial.worse_best.n_reference == 0
+    assert (trial.evidence.worse.wealth, trial.evidence.worse_best.wealth) == before
+    assert trial.evidence.worse.n_reference == trial.evidence.worse_best.n_reference == 0
 
 
 def apart(accepted: float, best: float = 0.4) -> GateTrial:
@@ -273,8 +276,8 @@ def test_a_version_that_only_fails_is_not_accepted_on_what_earlier_ones_did():
     kept = json.loads(json.dumps(trial.dump()))
     again = GateTrial(trial.settings)
     again.load(kept)
-    assert again.own_sum == pytest.approx(trial.own_sum)
-    assert not again.trusted()
+    assert again.runs.own_sum == pytest.approx(trial.runs.own_sum)
+    assert not is_trusted(again)
 
 
 def test_late_rewards_of_what_was_taken_back_teach_the_control_nothing():
@@ -293,10 +296,10 @@ def test_late_rewards_of_what_was_taken_back_teach_the_control_nothing():
 def test_a_replay_moves_the_controls_share_and_no_evidence(replayed, share):
     trial = warm()
     trial.serve(1)
-    before = trial.worse.wealth, trial.worse_best.wealth
+    before = trial.evidence.worse.wealth, trial.evidence.worse_best.wealth
     trial.replayed = replayed
-    assert sum(trial.shares()) == pytest.approx(share)
-    assert (trial.worse.wealth, trial.worse_best.wealth) == before
+    assert sum(shares_of(trial)) == pytest.approx(share)
+    assert (trial.evidence.worse.wealth, trial.evidence.worse_best.wealth) == before
 
 
 def test_shares_of_a_replay_cause_no_false_alarms():
@@ -315,16 +318,16 @@ def test_a_canary_goes_by_plan_as_the_evidence_allows():
     trial.serve(1)
     shares = []
     for n in range(48):
-        shares.append(trial.shares()[0])
+        shares.append(shares_of(trial)[0])
         trial.observe(outcome_of(1, "candidate", "live=0.5 candidate=0.5", "", 1.0, 1))
         trial.observe(outcome_of(0, "live", "live=0.5 candidate=0.5", "", float(n % 3 > 0), 1))
     assert (shares[0], shares[15], shares[16], shares[32]) == (0.01, 0.01, 0.1, 0.5) and shares == sorted(shares)
     trial.serve(2)
-    assert trial.shares()[0] == 0.01
+    assert shares_of(trial)[0] == 0.01
     trial.replayed = 0.4  # nothing spoke against it
-    assert trial.shares()[0] == 0.1
+    assert shares_of(trial)[0] == 0.1
     trial.replayed = 1.9
-    assert trial.shares()[0] == 0.01
+    assert shares_of(trial)[0] == 0.01
 
 
 def test_a_canarys_plan_goes_back_under_suspicion():
@@ -333,9 +336,9 @@ def test_a_canarys_plan_goes_back_under_suspicion():
     for n in range(34):
         trial.observe(outcome_of(1, "candidate", "live=0.5 candidate=0.5", "", float(n % 2), 1))
         trial.observe(outcome_of(0, "live", "live=0.5 candidate=0.5", "", 1.0, 1))
-        if trial.verdict() is Decision.ROLLBACK:
+        if verdict_on(trial) is Decision.ROLLBACK:
             break
-    assert trial.shares()[0] < 0.5
+    assert shares_of(trial)[0] < 0.5
 
 
 def test_a_broken_version_does_not_become_the_control_because_those_before_it_were_good():
@@ -370,7 +373,7 @@ def test_what_still_runs_of_a_version_that_became_the_best_is_no_evidence_agains
     trial.move_best(1)
     for _ in range(50):
         trial.observe(outcome_of(1, "live", "live=0.9 control=0.1", "", 0.0, 1))
-    assert (trial.worse_best.n_tested, trial.worse_best.growth()) == (0, 1.0)
+    assert (trial.evidence.worse_best.n_tested, trial.evidence.worse_best.growth()) == (0, 1.0)
 
 
 @pytest.mark.parametrize("canary", [True, False])
@@ -380,7 +383,7 @@ def test_the_best_version_has_a_share_in_every_mode_and_keeps_it_where_nothing_e
     trial.settings.canary, trial.settings.share = canary, 0.5
     trial.serve(2)
     trial.silent = silent
-    found = {arm: share for _, arm, share in trial.arms()}
+    found = {arm: share for _, arm, share in arms_of(trial)}
     assert found["best"] >= 0.07 - 1e-9 and sum(found.values()) <= 1.0
 
 
@@ -390,16 +393,16 @@ def test_tasks_that_become_harder_for_everybody_say_nothing_of_a_version_whose_r
         trial, coin = apart(0.9), random.Random(seed)
         trial.serve(2)
         trial.silent = True
-        wealth = trial.worse_best.wealth
+        wealth = trial.evidence.worse_best.wealth
         for i in range(400):
-            arms = [(str(v), arm, share) for v, arm, share in trial.arms()]
+            arms = [(str(v), arm, share) for v, arm, share in arms_of(trial)]
             got = assign(str(trial.live), arms, f"{seed}", None, f"{i}")
             run = outcome_of(int(got.adapter), got.arm, got.chances, "", float(coin.random() < 0.3), trial.tried)
             assert trial.observe(run) in (Decision.UNDECIDED, Decision.ACCEPT)
-        assert trial.worse_best.wealth < 20 * wealth
-        known = trial.worse_best.n_tested, trial.worse_best.n_reference
+        assert trial.evidence.worse_best.wealth < 20 * wealth
+        known = trial.evidence.worse_best.n_tested, trial.evidence.worse_best.n_reference
         trial.observe(outcome_of(2, "live", "live=0.1 control=0.9", "", 0.0, 2))  # of a program that gave none to best
-        assert (trial.worse_best.n_tested, trial.worse_best.n_reference) == known
+        assert (trial.evidence.worse_best.n_tested, trial.evidence.worse_best.n_reference) == known
 
 
 def test_in_canary_mode_losses_of_two_points_a_version_do_not_add_up_to_six():
@@ -435,7 +438,7 @@ def test_scores_relative_to_their_group_compare_arms_only_where_groups_are_mixed
     for group in range(200):
         if group == 10:
             trial.serve(1)
-        share, one = trial.shares()[0], coin.random()
+        share, one = shares_of(trial)[0], coin.random()
         arms = ["control" if (coin.random() if mixed else one) < share else "live" for _ in range(8)]
         versions = [trial.tried if arm == "live" else trial.control for arm in arms]
         won = [float(coin.random() < (0.2 if version else 0.8)) for version in versions]

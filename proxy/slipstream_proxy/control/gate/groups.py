@@ -1,25 +1,22 @@
-"""What the gate bets on beside the reward of all runs: groups of them, and guards.
+"""Bets on groups of runs: a gain elsewhere hides that one tag, or one task, got worse.
 
-A group is the runs of one tag, or of one task: a gain elsewhere hides that it got worse. Each group that gets enough of
-the traffic has bets of its own (``detector``), against the control and against the best version. The groups share a
-fixed part of the error level, whatever their number. A group speaks against a version only where it loses more than
-``REWARD_MARGIN``: a version that gains on the whole may lose a little somewhere.
-
-A guard is a side measure of a run with the direction that is bad: a policy can learn to please the reward alone. It has
-the same bets as the reward, and an error level of its own. It speaks against a version only where the measure is worse
-by more than ``REWARD_MARGIN``.
+Each group that gets enough of the traffic has bets of its own (``detector``), against the control and against the best
+version. Null hypothesis of each: given the past, its tested runs lose no more than ``REWARD_MARGIN``: a version that
+gains on the whole may lose a little somewhere. Each factor is divided by its largest mean under that, so the bets stay
+a supermartingale. The groups share a fixed part of the error level, whatever their number: each gets 1 /
+``MAX_GROUPS`` of it, and a sum of supermartingales is one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
-from slipstream.shared.error_budget import GROUPS_STAKE, GUARD_STAKE, RATINGS_STAKE
+from slipstream.shared.error_budget import GROUPS_STAKE
 from slipstream_proxy.control.gate.baseline import CONTROL_MEMORY, PRIOR_EPISODES, Baseline, FadingMean, mean_of
-from slipstream_proxy.control.gate.detector import LEAST_EPISODES, BettingDetector
-from slipstream_proxy.control.gate.scale import RewardScale, number
+from slipstream_proxy.control.gate.detector import BettingDetector
+from slipstream_proxy.control.gate.scale import number
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -36,9 +33,8 @@ LONE_GROUP_GROWTH: Final = 2.5
 """Growth of one group's evidence that is as suspicious as that of all together at 1."""
 SUSPICION_ERRORS, PRIOR_RUNS, MAX_PRIOR_RUNS = -2.0, 3.0, 20.0
 """Standard errors, at most, of a reward of any kind, by which a group's loss is larger than ``REWARD_MARGIN`` where
-it is
-suspicious: it moves shares and holds back an acceptance, and takes nothing back. And the runs of the reference that its
-known mean is worth, at least and at most.
+it is suspicious: it moves shares and holds back an acceptance, and takes nothing back. And the runs of the reference
+that its known mean is worth, at least and at most.
 """
 KNOWN_EVIDENCE: Final = 100.0
 """As ``MAX_PRIOR_RUNS``, where only an acceptance waits."""
@@ -282,226 +278,3 @@ class GroupWatch:
                 detector.load(state)
             for best in one[5:]:
                 slot.best = mean_of(CONTROL_MEMORY, best)
-
-
-Direction = Literal["up", "down"]
-SHARE_MEASURES: Final = frozenset(("cut_off", "refusals", "tool_errors"))
-"""Measures that are shares of a run's calls, from 0 to 1. The range of all others is learned."""
-GUARD_MARGIN, LEAST_MARGIN = 0.1, 0.01
-"""Of the measure's range. Of a share that is rare with the control: that share, and no less than the second: one tool
-call of a hundred that fails may become two.
-"""
-USUAL_CUT_OFF_SHARE: Final = 0.25
-"""Where more of the control's calls than these end by their length, the agent's own limit is what ends them, and that
-more do is no loss of quality: the reward says what such replies are worth.
-"""
-WORSE_ERRORS, WAITING_ERRORS = -1.5, -0.5
-"""Standard errors by which a guard is worse than its margin where the control gets half of the runs, and where an
-acceptance waits. Neither freezes.
-"""
-
-
-KNOWN_SHARE: Final = 0.9
-"""Of an arm's runs that have the measure, below which those that lack it may be unlike the others."""
-KNOWN_MEMORY: Final = 200.0
-
-
-class Guard:
-    def __init__(self, name: str, bad: Direction) -> None:
-        self.name, self.bad = name, bad
-        self.scale = RewardScale(0.0, 1.0) if name in SHARE_MEASURES else RewardScale()
-        self.baseline = Baseline()
-        self.detector = BettingDetector(1, GUARD_STAKE.at_first, GUARD_STAKE.per_run, shifts=False, margin=GUARD_MARGIN)
-        self.sums = [0.0, 0.0]
-        """Of the control's measures, and of those on trial."""
-        self.known = [FadingMean(KNOWN_MEMORY, 1.0, 2.0), FadingMean(KNOWN_MEMORY, 1.0, 2.0)]
-        """Shares of the control's runs, and of those on trial, that have the measure."""
-
-    def means(self) -> tuple[float, float] | None:
-        """→ (the control's mean, the mean on trial) in the measure's own units; None: an arm is empty."""
-        counts = (self.detector.n_reference, self.detector.n_tested)
-        return (self.sums[0] / counts[0], self.sums[1] / counts[1]) if min(counts) else None
-
-    def see(self, value: float, task: str, tested: bool, share: float) -> None:
-        unit = self.scale.unit(value)
-        x = 1.0 - unit if self.bad == "up" else unit
-        if self.name in SHARE_MEASURES:
-            rare = 1.0 - self.baseline.control.value if self.bad == "up" else self.baseline.control.value
-            self.detector.margin = min(max(rare, LEAST_MARGIN), GUARD_MARGIN)
-        partial = min(arm.value for arm in self.known) < KNOWN_SHARE
-        self.detector.see(x, self.baseline.of(task), tested, share, partial)
-        self.baseline.see(x, task, tested=tested)
-        self.sums[tested] += value
-        low, high = self.scale.low, self.scale.high
-        if self.scale.see(value):
-            if self.bad == "up":
-                self.baseline.rescale(-high, -low, -self.scale.high, -self.scale.low)
-            else:
-                self.baseline.rescale(low, high, self.scale.low, self.scale.high)
-
-    def is_usual(self) -> bool:
-        """Whether calls that are cut off are what the control's calls are."""
-        control = self.baseline.control
-        return (
-            self.name == "cut_off"
-            and self.bad == "up"
-            and control.n >= LEAST_EPISODES
-            and 1.0 - control.value > USUAL_CUT_OFF_SHARE
-        )
-
-    def errors(self) -> float:
-        """As ``GroupSlot.errors``. A share spreads as its own mean says."""
-        bets = self.detector
-        if bets.n_tested < LEAST_EPISODES:
-            return 0.0
-        reference = bets.n_reference + min(max(self.baseline.control.n, PRIOR_RUNS), KNOWN_EVIDENCE)
-        loss = bets.sum_tested / bets.n_tested - bets.sum_reference / reference
-        mean = (self.sums[1] + 1.0) / (bets.n_tested + 2.0) if self.name in SHARE_MEASURES else 0.5
-        spread = math.sqrt(mean * (1.0 - mean))
-        return (loss + bets.margin) / (spread * math.sqrt(1.0 / bets.n_tested + 1.0 / reference))
-
-    def reset(self, *, fresh: bool) -> None:
-        self.detector.reset(fresh=fresh)
-        self.sums = [0.0, 0.0]
-
-    def forget(self) -> None:
-        """As ``BettingDetector.forget``."""
-        self.detector.forget()
-        self.sums = [0.0, 0.0]
-
-    def dump(self) -> dict[str, JsonValue]:
-        sums: list[JsonValue] = [*self.sums]
-        scale, baseline = self.scale.dump(), self.baseline.dump()
-        known: list[JsonValue] = [[arm.value, arm.n] for arm in self.known]
-        state: dict[str, JsonValue] = {"scale": scale, "baseline": baseline, "bets": self.detector.dump(), "sums": sums}
-        return {"bad": self.bad, **state, "known": known}
-
-    def load(self, kept: JsonValue) -> None:
-        """What was kept of a guard with another bad direction is forgotten."""
-        if not isinstance(kept, dict) or kept["bad"] != self.bad:
-            return
-        scale, baseline, sums = kept["scale"], kept["baseline"], kept["sums"]
-        if not isinstance(scale, dict) or not isinstance(baseline, dict) or not isinstance(sums, list):
-            raise TypeError("a guard of another shape")
-        self.scale.load(scale)
-        self.baseline.load(baseline)
-        self.detector.load(kept["bets"])
-        self.sums = [float(x) for x in sums if isinstance(x, int | float)]
-        known = kept.get("known")
-        if isinstance(known, list):
-            self.known = [mean_of(KNOWN_MEMORY, arm) for arm in known]
-
-
-class GuardWatch:
-    def __init__(self, guards: Mapping[str, Direction]) -> None:
-        self.guards = [Guard(name, bad) for name, bad in guards.items()]
-
-    def see(self, measures: Mapping[str, float], task: str, tested: bool, share: float) -> None:
-        """A run's measures, as far as they are known."""
-        for guard in self.guards:
-            value = measures.get(guard.name)
-            if value is not None:
-                guard.see(value, task, tested, share)
-            guard.known[tested].see(float(value is not None))
-
-    def start(self) -> None:
-        for guard in self.guards:
-            guard.detector.start()
-
-    def reset(self, *, fresh: bool = False) -> None:
-        for guard in self.guards:
-            guard.reset(fresh=fresh)
-
-    def forget(self) -> None:
-        for guard in self.guards:
-            guard.forget()
-
-    def accept(self) -> None:
-        """What was on trial is the control from now on."""
-        for guard in self.guards:
-            guard.baseline.accept()
-            guard.reset(fresh=False)
-
-    def _heard(self) -> list[Guard]:
-        return [guard for guard in self.guards if not guard.is_usual()]
-
-    def growth(self) -> float:
-        """Of the guard with the most evidence, for each unit put in: 1 without evidence."""
-        return max((guard.detector.growth() for guard in self._heard()), default=1.0)
-
-    def worst(self) -> Guard | None:
-        """The guard with the most evidence; None: there is none."""
-        return max(self._heard(), key=lambda guard: guard.detector.wealth, default=None)
-
-    def doubted(self, errors: float = WAITING_ERRORS) -> Guard | None:
-        """The guard that seems worst, where it is worse by more than so many standard errors; None: there is none."""
-        found = min(self._heard(), key=lambda guard: guard.errors(), default=None)
-        return found if found is not None and found.errors() < errors and found.means() else None
-
-    def suspect(self) -> Guard | None:
-        """The worst guard, where it is worse on trial as far as is seen; None: there is none."""
-        found = self.worst()
-        return found if found is not None and found.detector.growth() > 1.5 and found.means() else None
-
-    def of(self, name: str) -> Guard | None:
-        return next((guard for guard in self.guards if guard.name == name), None)
-
-    def alarmed(self, alpha: float) -> Guard | None:
-        """The guard that is shown to be worse; None: there is none."""
-        found = self.worst()
-        return found if found is not None and found.detector.wealth >= 1.0 / alpha else None
-
-    def dump(self) -> dict[str, JsonValue]:
-        return {guard.name: guard.dump() for guard in self.guards}
-
-    def load(self, kept: JsonValue) -> None:
-        """None, of a program that had no guards: they begin now."""
-        if not isinstance(kept, dict):
-            return
-        for guard in self.guards:
-            guard.load(kept.get(guard.name))
-
-
-class RatingWatch:
-    """Whether users rate what is on trial as often as the control, where not all runs get a reward.
-
-    Null hypothesis: given the past, a run is rated with one probability in both arms. It has two bets, with an error
-    level of ``gate.alpha`` for both together, of which no verdict depends: a person is asked.
-    """
-
-    def __init__(self) -> None:
-        self.bets = [
-            BettingDetector(sign, RATINGS_STAKE.at_first / 2.0, RATINGS_STAKE.per_run, shifts=False) for sign in (1, -1)
-        ]
-        self.counts = [0, 0, 0, 0]
-        """Runs of the control, those of them that are rated, and the same of what is on trial."""
-
-    def see(self, rated: bool, expected: float, tested: bool, share: float) -> None:
-        """As ``BettingDetector.see``. ``expected``: the share of the control's runs that are rated."""
-        self.counts[2 * tested] += 1
-        self.counts[2 * tested + 1] += rated
-        for bets in self.bets:
-            bets.see(float(rated), expected, tested, share)
-
-    def evidence(self) -> float:
-        """That the rates differ, either way."""
-        return sum(bets.wealth for bets in self.bets)
-
-    def shares(self) -> tuple[float, float] | None:
-        """→ (of the control's runs, of those on trial) that are rated. None: an arm is empty."""
-        control, rated, tested, also = self.counts
-        return (rated / control, also / tested) if control and tested else None
-
-    def dump(self) -> dict[str, JsonValue]:
-        return {"bets": [bets.dump() for bets in self.bets], "counts": [*self.counts]}
-
-    def load(self, kept: JsonValue) -> None:
-        """None, of a program that did not look: it begins now."""
-        if not isinstance(kept, dict):
-            return
-        counts, known = kept["counts"], kept["bets"]
-        if not isinstance(counts, list) or not isinstance(known, list):
-            raise TypeError("rates of another shape")
-        self.counts = [int(number(n)) for n in counts]
-        for bets, state in zip(self.bets, known, strict=True):
-            bets.load(state)
