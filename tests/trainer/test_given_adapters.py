@@ -12,7 +12,7 @@ from tests.support import peft_variants
 from tests.support.peft_variants import VARIANTS
 from tests.support.tiny import make_config
 
-from slipstream.errors import ConfigError
+from slipstream.errors import ConfigError, StartError
 from slipstream.shared.adapter_config import AdapterConfig, BadAdapter
 from slipstream_proxy.control.adapters.files import check_folder
 from slipstream_trainer.model.adapter import distance, load_adapter
@@ -119,3 +119,25 @@ def test_patterns_are_matched_as_peft_matches_them(tmp_path: Path) -> None:
         config = AdapterConfig.read(tmp_path)
         for module in modules:
             assert config.rank_of(module) == pattern.get(get_pattern_key(order, module), 99)
+
+
+def changed(folder: Path, rename: Any) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "adapter_model.safetensors")
+    save_file({rename(name): weight for name, weight in weights.items()}, folder / "adapter_model.safetensors")
+
+
+def test_another_models_layers_are_not_asked_for_in_the_settings(tiny, tmp_path, policy) -> None:
+    """As of a model that also sees, whose text layers have another name."""
+    folder = peft_variants.save(VARIANTS["plain"], tiny, tmp_path / "m@1")
+    changed(folder, lambda name: name.replace("model.layers", "model.language_model.layers"))
+    with pytest.raises(StartError, match=r"not of this model, which has no model\.language_model\.layers.*14 such"):
+        load_adapter(policy, folder)
+
+
+def test_a_folder_without_peft_s_weights_is_not_looked_for_on_the_hub(tiny, tmp_path, policy) -> None:
+    folder = peft_variants.save(VARIANTS["plain"], tiny, tmp_path / "m@1")
+    (folder / "adapter_model.safetensors").rename(folder / "adapters.safetensors")
+    with pytest.raises(StartError, match=r"adapter_model\.safetensors is missing: save the adapter with PEFT"):
+        load_adapter(policy, folder)

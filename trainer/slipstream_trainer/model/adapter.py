@@ -28,6 +28,7 @@ from slipstream.shared.adapter_config import (
 PEFT_ADAPTER_NAME = "default"
 """PEFT's name of the one adapter."""
 _PARAMETER = re.compile(rf"^base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.{PEFT_ADAPTER_NAME}\.weight$")
+OLDER_WEIGHTS_FILE_NAME = "adapter_model.bin"
 MERGE_ADVICE = "merge the adapter into the base model (PEFT's merge_and_unload), and train that"
 Halves = dict[str, dict[str, torch.Tensor]]
 """Module's path in the base model → ``A`` and ``B``."""
@@ -62,6 +63,7 @@ def fit(model: torch.nn.Module, halves: Halves, scale_of: Callable[[str], float]
     """
     layers = layers_of(model)
     used = {name: ab for name, ab in halves.items() if name in layers or bool(ab["B"].any())}
+    _check_model(model, used, whose)
     _check_places(layers, used, whose)
     with torch.no_grad():
         for name, layer in layers.items():
@@ -76,6 +78,16 @@ def fit(model: torch.nn.Module, halves: Halves, scale_of: Callable[[str], float]
             made_b[:, :rank] = (theirs_b.double() * ratio).to(b)
             a.copy_(made_a)
             b.copy_(made_b)
+
+
+def _check_model(model: torch.nn.Module, halves: Halves, whose: str) -> None:
+    """Raises ``StartError``."""
+    known = {name.removeprefix("base_model.model.") for name, _ in model.named_modules()}
+    if strange := [name for name in halves if name not in known]:
+        raise StartError(
+            f"{whose} is not of this model, which has no {strange[0]} ({len(strange)} such): give one that was trained "
+            "on trainer.model, or save it again with that model's names of its layers"
+        )
 
 
 def _check_places(layers: dict[str, Any], halves: Halves, whose: str) -> None:
@@ -119,6 +131,8 @@ def _read(folder: Path) -> tuple[Halves, AdapterConfig]:
     whose = f"the adapter {folder}"
     try:
         config = AdapterConfig.read(folder)
+        if not any((folder / name).is_file() for name in (WEIGHTS_FILE_NAME, OLDER_WEIGHTS_FILE_NAME)):
+            raise StartError(f"{whose}: {WEIGHTS_FILE_NAME} is missing: save the adapter with PEFT's save_pretrained")
         weights = load_peft_weights(str(folder), device="cpu")
         halves: Halves = {}
         for name, weight in weights.items():
