@@ -116,6 +116,18 @@ def test_rewards_of_an_odd_scale_are_said_to_be_why(tiny, tmp_path, kind: str, s
     assert found.outcome == ("skipped" if scale > 1 else "step")
 
 
+@pytest.mark.parametrize(("scale", "said"), [(1e6, False), (1.0, False), (1e-4, False), (1e-6, True), (1e-9, True)])
+def test_rewards_below_the_constant_of_std_are_said_to_be_why(tiny, tmp_path, scale: float, said: bool) -> None:
+    trainer = make_trainer(make_config(tiny, tmp_path, advantage="std", max_kl=1e3))
+    samples = conversation(0)
+    for s in samples:
+        s.reward *= scale
+    found = train(trainer, samples, StepPace(), 0)
+    why = f"{found.reason or ''}{found.figures.get('cause', '')}"
+    assert ("scale the rewards to about 0 to 1" in why) == said
+    assert found.outcome == ("skipped" if scale == 1e-9 else "step")
+
+
 def test_usual_advantages_are_of_no_odd_scale() -> None:
     rewards = np.array([0.0] * 63 + [1.0])
     samples = [sample(f"e{i}", [3], [4], reward=r) for i, r in enumerate(rewards)]

@@ -220,6 +220,15 @@ async def test_rewards_that_are_all_equal(make_plane):
     assert found.blocks and "partial credit" in found.fix
 
 
+async def test_rewards_of_a_scale_at_which_all_count_as_equal(make_plane):
+    plane = await make_plane(**FEW)
+    for n in range(2):
+        await run(plane, f"e{n}", reward=n * 1e-9)
+    await run(plane, "best", task="other", reward=1.0)
+    found = await line(plane, "reward", "equal")
+    assert "equal but for 1.0e-09 at most" in found.text and "scale the rewards" in found.fix
+
+
 async def test_nothing_left_to_learn(make_plane):
     plane = await make_plane(**FEW)
     for n in range(8):

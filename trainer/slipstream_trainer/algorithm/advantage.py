@@ -22,6 +22,8 @@ SAME_REWARD_DISTANCE = 1e-8
 SMALL_ADVANTAGE, LARGE_ADVANTAGE = 1e-3, 30.0
 """Between them are usual advantages. Below, the optimiser's own constants are larger than the gradient. Above, guards
 and clipping see the scale alone."""
+SMALL_STD_ADVANTAGE = 0.1
+"""Below it are advantages of ``std`` alone where ``STD_EPSILON`` is larger than the spread of each group."""
 SCALE_DEPENDENT_ADVANTAGES = ("mean", "leave_one_out")
 """Advantages that grow with the rewards' scale."""
 BATCH_BASELINE = "batch"
@@ -87,6 +89,8 @@ class Advantages:
     """``Sample.run`` → advantage."""
     groups: int = 0
     dropped: int = 0
+    nearest: float = 0.0
+    """How far rewards of a dropped group are apart at most, which is less than ``SAME_REWARD_DISTANCE``."""
     baselines: dict[str, int] = field(default_factory=dict)
     """What runs were compared with → how many: ``group`` (runs of their task), ``step`` (samples of one step),
     ``batch`` (all ungrouped runs of the batch), ``ema`` (the same, by how far each is from its kind of traffic's fading
@@ -143,6 +147,7 @@ def _compare(
     by_grade = bool(len(given)) if discount is not None else not _same(given)
     if _same(values) and not by_grade:
         out.dropped += 1
+        out.nearest = max([out.nearest, *(float(np.ptp(x)) for x in (values, given) if len(x) > 1)])
         for s in members:
             _drop(s)
         out.episodes |= dict.fromkeys(rewards, 0.0)
@@ -168,14 +173,15 @@ def _compare(
 def odd_scale(samples: Sequence[Sample], kind: str) -> tuple[bool, str] | None:
     """(The advantages are too large; why, and what to do), or the same of too small ones. None: they are neither."""
     largest = max((abs(s.advantage) for s in samples if s.trainable), default=0.0)
-    if largest == 0 or SMALL_ADVANTAGE <= largest <= LARGE_ADVANTAGE:
+    least = SMALL_STD_ADVANTAGE if kind == "std" else SMALL_ADVANTAGE
+    if largest == 0 or least <= largest <= LARGE_ADVANTAGE:
         return None
     by_std = (
         'set trainer.advantage = "std", which divides by the spread of a group, or '
         if kind in SCALE_DEPENDENT_ADVANTAGES
         else ""
     )
-    size = "at most" if largest < SMALL_ADVANTAGE else "up to"
+    size = "at most" if largest < least else "up to"
     why = f"the rewards' scale is why: the advantages are {size} {largest:.1e}, and about 1 is usual"
     return largest > LARGE_ADVANTAGE, f"{why}: {by_std}scale the rewards to about 0 to 1"
 

@@ -172,6 +172,9 @@ def train(
     if not plan.scored.tokens:
         dropped = 0 < advantages.dropped == advantages.groups
         result.reason = "no group has episodes of different reward" if dropped else "no call can be trained on"
+        if dropped and advantages.nearest:
+            near = f"they are at most {advantages.nearest:.1e} apart, which counts as equal"
+            result.reason += f": {near}; scale the rewards to about 0 to 1"
     else:
         figures |= _layout(plan, samples)
         figures["layers_recomputed"] = trainer.checkpointing.choose(plan)

@@ -191,6 +191,9 @@ def reward_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
     verb = "teaches nothing: its" if len(equal) == 1 else "teach nothing: their"
     text = f"{which} {verb} rewards are all equal"
     fix = "give partial credit in the reward, mix easier and harder tasks, or sample at temperature 1.0"
+    if apart := max(o.high - o.low for o in equal):
+        text += f" but for {apart:.1e} at most, which counts as equal"
+        fix = "scale the rewards to about 0 to 1"
     severity = BLOCKS if len(equal) == recent else SLOWS if 2 * len(equal) > recent else REMARK
     yield FunnelLine(stage="reward", cause="equal", count=len(equal), text=text, fix=fix, severity=severity)
 
