@@ -15,7 +15,12 @@ pytest.importorskip("vllm")
 import trl
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.renderers.chat_utils import parse_chat_messages
-from vllm.renderers.hf import _detect_content_format
+from vllm.renderers.hf import (
+    _consolidate_system_messages,
+    _convert_developer_to_system,
+    _detect_content_format,
+    _detect_developer_role_support,
+)
 
 from slipstream.contract import EpisodeDetail
 from slipstream.shared.chat_template import for_template, takes_parts, template_of
@@ -57,6 +62,26 @@ ASKED: Any = {
         {"role": "user", "content": "look"},
         called("c1aaaaaaa", "", reasoning="Now."),
         {"role": "tool", "tool_call_id": "c1aaaaaaa", "content": "found"},
+    ],
+    "what a developer says, late": [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "hi"},
+        {"role": "developer", "content": PARTS},
+        {"role": "user", "content": "look"},
+    ],
+    "a system and a developer": [
+        {"role": "system", "content": "Be kind."},
+        {"role": "developer", "content": "Be short."},
+        {"role": "user", "content": "look"},
+    ],
+    "a developer alone": [{"role": "developer", "content": "Be short."}, {"role": "user", "content": "look"}],
+    "a line for Claude Code's provider": [
+        {"role": "system", "content": "x-anthropic-billing-header: cch=1;\nBe kind."},
+        {"role": "user", "content": "look"},
+    ],
+    "such a line in a part of its own": [
+        {"role": "system", "content": [{"type": "text", "text": "x-anthropic-billing-header: cch=1;"}, *PARTS]},
+        {"role": "user", "content": "look"},
     ],
 }  # fmt: skip
 SAID: Any = {
@@ -101,6 +126,10 @@ def as_vllm(tokenizer: Any, messages: list[Any], *, ask: bool) -> list[int]:
     kind = _detect_content_format(tokenizer.chat_template, default="string")
     model: Any = SimpleNamespace(multimodal_config=None, enable_prompt_embeds=False)
     conversation, *_ = parse_chat_messages(asked.messages, model, kind)
+    if any(m["role"] == "developer" for m in conversation) and not _detect_developer_role_support(
+        tokenizer.chat_template
+    ):
+        conversation = _consolidate_system_messages(_convert_developer_to_system(conversation))
     if "reasoning" not in tokenizer.chat_template and "thinking" in tokenizer.chat_template:
         for message in conversation:  # gpt-oss' own encoding does what its template does with this name
             if "reasoning" in message:

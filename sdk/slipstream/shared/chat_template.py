@@ -17,6 +17,7 @@ from slipstream.shared.hub import model_folder
 Message = dict[str, Any]
 THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 """Under which of these names a message's thoughts stand differs between servers and between templates."""
+BILLING_HEADER = "x-anthropic-billing-header"
 _GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
 """A tag of transformers' own, which changes nothing of the text."""
 
@@ -53,7 +54,20 @@ def for_template(messages: Sequence[Message], template: str | None, *, said: boo
     """
     parts, thoughts = takes_parts(template), _thoughts_in(template)
     last = len(messages) - 1
-    return [_message(m, parts=parts, thoughts=thoughts, said=said and n == last) for n, m in enumerate(messages)]
+    made = [_message(m, parts=parts, thoughts=thoughts, said=said and n == last) for n, m in enumerate(messages)]
+    instructs = any(m.get("role") == "developer" for m in made)
+    return _as_system(made) if instructs and template and not re.search("[\"']developer[\"']", template) else made
+
+
+def _as_system(messages: Sequence[Message]) -> list[Message]:
+    """What developers say, for a template that knows systems alone: one of all, and the first message."""
+    named = [m | {"role": "system"} if m.get("role") == "developer" else m for m in messages]
+    systems = [m for m in named if m.get("role") == "system"]
+    if systems == named[:1]:
+        return named
+    texts = [_content(m["content"], parts=False) for m in systems]
+    whole = "\n\n".join(t for t in texts if isinstance(t, str) and t)
+    return [{"role": "system", "content": whole}, *(m for m in named if m.get("role") != "system")]
 
 
 def tools_for_template(tools: Sequence[Any]) -> list[Any]:
@@ -78,7 +92,10 @@ def _thoughts_in(template: str | None) -> tuple[str, ...]:
 
 def _message(message: Message, *, parts: bool, thoughts: Sequence[str], said: bool) -> Message:
     made = {k: v for k, v in message.items() if v is not None and k not in THOUGHT_FIELDS}
-    made["content"] = _content(made.get("content"), parts=parts and made.get("role") != "tool")
+    given = made.get("content")
+    if made.get("role") == "system":
+        given = _without_billing(given)
+    made["content"] = _content(given, parts=parts and made.get("role") != "tool")
     thought = next((message[n] for n in ("reasoning", *THOUGHT_FIELDS) if isinstance(message.get(n), str)), None)
     if thought is not None and made.get("role") == "assistant":
         made |= dict.fromkeys(thoughts, thought)
@@ -88,9 +105,25 @@ def _message(message: Message, *, parts: bool, thoughts: Sequence[str], said: bo
     return made
 
 
+def _without_billing(content: object) -> object:
+    """Without the line that Claude Code writes for its provider, another one in each request."""
+    items = content if isinstance(content, list) else [content]
+    kept = []
+    for item in items:
+        text = _text(item) if isinstance(item, Mapping) else item
+        if isinstance(text, str) and text.startswith(BILLING_HEADER):
+            if not (text := text.partition("\n")[2]):
+                continue
+            item = {**item, "text": text} if isinstance(item, Mapping) else text
+        kept.append(item)
+    return kept if isinstance(content, list) else kept[0] if kept else None
+
+
 def _content(content: object, *, parts: bool) -> object:
     if not isinstance(content, list):
-        return "" if content is None else content
+        if not parts or not isinstance(content, str | None):
+            return "" if content is None else content
+        content = [] if content is None else [content]
     texts = [p if isinstance(p, str) else _text(p) for p in content]
     if not all(isinstance(t, str) for t in texts):
         return content  # a picture or sound

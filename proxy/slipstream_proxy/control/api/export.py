@@ -137,9 +137,8 @@ def edits(episode: EpisodeDetail) -> list[Edit]:
 
 
 def without_nulls(row: JsonObject) -> JsonObject:
-    """Trainers read no null. A field without a value is left out; a message without content has an empty one."""
-    kept = {k: _without_nulls(v) for k, v in row.items() if v is not None}
-    return kept | {"content": ""} if "role" in row and kept.get("content") is None else kept
+    """Trainers read no null. A field without a value is left out."""
+    return {k: _without_nulls(v) for k, v in row.items() if v is not None}
 
 
 def _without_nulls(value: object) -> object:
