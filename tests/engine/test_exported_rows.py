@@ -137,9 +137,9 @@ def as_vllm(tokenizer: Any, messages: list[Any], *, ask: bool) -> list[int]:
     return ids_of(tokenizer, conversation, [t.model_dump() for t in asked.tools or []], ask=ask)
 
 
-def row_of(asked: list[Any], said: Any, folder: Path) -> dict[str, Any]:
+def row_of(asked: list[Any], said: Any, folder: Path, dialect: str = "chat") -> dict[str, Any]:
     call = {
-        "id": "e-0", "episode": "e", "number": 0, "at": 0.0, "seconds": 1.0, "dialect": "chat", "model": "m", "adapter": None, "status": 200,
+        "id": "e-0", "episode": "e", "number": 0, "at": 0.0, "seconds": 1.0, "dialect": dialect, "model": "m", "adapter": None, "status": 200,
         "outcome": "ok", "trainable": True, "untrainable_reason": None, "messages": asked, "reply": [said], "tools": [TOOL],
     }  # fmt: skip
     episode = {
@@ -170,6 +170,15 @@ def test_a_row_is_what_the_engine_read_and_said(tokenizer_of, family: str, asked
         assert (read, read + replied) == (prompt, whole)
         last = samples_of([row], tokenizer, sft=True)[-1]
         assert last.trainable and [*last.prompt_P, *last.completion_C] == whole
+
+
+@pytest.mark.parametrize("family", ["qwen2_5", "gemma4"])
+@pytest.mark.parametrize("dialect", ["messages", "responses"])
+def test_a_row_of_another_format_is_of_the_chat_that_the_engine_was_asked(tokenizer_of, family, dialect) -> None:
+    _, folder = tokenizer_of(family)
+    for asked in ASKED.values():
+        for said in SAID.values():
+            assert row_of(asked, said, folder, dialect) == row_of(asked, said, folder)
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda p: p.stem)

@@ -313,7 +313,7 @@ def role_of(name: Value) -> str:
     return ROLE_NAMES.get(text, text)
 
 
-def _native(message: Mapping[str, Value]) -> bool:
+def is_native(message: Mapping[str, Value]) -> bool:
     """Whether a message is as OpenAI's chat completions have it already, but for null columns."""
     if message.get("role") not in (*KNOWN_ROLES, "developer") or "parts" in message or message.get("toolCalls"):
         return False
@@ -372,7 +372,7 @@ def expand(value: Value, role: str, place: Place) -> list[Message]:
             inner = mapping(own[name])
             named = inner.get("role") or (said if role_of(said) in KNOWN_ROLES else None) or inner.get("type") or role
             return expand({**inner, "role": named if role_of(named) in KNOWN_ROLES else role}, role, place)
-    return [_kept(own, place)] if _native(own) else _read(own, role, place)
+    return [_kept(own, place)] if is_native(own) else _read(own, role, place)
 
 
 def _kept(own: Mapping[str, Value], place: Place) -> Message:

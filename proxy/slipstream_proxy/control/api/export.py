@@ -19,6 +19,7 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from slipstream.chat.inputs import messages_of, tool_of
+from slipstream.chat.messages import is_native
 from slipstream.chat.report import Place, Report
 from slipstream.contract import CallRecord, EpisodeDetail, Form, Reward, RewardSource
 from slipstream.shared.chat_template import for_template, template_of, tools_for_template
@@ -120,7 +121,7 @@ def chat_of(episode: EpisodeDetail) -> list[JsonObject] | None:
 
 
 def _chat(call: CallRecord, messages: list[JsonObject], role: str) -> list[JsonObject]:
-    if call.dialect in CHAT_FORMATS:
+    if call.dialect in CHAT_FORMATS or all(map(is_native, messages)):  # the engine was asked as a chat
         return messages
     place = Place(Report(), call.id)
     return [dict(message) for message in messages_of(messages, role, place)]
