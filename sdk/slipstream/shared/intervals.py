@@ -22,7 +22,8 @@ def wilson(share: float, n: int) -> tuple[float, float]:
     z2 = Z * Z
     middle, half = share + z2 / (2 * n), Z * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
     low, high = (middle - half) / (1 + z2 / n), (middle + half) / (1 + z2 / n)
-    return max(0.0, low), min(1.0, high)
+    # rounded, the bound at a share of 1 may come out below 1, and a bar may reach backwards
+    return max(0.0, min(low, share)), min(1.0, max(high, share))
 
 
 def student(n: int) -> float:
@@ -45,7 +46,7 @@ def mean_interval(mean: float, std: float, n: int, lowest: float, highest: float
     near = n * min(share, 1 - share) < NEAR_BOUND_RUNS
     if n < MIN_SPREAD_RUNS or near or std <= 0 or std >= 0.95 * span * math.sqrt(share * (1 - share)):
         low, high = wilson(share, n)
-        return lowest + span * low, lowest + span * high
+        return min(mean, lowest + span * low), max(mean, lowest + span * high)
     half = student(n) * std / math.sqrt(n)
     return max(lowest, mean - half), min(highest, mean + half)
 

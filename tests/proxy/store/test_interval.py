@@ -52,3 +52,16 @@ def test_it_never_leaves_what_rewards_can_be(seen):
         for mean in (bounds[0], seen[0], seen[1], bounds[1]):
             low, high = mean_interval(mean, 0.3 * (n > 1), n, *bounds)
             assert bounds[0] <= low <= mean <= high <= bounds[1] and low < high
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), (-0.3, 1.7)])
+def test_it_holds_its_own_mean(bounds):
+    """A bar that reaches backwards by a rounding is refused by whoever draws it."""
+    lowest, highest = bounds
+    for n in range(1, 400):
+        for seen in (0, 1, n // 3, n - 1, n):
+            mean = lowest + (highest - lowest) * seen / n
+            low, high = mean_interval(mean, 0.0, n, lowest, highest)
+            assert low <= mean <= high, (n, seen)
+            low, high = wilson(seen / n, n)
+            assert low <= seen / n <= high, (n, seen)
