@@ -24,10 +24,10 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
-from aiohttp import web
+import uvloop
 from benchmarks.harness import API, ROOT, child_env, free_port, report
 
 from slipstream_proxy.keys import Keys
@@ -55,31 +55,43 @@ def event(text: str, finish: str | None = None) -> bytes:
 LARGE = event("word " * 20) * (REPLY_BYTES // len(event("word " * 20)))
 
 
-async def chat(request: web.Request) -> web.StreamResponse:
-    """A stream of a few events, or of half a megabyte where a text asks for it."""
-    large = b"a long story" in await request.read()
-    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-    await response.prepare(request)
-    first = {**BASE, "choices": [{"index": 0, "delta": {"role": "assistant"}}], "prompt_token_ids": [1, 2]}
-    await response.write(b"data: " + json.dumps(first).encode() + b"\n\n" + (LARGE if large else event("hi")))
-    await response.write(event(".", "stop") + b"data: [DONE]\n\n")
-    return response
+SMALL = event("hi")
+START = b"data: " + json.dumps({**BASE, "choices": [{"index": 0, "delta": {"role": "assistant"}}], "prompt_token_ids": [1, 2]}).encode() + b"\n\n"  # fmt: skip
+END = event(".", "stop") + b"data: [DONE]\n\n"
+MODELS = json.dumps({"object": "list", "data": [{"id": "m", "root": "m"}]}).encode()
 
 
-async def models(_: web.Request) -> web.Response:
-    return web.json_response({"object": "list", "data": [{"id": "m", "root": "m"}]})
+def answer(kind: bytes, body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n%b" % (kind, len(body), body)
 
 
-async def health(_: web.Request) -> web.Response:
-    return web.Response()
+STORY, SHORT = (answer(b"text/event-stream", START + part + END) for part in (LARGE, SMALL))
 
 
-def serve_engine(port: int) -> None:
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", chat)
-    app.router.add_get("/v1/models", models)
-    app.router.add_get("/health", health)
-    web.run_app(app, host="127.0.0.1", port=port, print=None, access_log=None, handler_cancellation=True)
+class Engine(asyncio.Protocol):
+    """A stream of a few events, or of half a megabyte where a text asks for it. What it costs must not be what is measured."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.data = b""
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+        end = self.data.find(b"\r\n\r\n") + 4
+        head = self.data[:end].lower()
+        length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0] or b"0")
+        if end < 4 or len(self.data) < end + length:
+            return
+        body, self.data = self.data[end:], b""
+        if head.startswith(b"post"):
+            self.transport.write(STORY if b"a long story" in body else SHORT)
+        else:
+            self.transport.write(answer(b"application/json", MODELS))
+
+
+async def serve_engine(port: int) -> None:
+    server = await asyncio.get_running_loop().create_server(Engine, "127.0.0.1", port, backlog=4096)
+    await server.serve_forever()
 
 
 # --- the strangers, in a process of their own --------------------------------------------------------------------------------------
@@ -283,9 +295,9 @@ def main() -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
         if kind == "engine":
-            serve_engine(int(port))
+            uvloop.run(serve_engine(int(port)))
         else:
-            asyncio.run(beset(kind, int(port), secret))
+            uvloop.run(beset(kind, int(port), secret))
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=4)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 
 import aiohttp
 import pytest
+from tests.support import until
 from tests.support.dataplane import ASK, post, read_request
 
+from slipstream_proxy.data.call.call import ActiveCall
 from slipstream_proxy.data.routes import passthrough
 from slipstream_proxy.data.wire import upstream
+from slipstream_proxy.data.wire.receiver import Connection
+from slipstream_proxy.data.wire.turns import Turns
+from slipstream_proxy.keys import Keys
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 
@@ -289,3 +295,61 @@ async def test_a_relayed_request_does_not_wait_for_an_engine_that_never_comes_to
     proxy = await start(engine={"urls": [await serve(chatty)]}, proxy={"upstream_timeout": 0.5})
     async with asyncio.timeout(20):
         assert (await post(proxy.url, {"model": "tiny", "input": "x"}, path="/v1/embeddings"))[0] == 504
+
+
+class Piecewise(Connection):
+    """A connection with so many pieces that wait."""
+
+    def __init__(self, name: str, pieces: int, said: list[str]) -> None:
+        self.name, self.pieces, self.said = name, pieces, said
+
+    def take_turn(self, size: int) -> bool:
+        self.pieces -= 1
+        self.said.append(self.name)
+        return self.pieces > 0
+
+
+async def test_each_key_has_a_piece_read_in_a_turn():
+    turns, said = Turns(), []
+    for _ in range(50):
+        turns.wait("busy", Piecewise("b", 3, said))
+    turns.wait("other", Piecewise("o", 3, said))
+    assert not turns.at_once("busy", 3000) and turns.at_once("third", 3000) and not turns.at_once("third", 3000)
+    await until(lambda: len(said) == 153)
+    assert said[:6] == ["b", "o"] * 3 and turns.at_once("busy", 3000)
+
+
+@pytest.mark.parametrize("large", [b"text/event-stream", b"application/json"])
+async def test_large_replies_of_one_key_do_not_hold_up_another_key_s_call(start, serve, tmp_path, monkeypatch, large):
+    """All of them lie in the sockets, the other key's is the last: its end leaves before even one of them is read."""
+    (tmp_path / "data").mkdir()
+    keys = Keys(tmp_path / "data" / "keys.json")
+    busy, other = ({"authorization": f"Bearer {keys.add(name, ['inference'])[1]}"} for name in ("busy", "other"))
+    body = b'data: {"choices": [{"index": 0, "delta": {"content": "word"}}]}\n\n' * 3000
+    go, asked, read = asyncio.Event(), [], Counter()
+    on_body = ActiveCall.on_body
+
+    def counted(call, data):
+        read[call.asked.key.name] += len(data)
+        on_body(call, data)
+
+    monkeypatch.setattr(ActiveCall, "on_body", counted)
+
+    async def engine(reader, writer):
+        small = b"small" in await read_request(reader)
+        asked.append(small)
+        await go.wait()
+        kind, reply = (b"application/json", b"{}") if small else (large, body)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n%b" % (kind, len(reply), reply))
+        await writer.drain()
+
+    proxy = await start(engine={"urls": [await serve(engine)]})
+    replies = [asyncio.create_task(post(proxy.url, ASK, headers=busy)) for _ in range(30)]
+    await until(lambda: len(asked) == 30)
+    small = asyncio.create_task(post(proxy.url, {**ASK, "user": "small"}, headers=other))
+    await until(lambda: len(asked) == 31)
+    go.set()
+    assert (await small)[0] == 200
+    assert read["busy"] < 30 * len(body) / 4
+    assert all([(status, len(got)) == (200, len(body)) for status, _, got in await asyncio.gather(*replies)])
+    assert all([len(frame.reply) == len(body) for frame in await proxy.record(31) if frame.reply != b"{}"])

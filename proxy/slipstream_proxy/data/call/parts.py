@@ -178,6 +178,9 @@ class Call(Receiver):
         self.reply = EngineReply()
         self.sink = sink
 
+    def share(self) -> str:
+        return self.asked.key.id if self.asked.key is not None else ""
+
     def go_on(self) -> None:
         """What was waited for is there."""
         raise NotImplementedError

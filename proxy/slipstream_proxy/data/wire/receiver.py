@@ -29,11 +29,19 @@ class Connection(FlowControl):
         """Close it: nobody wants the reply."""
         raise NotImplementedError
 
+    def take_turn(self, size: int) -> bool:
+        """Take so many of the bytes that wait. → Whether more do."""
+        raise NotImplementedError
+
 
 class Receiver(FlowControl):
     """Gets a response in httptools' callbacks. A class and no protocol: compiled, its calls are C calls."""
 
     __slots__ = ()
+
+    def share(self) -> str:
+        """Whose it is: what large replies of one key leave to those of others is said in ``turns.py``."""
+        return ""
 
     def on_headers_complete(self, head: ResponseHead) -> None:
         raise NotImplementedError

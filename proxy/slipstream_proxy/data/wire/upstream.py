@@ -8,6 +8,7 @@ connection tells its ``Receiver`` what comes back.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 from typing import cast
@@ -15,6 +16,9 @@ from urllib.parse import urlsplit
 
 from slipstream_proxy.data.wire.http1 import ChunkedBody, RemoteProtocolError, RepeatedHead, ResponseHead
 from slipstream_proxy.data.wire.receiver import Connection, Receiver, Sent
+from slipstream_proxy.data.wire.turns import SMALL_BYTES, Turns
+
+log = logging.getLogger(__name__)
 
 MAX_HEAD = 256 * 1024
 MAX_INFORMATIONAL = 16
@@ -47,6 +51,12 @@ class UpstreamConnection(Connection):
         self.received = self._informational = 0
         self.fresh = True
         self.paused = False
+        """Its client takes no more."""
+        self._held = b""
+        """What came and waits for its turn, from ``_at`` on."""
+        self._at = 0
+        self._in_line = self._stopped = False
+        """``_stopped``: its socket is not read."""
         self.last = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -79,12 +89,55 @@ class UpstreamConnection(Connection):
                 raise RemoteProtocolError(TOO_MUCH % self.pool.memory.limit)
             if largest is not None:
                 largest.give_up(TOO_MUCH % self.pool.memory.limit)
-            if self._head is None:
-                self._take_head(data)
+            if self._held or not (
+                len(data) <= SMALL_BYTES or self.pool.memory.turns.at_once(self.receiver.share(), len(data))
+            ):
+                self._held += data
+                self._wait(self.receiver)
+                self._flow()
             else:
-                self._take_body(data)
+                self._take(data)
         except RemoteProtocolError as e:
             self.give_up(str(e))
+
+    def _wait(self, receiver: Receiver) -> None:
+        if not self._in_line:
+            self._in_line = True
+            self.pool.memory.turns.wait(receiver.share(), self)
+
+    def take_turn(self, size: int) -> bool:
+        if self._held and not self.paused:
+            piece = self._held[self._at : self._at + size]
+            self._at += len(piece)
+            if self._at == len(self._held):
+                self._held, self._at = b"", 0
+            self.last = self.pool.now
+            try:
+                self._take(piece)
+            except RemoteProtocolError as e:
+                self.give_up(str(e))
+            except Exception:
+                log.exception("a part of a reply could not be taken")
+                self._fail("the proxy failed at this reply", "broken")
+            self._flow()
+        self._in_line = bool(self._held) and not self.paused
+        return self._in_line
+
+    def _flow(self) -> None:
+        """Read its socket, or do not."""
+        stop = self.paused or bool(self._held)
+        if self.transport is not None and stop != self._stopped:
+            self._stopped = stop
+            if stop:
+                self.transport.pause_reading()
+            else:
+                self.transport.resume_reading()
+
+    def _take(self, data: bytes) -> None:
+        if self._head is None:
+            self._take_head(data)
+        else:
+            self._take_body(data)
 
     def give_up(self, why: str) -> None:
         self._fail(f"the upstream's answer is malformed: {why}", "broken")
@@ -164,9 +217,8 @@ class UpstreamConnection(Connection):
         head = self._head
         assert head is not None
         self.receiver = None
-        if self.paused:
-            self.resume()
-        if clean and head.keep_alive and not self.pool.closed:
+        self.resume()
+        if clean and not self._held and head.keep_alive and not self.pool.closed:
             self.fresh = False
             self.pool.idle.append(self)
         else:
@@ -205,30 +257,37 @@ class UpstreamConnection(Connection):
     def drop(self) -> None:
         """Close at once: an engine aborts what it was generating. The receiver hears nothing more."""
         self.receiver = None
+        self._held, self._at = b"", 0
         self.pool.forget(self)
         if self.transport is not None:
             self.transport.abort()
             self.transport = None
 
     def pause(self) -> None:
-        if not self.paused and self.transport is not None:
-            self.paused = True
-            self.transport.pause_reading()
+        self.paused = True
+        self._flow()
 
     def resume(self) -> None:
         if self.paused:
             self.paused = False
             self.last = self.pool.now
-            if self.transport is not None:
-                self.transport.resume_reading()
+            if self._held and self.receiver is not None:
+                self._wait(self.receiver)
+            self._flow()
+
+    @property
+    def waits(self) -> bool:
+        """For its client, or for its turn: the engine is not late."""
+        return self.paused or bool(self._held)
 
 
 class ReplyMemory:
-    """All replies that are under way. Each is kept until it is whole, for its record."""
+    """What all replies that are under way share. Each is kept until it is whole, for its record."""
 
     def __init__(self, limit: int = REPLIES_BYTES) -> None:
         self.limit = limit
         self.pools: list[Pool] = []
+        self.turns = Turns()
         self._grown = 0
         """What came since the replies were counted, and what they were then."""
 
@@ -340,7 +399,7 @@ class Pool:
         self.now = now
         late = self.timeout + 1.0  # a connection's clock is a second behind at most
         for connection in list(self.all):
-            if connection.receiver is not None and not connection.paused and now - connection.last > late:
+            if connection.receiver is not None and not connection.waits and now - connection.last > late:
                 connection.expire()
 
     def close(self) -> None:
