@@ -1,6 +1,6 @@
 """Write the reference pages of the documentation from the code.
 
-    python scripts/reference_docs.py FOLDER    write settings.md, cli.md, http-api.md and python.md there
+    python scripts/reference_docs.py FOLDER    write settings.md, cli.md, http-api.md, python.md, adapters.md
 
 ``mkdocs build`` calls ``on_pre_build`` of this file, so that the site never differs from the code.
 """
@@ -249,6 +249,13 @@ def python() -> str:
     return "\n".join([*lines, "## Errors", "", "::: slipstream.errors"])
 
 
+def adapters() -> str:
+    from slipstream_proxy.control.adapters.transitions import table
+
+    first = "A version begins as `loading`. A version's own state and reason: `slipstream adapters`."
+    return f"# The life of an adapter\n\n{first}\n\n{table()}"
+
+
 def openapi() -> Schema:
     """What a running proxy answers at ``/slipstream/openapi.json``."""
     from slipstream_proxy.control.api.app import ALL_ROUTES
@@ -259,7 +266,7 @@ def openapi() -> Schema:
 
 
 COMMON = {"400", "401", "403", "405", "422", "503"}
-PAGES = {"settings.md": settings, "cli.md": cli, "http-api.md": http_api, "python.md": python}
+PAGES = {"settings.md": settings, "cli.md": cli, "http-api.md": http_api, "python.md": python, "adapters.md": adapters}
 
 
 def write(folder: Path) -> None:

@@ -12,6 +12,7 @@ from tests.support.rendering import load_script
 from slipstream import cli
 from slipstream.client import Client
 from slipstream.config import Config
+from slipstream.contract import AdapterState
 
 docs = load_script(ROOT / "scripts" / "reference_docs.py")
 
@@ -51,6 +52,12 @@ def test_each_route_and_object_stands_on_its_page(pages: dict[str, str]) -> None
             assert f"### `{method.upper()} {path}`" in pages["http-api.md"]
     for name in spec["components"]["schemas"]:
         assert f"### {name}\n" in pages["http-api.md"]
+
+
+def test_each_state_of_an_adapter_and_what_follows_it_stands_on_its_page(pages: dict[str, str]) -> None:
+    states = {state.value for state in AdapterState}
+    rows = [line.split("`")[1::2] for line in pages["adapters.md"].splitlines() if line.startswith("| `")]
+    assert {before for before, _ in rows} == states and all(after in states for _, after in rows)
 
 
 def test_a_page_that_is_current_is_not_written_again(tmp_path: Path) -> None:

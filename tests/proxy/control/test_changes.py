@@ -15,9 +15,10 @@ from tests.support.adapters import write_adapter
 
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterState
-from slipstream_proxy.control.adapters.journal import effect_of
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
+from slipstream_proxy.control.adapters.preview import effect_of
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
+from slipstream_proxy.control.adapters.transitions import unexpected
 from slipstream_proxy.control.shared.problem import Problem
 
 S = AdapterState
@@ -62,6 +63,7 @@ async def done(registry: AdapterRegistry, which: str, action: str, group: str | 
     """The action as it runs, but for the store, and until what it waits for is loaded."""
 
     async def change(changed, *_) -> None:
+        assert not unexpected(registry.items, changed), "the docs print all that follow a state"
         registry.put(changed)
 
     async def agree(decide):

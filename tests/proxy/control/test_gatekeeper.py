@@ -143,7 +143,7 @@ async def test_guard_takes_a_worse_one_back_and_says_so(make_plane):
     assert body["state"] == "candidate"
     live = plane.deps.live.value["models"]["tiny"]
     assert (live["live"], live["arms"]) == ("tiny@1", [["tiny", "control", 0.3]])  # more while it is young
-    for batch in "abcd":  # who gets which version is drawn: now and then 48 runs have too few of the control
+    for batch in "abcdefgh":  # who gets which version is drawn: now and then 48 runs have too few of the control
         await play(plane, batch, 12, lambda adapter: float(adapter == "tiny"))
         if (await state(plane, 1))["state"] != "candidate":
             break

@@ -7,7 +7,8 @@ import os
 import pytest
 
 from slipstream.contract import Adapter
-from slipstream_proxy.control.adapters.journal import AdapterJournal, event
+from slipstream_proxy.control.adapters.changes import event
+from slipstream_proxy.control.adapters.journal import AdapterJournal
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.storage.mutation_log import Mutations

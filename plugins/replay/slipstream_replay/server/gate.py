@@ -28,9 +28,10 @@ from slipstream.settings.gate import AUTOMATIC_CASE_SETS, GateReplayConfig
 from slipstream.shared.backoff import rest
 from slipstream.shared.clock import DAY_S
 from slipstream.shared.functions import load_function
+from slipstream_proxy.control.adapters.changes import event
 from slipstream_proxy.control.adapters.fleet import Fleet
 from slipstream_proxy.control.adapters.idle import BUSY_AGENTS_TIMEOUT_S, IdleTurns, at_once, load_of
-from slipstream_proxy.control.adapters.journal import ConcurrentChange, event
+from slipstream_proxy.control.adapters.journal import ConcurrentChange
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.rehearsal import Rehearsal, StepLeases

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from slipstream.contract import SERVED_STATES, Adapter, AdapterIn, AdapterState, AdapterTrial, NameClaimIn, folder_of
 from slipstream.shared.adapter_config import WEIGHTS_FILE_NAME, BadAdapter
+from slipstream_proxy.control.adapters.changes import event, made_from
 from slipstream_proxy.control.adapters.files import (
     AdapterDigests,
     base_shapes,
@@ -23,7 +24,8 @@ from slipstream_proxy.control.adapters.files import (
     highest_folder,
     split_name,
 )
-from slipstream_proxy.control.adapters.journal import AdapterJournal, ConcurrentChange, LivePublisher, event, made_from
+from slipstream_proxy.control.adapters.journal import AdapterJournal, ConcurrentChange
+from slipstream_proxy.control.adapters.live_publisher import LivePublisher
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.engines.pool import EnginePool, EngineRefused
 from slipstream_proxy.control.shared.problem import Problem

@@ -11,9 +11,11 @@ from pydantic import JsonValue
 
 from slipstream.contract import Adapter, AdapterState
 from slipstream.shared.backoff import rest
+from slipstream_proxy.control.adapters.changes import event
 from slipstream_proxy.control.adapters.fleet import Fleet
-from slipstream_proxy.control.adapters.journal import ConcurrentChange, LivePublisher, event
+from slipstream_proxy.control.adapters.journal import ConcurrentChange
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
+from slipstream_proxy.control.adapters.live_publisher import LivePublisher
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.gate.report import verdict_reason

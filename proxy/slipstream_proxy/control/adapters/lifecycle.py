@@ -6,17 +6,9 @@ import time
 from collections.abc import Callable, Collection
 
 from slipstream.contract import Action, Adapter, AdapterState, GateReport
+from slipstream_proxy.control.adapters.changes import Change, StateChanges, dumped, event, gone, made_from, retired
 from slipstream_proxy.control.adapters.fleet import Fleet
-from slipstream_proxy.control.adapters.journal import (
-    AdapterJournal,
-    Change,
-    StateChanges,
-    dumped,
-    event,
-    gone,
-    made_from,
-    retired,
-)
+from slipstream_proxy.control.adapters.journal import AdapterJournal
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.storage.store_handle import StoreHandle

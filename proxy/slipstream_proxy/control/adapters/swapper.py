@@ -18,8 +18,9 @@ from slipstream.engines.engine import EngineAway
 from slipstream.shared.backoff import rest
 from slipstream.shared.files import bytes_of
 from slipstream_proxy.control.adapters.fleet import Fleet
-from slipstream_proxy.control.adapters.journal import AdapterJournal, ConcurrentChange, LivePublisher
+from slipstream_proxy.control.adapters.journal import AdapterJournal, ConcurrentChange
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
+from slipstream_proxy.control.adapters.live_publisher import LivePublisher
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.rehearsal import RehearsalSlot
 from slipstream_proxy.control.adapters.trials import GateTrials

@@ -13,7 +13,8 @@ from slipstream.contract import Adapter
 from slipstream.errors import StartError
 from slipstream.shared.backoff import Backoff
 from slipstream.shared.hub import vocabulary_of
-from slipstream_proxy.control.adapters.journal import AdapterJournal, event
+from slipstream_proxy.control.adapters.changes import event
+from slipstream_proxy.control.adapters.journal import AdapterJournal
 from slipstream_proxy.control.shared.threads import end, in_thread, settle
 from slipstream_proxy.control.storage import identity
 from slipstream_proxy.control.storage.ingester import CONTROL_WRITER, Ingester

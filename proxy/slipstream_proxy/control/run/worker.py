@@ -25,8 +25,9 @@ from slipstream.shared.files import keep_private
 from slipstream.shared.log import setup_logging
 from slipstream_proxy.control.adapters.fleet import AdapterRegistrar, Fleet
 from slipstream_proxy.control.adapters.gatekeeper import Gatekeeper
-from slipstream_proxy.control.adapters.journal import AdapterJournal, LivePublisher
+from slipstream_proxy.control.adapters.journal import AdapterJournal
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
+from slipstream_proxy.control.adapters.live_publisher import LivePublisher
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.rehearsal import RehearsalSlot
 from slipstream_proxy.control.adapters.siblings import SiblingSampler

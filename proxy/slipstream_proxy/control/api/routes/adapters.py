@@ -15,7 +15,7 @@ from pydantic import Field
 from slipstream import contract as c
 from slipstream.contract import KeyScope
 from slipstream.contract.adapters import RUN_GROUP_PATTERN
-from slipstream_proxy.control.adapters.journal import effect_of
+from slipstream_proxy.control.adapters.preview import effect_of
 from slipstream_proxy.control.api.http import Ctx, Query, Routes, reply
 from slipstream_proxy.control.api.routes.episodes import KeyId, made_of_forgotten, unpublished
 from slipstream_proxy.control.api.routes.uploads import AdapterPost, upload_version, uploaded_trial
