@@ -8,7 +8,7 @@ from typing import Final
 from slipstream.contract import Adapter, AdapterState
 
 S = AdapterState
-TRANSITIONS: Final[Mapping[AdapterState, Mapping[AdapterState, str]]] = {
+STATE_TRANSITIONS: Final[Mapping[AdapterState, Mapping[AdapterState, str]]] = {
     S.LOADING: {
         S.CANDIDATE: "the engines have it: it is on trial",
         S.LIVE: "the engines have it, and there is no gate, or a person promoted it",
@@ -42,7 +42,7 @@ def unexpected(before: Mapping[str, Adapter], changed: Iterable[Adapter]) -> lis
     found = []
     for adapter in changed:
         was = before.get(adapter.name)
-        if was is not None and was.state != adapter.state and adapter.state not in TRANSITIONS[was.state]:
+        if was is not None and was.state != adapter.state and adapter.state not in STATE_TRANSITIONS[was.state]:
             found.append(f"{adapter.name}: {was.state.value} → {adapter.state.value}")
     return found
 
@@ -51,7 +51,7 @@ def table() -> str:
     """As Markdown."""
     rows = [
         f"| `{state.value}` | `{after.value}` | {why} |"
-        for state, following in TRANSITIONS.items()
+        for state, following in STATE_TRANSITIONS.items()
         for after, why in following.items()
     ]
     return "\n".join(["| from | to | when |", "|---|---|---|", *rows])
