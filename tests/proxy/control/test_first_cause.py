@@ -13,7 +13,7 @@ from tests.support.plane import until
 
 from slipstream.contract import Funnel, FunnelLine
 from slipstream.contract.funnel import Severity
-from slipstream_proxy.control.status.funnel import WELL_AGAIN
+from slipstream_proxy.control.status.causes.calls import WELL_AGAIN
 from slipstream_proxy.data.observe.metrics import WorkerMetrics
 
 SMALL = {"groups": {"size": 2}, "trainer": {"min_groups": 2}}

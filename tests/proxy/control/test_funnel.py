@@ -289,7 +289,7 @@ async def test_groups_that_are_too_old(make_plane):
 
 async def test_words_say_what_they_wait_for(make_plane, monkeypatch):
     plane = await make_plane(**FEW)
-    monkeypatch.setattr("slipstream_proxy.control.status.funnel.LEAST_RUNS", 1)
+    monkeypatch.setattr("slipstream_proxy.control.status.causes.training.LEAST_RUNS", 1)
 
     async def said(episode: str, *, over: bool, count: int) -> str:
         await plane.call(episode, task="t", done=over)

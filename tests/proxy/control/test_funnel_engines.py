@@ -8,7 +8,9 @@ import tomllib
 from slipstream.config import Config
 from slipstream.engines.engine import EngineSampling, NoAdapters
 from slipstream_proxy.control.engines.pool import AdapterOutage, EngineReplica
-from slipstream_proxy.control.status.funnel import Surroundings, engine_lines, fix_untrainable
+from slipstream_proxy.control.status.causes.engines import engine_lines
+from slipstream_proxy.control.status.causes.surroundings import Surroundings
+from slipstream_proxy.control.status.causes.training import fix_untrainable
 from slipstream_proxy.control.status.status import sampling_of
 
 A, B, C = "http://a", "http://b", "http://c"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream_proxy.control.status.funnel import fix_untrainable
+from slipstream_proxy.control.status.causes.training import fix_untrainable
 from slipstream_proxy.dialects import messages, responses, sampling
 from slipstream_proxy.dialects.base import AsAsked
 from slipstream_proxy.dialects.untrainable import OWN_ROUTE_TEXT, TRUST_ADVICE, UntrainableReason, find_reason

@@ -8,7 +8,7 @@ import pytest
 from tests.support.plane import until
 
 from slipstream.contract import FunnelLine
-from slipstream_proxy.control.status.funnel import flat_lines, shape_lines
+from slipstream_proxy.control.status.causes.rewards import flat_lines, shape_lines
 from slipstream_proxy.store.read.status import AdapterReward, RewardShape
 
 SMALL = {"groups": {"size": 2}, "trainer": {"min_groups": 2}}

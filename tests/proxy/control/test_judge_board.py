@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.support.plane import until
 
-from slipstream_proxy.control.status.funnel import Surroundings, funnel_of
+from slipstream_proxy.control.status.causes.surroundings import Surroundings
+from slipstream_proxy.control.status.funnel import funnel_of
 
 REPORT = {"worker": "j1", "names": ["judge"], "model": "openai/x", "groups_per_minute": 30.0, "working": 2}
 

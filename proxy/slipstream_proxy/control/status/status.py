@@ -27,7 +27,8 @@ from slipstream_proxy.control.observe.activity import Role
 from slipstream_proxy.control.observe.metrics import OTHER_LABEL, RECENT_REWARD_SPAN_S
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
-from slipstream_proxy.control.status.funnel import Surroundings, funnel_of
+from slipstream_proxy.control.status.causes.surroundings import Surroundings
+from slipstream_proxy.control.status.funnel import funnel_of
 from slipstream_proxy.control.status.space import measured_space
 from slipstream_proxy.control.storage.ingester import spool_bytes
 from slipstream_proxy.data.engines.models import ModelMap

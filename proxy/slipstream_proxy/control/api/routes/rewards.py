@@ -27,7 +27,7 @@ from slipstream_proxy.control.api.routes.episodes import (
 )
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
-from slipstream_proxy.control.status.funnel import unweighted_fix
+from slipstream_proxy.control.status.causes.rewards import unweighted_fix
 from slipstream_proxy.store.values import RewardAsk, Standing
 
 CALL_PATIENCE = 2.0
