@@ -39,6 +39,17 @@ SAMPLING_FIELDS = (
     *("temperature", "top_p", "top_k", "min_p"),
     *("presence_penalty", "frequency_penalty", "repetition_penalty"),
 )
+RESPONSE_MODELS = {
+    "function": "function_tool:FunctionTool",
+    "custom": "custom_tool:CustomTool",
+    "namespaced": "namespace_tool:ToolFunction",
+    "web_search": "web_search_tool:WebSearchTool",
+    "image_generation": "tool:ImageGeneration",
+    "function_call": "response_function_tool_call:ResponseFunctionToolCall",
+    "custom_tool_call": "response_custom_tool_call:ResponseCustomToolCall",
+    "arguments_done": "response_function_call_arguments_done_event:ResponseFunctionCallArgumentsDoneEvent",
+}
+"""What vLLM says back in a response → its class in ``openai.types.responses``."""
 COUNT_BYTES = 8
 """Bytes of the number of writings, little-endian."""
 
@@ -202,15 +213,31 @@ def sharing(original: Callable[..., None]) -> Callable[..., None]:
 
 def attach_hello(app: FastAPI) -> None:
     """``GET /slipstream``: the proxy asks once whether the plugin is there, which packed form it writes, on what kind
-    of device the model runs, and what is sampled with where a call says nothing.
+    of device the model runs, what is sampled with where a call says nothing, and how responses say tools back.
     """
     from vllm.platforms import current_platform
 
+    fields = response_fields()
+
     async def hello() -> dict[str, object]:
-        said = {"packed": packing.PACKING_VERSION, "device": current_platform.device_type}
+        said = {"packed": packing.PACKING_VERSION, "device": current_platform.device_type, "responses": fields}
         return {**said, **sampling(getattr(app.state, "openai_serving_chat", None))}
 
     app.add_api_route(HELLO_PATH, hello, methods=["GET"], include_in_schema=False)
+
+
+def response_fields() -> dict[str, list[str]]:
+    """Name in ``RESPONSE_MODELS`` → its fields, in their order. vLLM says tools and calls back as models of the openai
+    package that is installed beside it. What it lacks is left out.
+    """
+    found: dict[str, list[str]] = {}
+    for name, path in RESPONSE_MODELS.items():
+        try:
+            model = resolve(f"openai.types.responses.{path}")
+            found[name] = [field.alias or of for of, field in model.model_fields.items()]
+        except (ImportError, AttributeError):
+            continue
+    return found
 
 
 def sampling(chat: Any) -> dict[str, object]:

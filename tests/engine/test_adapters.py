@@ -16,6 +16,7 @@ from slipstream_vllm.adapters import (
     SharedAdapters,
     SharedCounter,
     StateFile,
+    response_fields,
     sampling,
     serving_routes,
     sharing,
@@ -145,7 +146,7 @@ def test_routes_are_attached_only_where_asked(asked: str, expected: bool, monkey
     serving_routes(routes)(app)
     assert attached == [expected]
     assert routes.envs is before
-    assert TestClient(app).get("/slipstream").json() == {"packed": 1, "device": "cpu"}
+    assert TestClient(app).get("/slipstream").json() == {"packed": 1, "device": "cpu", "responses": response_fields()}
 
 
 def test_what_a_call_is_sampled_with_that_leaves_it_open() -> None:

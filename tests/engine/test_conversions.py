@@ -10,7 +10,7 @@ import pytest
 
 from slipstream_proxy.dialects.messages import MessagesTranslator
 from slipstream_proxy.dialects.messages import to_chat as message_to_chat
-from slipstream_proxy.dialects.responses import begun_input, decoded_input, said_back
+from slipstream_proxy.dialects.responses import ResponsesTranslator, begun_input, decoded_input, said_back
 from slipstream_proxy.dialects.responses import to_chat as response_to_chat
 
 pytestmark = pytest.mark.engine
@@ -69,6 +69,8 @@ def test_responses():
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
     from vllm.entrypoints.openai.responses.utils import construct_input_messages, construct_tool_dicts
 
+    from slipstream_vllm.adapters import RESPONSE_MODELS, response_fields
+
     body = {"model": "m", "input": ITEMS, "tools": TOOLS, "store": False}
     ours = response_to_chat(body)
     asked = ResponsesRequest.model_validate(json.loads(json.dumps(body)))
@@ -81,7 +83,11 @@ def test_responses():
         (m["role"], m["tool_call_id"]) for m in made[2:]
     ]
     back = [t.model_dump(by_alias=True) for t in asked.tools]
-    assert json.dumps([said_back(t) for t in TOOLS]) == json.dumps(back)
+    fields = response_fields()
+    assert set(fields) == set(RESPONSE_MODELS)
+    back_here = ResponsesTranslator(body)
+    back_here.say_back(fields)
+    assert json.dumps([said_back(t, back_here.fields) for t in TOOLS]) == json.dumps(back)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from slipstream_proxy.data.call.contexts import ContextLengths
+from slipstream_proxy.data.call.contexts import ContextLengths, ResponseFields
 
 
 def refused() -> str:
@@ -42,4 +42,29 @@ async def test_whoever_waits_is_told_that_it_did_not_say(answer):
     async with asyncio.timeout(30):
         await told.wait()
     assert contexts.of(url, told.set) == 0
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "fields"),
+    [
+        (b'{"responses": {"function": ["type", "name"]}}', {"function": ["type", "name"]}),
+        (b'{"packed": 1}', {}),
+        (b'{"responses": {"function": 3}}', {}),
+        (b'{"responses": [3]}', {}),
+    ],
+)
+async def test_an_engine_says_the_fields_of_its_responses(said, fields):
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET /slipstream ")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(said), said))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    known, told = ResponseFields(None, 5.0), asyncio.Event()
+    assert known.of(url, told.set) is None
+    async with asyncio.timeout(30):
+        await told.wait()
+    assert known.of(url, told.set) == fields
     server.close()

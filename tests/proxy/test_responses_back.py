@@ -6,7 +6,7 @@ import json
 
 from tests.support.fake_engine import dump, sse
 
-from slipstream_proxy.dialects.responses import ResponsesTranslator
+from slipstream_proxy.dialects.responses import RESPONSE_FIELDS, ResponsesTranslator
 
 BODY = {"model": "m", "input": "hi"}
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": None}
@@ -58,6 +58,24 @@ def test_a_streamed_response():
         "function_call",
         "function_call",
     ]
+
+
+def test_tools_and_calls_are_said_back_as_the_engine_does():
+    call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    for fields, name_is_last in (({}, True), ({"function": ["type", "name"], "function_call": ["name"], "arguments_done": ["name"]}, False)):  # fmt: skip
+        back = ResponsesTranslator({**BODY, "tools": [TOOL]})
+        assert back.fields_needed
+        back.say_back(fields)
+        back.context = 100
+        choice = {"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}
+        made = back.event(sse({"id": "c", "model": "m", "choices": [choice]})) + back.event(b"data: [DONE]\n\n")
+        got = [json.loads(e.split("data: ")[1]) for e in made.decode().split("\n\n") if e]
+        known = {**RESPONSE_FIELDS, **fields}
+        (tool,) = got[0]["response"]["tools"]
+        (item,) = got[-1]["response"]["output"]
+        assert list(tool)[: len(known["function"])] == known["function"] and list(item) == known["function_call"]
+        (done,) = [e for e in got if e["type"].endswith("arguments.done")]
+        assert (list(done)[-1] == "name") is name_is_last and done["name"] == "f"
 
 
 def test_an_error_in_the_stream():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from slipstream_proxy.data.access.admission import Admission
 from slipstream_proxy.data.access.hosts import AllowedHosts
 from slipstream_proxy.data.access.limits import Limits
-from slipstream_proxy.data.call.contexts import ChatTemplates, ContextLengths
+from slipstream_proxy.data.call.contexts import ChatTemplates, ContextLengths, ResponseFields
 from slipstream_proxy.data.call.observers.call_log import CallLog
 from slipstream_proxy.data.call.observers.metering import Metering
 from slipstream_proxy.data.call.observers.tracing import make_tracing
@@ -106,6 +106,7 @@ class Plane:
         self.tracing = make_tracing(self.models.default, proxy.public_url, self.live, self.redaction)
         self.contexts = ContextLengths(config.engine, proxy.connect_timeout, self.live)
         self.templates = ChatTemplates(config.engine, proxy.connect_timeout, self.models.default, self.live)
+        self.fields = ResponseFields(config.engine, proxy.connect_timeout, self.live)
         self.services = Services(
             admission=self.admission,
             live=self.live,
@@ -133,7 +134,7 @@ class Plane:
             Replays(),
             AdapterChoice(self.live, self.holding, self.pins, self.link),
             Renaming(),
-            Translation(self.contexts, self.templates, own_responses=self.config.engine.own_responses),
+            Translation(self.contexts, self.templates, self.fields, own_responses=self.config.engine.own_responses),
             Metering(self.metrics),
         ]
         if self.config.engine.cpu:
@@ -189,6 +190,7 @@ class Plane:
         self.holding.close()
         self.contexts.close()
         self.templates.close()
+        self.fields.close()
         await self.spool.close()
         await self.taken.close()
         await self.passthrough.close()

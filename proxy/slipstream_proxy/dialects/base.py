@@ -62,8 +62,13 @@ class ReplyTranslator(Protocol):
     context_needed: bool
     """The length of the engine's context has to be known first, as ``context``."""
     context: int | None
+    fields_needed: bool
+    """What the engine's own route says back has to be known first: ``say_back`` is told."""
     template_needed: bool
     """What the engine's chat template takes has to be known first: ``settle`` is told."""
+
+    def say_back(self, fields: dict[str, list[str]]) -> None:
+        """``fields``: of tools and calls, by kind, in the engine's order."""
 
     def settle(self, chat: JsonObject, *, merges: bool | None, quiet: str | None) -> None:
         """Changes the chat request as the engine's own route would make it for its template. Raises ``AsAsked``."""

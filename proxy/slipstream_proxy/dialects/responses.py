@@ -155,27 +155,44 @@ def reasoning_config(body: JsonObject) -> JsonObject | None:
     return {name: asked.get(name) for name in names}
 
 
-_FUNCTION = ("name", "parameters", "strict", "type", "allowed_callers", "defer_loading", "description", "output_schema")
-_SEARCH = ("type", "filters", "search_context_size", "user_location")
-_IMAGE = (
-    *("type", "action", "background", "input_fidelity", "input_image_mask", "model", "moderation"),
-    *("output_compression", "output_format", "partial_images", "quality", "size"),
-)
-_HOSTED: dict[str, tuple[str, ...]] = {
-    "web_search": _SEARCH,
-    "web_search_2025_08_26": _SEARCH,
-    "image_generation": _IMAGE,
-    "local_shell": ("type",),
-    "computer": ("type",),
-    "apply_patch": ("type", "allowed_callers"),
-    "programmatic_tool_calling": ("type",),
+RESPONSE_FIELDS: dict[str, list[str]] = {
+    "function": [
+        *("name", "parameters", "strict", "type", "allowed_callers", "async", "defer_loading"),
+        *("description", "output_schema"),
+    ],
+    "custom": ["name", "type", "allowed_callers", "async", "defer_loading", "description", "format"],
+    "namespace": ["description", "name", "tools", "type"],
+    "namespaced": [
+        *("name", "type", "allowed_callers", "async", "defer_loading", "description", "output_schema"),
+        *("parameters", "strict"),
+    ],
+    "web_search": ["type", "external_web_access", "filters", "search_context_size", "user_location"],
+    "image_generation": [
+        *("type", "action", "background", "complexity", "frame_count", "frame_duration_ms", "input_fidelity"),
+        *("input_image_mask", "model", "moderation", "output_compression", "output_format", "partial_images"),
+        *("quality", "size", "svg"),
+    ],
+    "apply_patch": ["type", "allowed_callers"],
+    "function_call": ["arguments", "call_id", "name", "type", "id", "async", "caller", "namespace", "status"],
+    "custom_tool_call": ["call_id", "input", "name", "type", "id", "async", "caller", "namespace"],
+    "arguments_done": ["arguments", "item_id", "output_index", "sequence_number", "type"],
 }
-"""Hosted tools that the engine takes, says back and never shows to the model, with their fields in its order."""
-_CUSTOM = ("name", "type", "allowed_callers", "defer_loading", "description", "format")
-_NAMESPACE = ("description", "name", "tools", "type")
-_NAMESPACED = (
-    *("name", "type", "allowed_callers", "defer_loading", "description", "output_schema", "parameters", "strict"),
-)
+"""What the engine says of tools and calls, in its order, where it does not say itself: vLLM's models are those of the
+openai package beside it, and these are 3.57's.
+"""
+_HOSTED = {
+    "web_search": "web_search",
+    "web_search_2025_08_26": "web_search",
+    "image_generation": "image_generation",
+    "local_shell": "local_shell",
+    "computer": "computer",
+    "apply_patch": "apply_patch",
+    "programmatic_tool_calling": "programmatic_tool_calling",
+}
+"""Hosted tools that the engine takes, says back and never shows to the model → the kind whose fields they have."""
+_ASKED = ("name", "type", "defer_loading", "description")
+_FUNCTION = (*_ASKED, "parameters", "strict", "allowed_callers", "output_schema")
+_CUSTOM = (*_ASKED, "allowed_callers", "format")
 _INPUT: JsonObject = {
     "type": "object",
     "properties": {"input": {"type": "string", "description": "The freeform text payload for this tool."}},
@@ -198,17 +215,19 @@ def _tools(body: JsonObject) -> list[JsonObject]:
         if kind == "function":
             made.append(_function(tool, _FUNCTION, tool.get("name")))
         elif kind == "namespace":
-            if set(tool) != set(_NAMESPACE) or not all(isinstance(tool[n], str) for n in ("name", "description")):
+            if set(tool) != set(RESPONSE_FIELDS["namespace"]) or not all(
+                isinstance(tool[n], str) for n in ("name", "description")
+            ):
                 raise AsAsked(UntrainableReason.TOOL_FIELDS.of("namespace"))
             for inner in list_of(tool["tools"]):
                 if not isinstance(inner, dict) or inner.get("type") != "function":
                     raise AsAsked(UntrainableReason.NAMESPACE_TOOL.of())
-                made.append(_function(inner, _NAMESPACED, flat_name(tool["name"], inner.get("name"))))
+                made.append(_function(inner, _FUNCTION, flat_name(tool["name"], inner.get("name"))))
         elif kind == "custom":
             if tool.get("format") not in (None, {"type": "text"}):
                 raise AsAsked(UntrainableReason.GRAMMAR_TOOL.of(shown(tool.get("name"))))
             made.append(_function({**tool, "parameters": _INPUT}, (*_CUSTOM, "parameters"), tool.get("name")))
-        elif kind not in _HOSTED or any(isinstance(tool.get(n), dict | list) for n in _HOSTED[kind]):
+        elif kind not in _HOSTED or any(isinstance(value, dict | list) for value in tool.values()):
             raise AsAsked(UntrainableReason.HOSTED_TOOL.of(shown(kind)))
     if not made:
         raise AsAsked(UntrainableReason.NO_TOOL.of())
@@ -224,15 +243,14 @@ def _function(tool: JsonObject, fields: tuple[str, ...], name: Json) -> JsonObje
     return {"type": "function", "function": {"name": name, **asked}}
 
 
-def said_back(tool: JsonObject) -> JsonObject:
-    """A tool as the engine says it back."""
-    kind = tool["type"]
+def said_back(tool: JsonObject, fields: dict[str, list[str]]) -> JsonObject:
+    """A tool as the engine says it back. ``fields``: the engine's, as ``RESPONSE_FIELDS``."""
+    kind: str = tool["type"]
     if kind == "namespace":
-        inner = [{n: t.get(n) for n in _NAMESPACED} for t in tool["tools"]]
-        return {n: inner if n == "tools" else tool[n] for n in _NAMESPACE}
-    if kind in _HOSTED:
-        return {n: tool.get(n) for n in _HOSTED[kind]} | {n: v for n, v in tool.items() if n not in _HOSTED[kind]}
-    return {n: tool.get(n) for n in (_CUSTOM if kind == "custom" else _FUNCTION)}
+        inner = [{n: t.get(n) for n in fields["namespaced"]} for t in tool["tools"]]
+        return {n: inner if n == "tools" else tool[n] for n in fields[kind]}
+    known = fields.get(_HOSTED.get(kind, kind), ["type"])
+    return {n: tool.get(n) for n in known} | {n: v for n, v in tool.items() if n not in known}
 
 
 def _messages(body: JsonObject) -> list[JsonObject]:
@@ -362,9 +380,16 @@ def _reasoned(text: str | None, uid: str, status: str | None) -> JsonObject:
 class _Called:
     """How the client knows the tool that the model called by ``name``."""
 
-    __slots__ = ("custom", "name", "namespace")
+    __slots__ = ("custom", "fields", "name", "namespace")
 
-    def __init__(self, name: str, namespaces: dict[str, tuple[str, str]], custom: frozenset[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        namespaces: dict[str, tuple[str, str]],
+        custom: frozenset[str],
+        fields: dict[str, list[str]],
+    ) -> None:
+        self.fields = fields
         self.custom = name in custom
         space = namespaces.get(name)
         self.namespace = space[0] if space is not None else None
@@ -372,19 +397,13 @@ class _Called:
 
     def item(self, arguments: str, call_id: str, uid: str, status: str = "completed") -> JsonObject:
         """``arguments``: of a custom tool its input."""
+        kind = "custom_tool_call" if self.custom else "function_call"
+        said: JsonObject = {"call_id": call_id, "name": self.name, "type": kind, "id": uid}
         if self.custom:
-            said = {"call_id": call_id, "input": arguments, "name": self.name, "type": "custom_tool_call", "id": uid}
-            return {**said, "caller": None, "namespace": None}
-        return {
-            "arguments": arguments,
-            "call_id": call_id,
-            "name": self.name,
-            "type": "function_call",
-            "id": uid,
-            "caller": None,
-            "namespace": self.namespace,
-            "status": status,
-        }
+            said["input"] = arguments
+        else:
+            said |= {"arguments": arguments, "namespace": self.namespace, "status": status}
+        return {name: said.get(name) for name in self.fields[kind]}
 
 
 def _payload(read: Json) -> str | None:
@@ -454,12 +473,20 @@ class ResponsesTranslator(ChatEvents):
             if t["type"] == "namespace"
             for f in t["tools"]
         }
-        self.called = _Called("", self.namespaces, self.custom)
+        self.fields = RESPONSE_FIELDS
+        self.fields_needed = bool(tools)
+        self.called = self._tool("")
         self.input = ""
         """What was said of a custom tool's input."""
         self.output: list[JsonObject] = []
         self.finish: str | None = None
         self.usage: JsonObject = {}
+
+    def say_back(self, fields: dict[str, list[str]]) -> None:
+        self.fields, self.fields_needed = {**RESPONSE_FIELDS, **fields}, False
+
+    def _tool(self, name: str) -> _Called:
+        return _Called(name, self.namespaces, self.custom, self.fields)
 
     def whole(self, reply: bytes) -> bytes:
         read = loads(reply)
@@ -476,7 +503,7 @@ class ResponsesTranslator(ChatEvents):
             function = call["function"]
             if not function["name"]:
                 raise ValueError("a tool call without a name")
-            called = _Called(function["name"], self.namespaces, self.custom)
+            called = self._tool(function["name"])
             said = arguments_of(function)
             said = decoded_input(said) if called.custom else said
             self.output.append(called.item(said, call_id(call), _id("ctc" if called.custom else "fc")))
@@ -525,7 +552,7 @@ class ResponsesTranslator(ChatEvents):
             else True,
             "temperature": temperature if greedy else max(temperature, 0.01),
             "tool_choice": tool_choice(asked),
-            "tools": [said_back(t) for t in asked.get("tools") or ()],
+            "tools": [said_back(t, self.fields) for t in asked.get("tools") or ()],
             "top_p": 1.0 if greedy or asked.get("top_p") is None else float(asked["top_p"]),
             "background": False,
             "max_output_tokens": limit,
@@ -646,7 +673,7 @@ class ResponsesTranslator(ChatEvents):
         while (call := self.calls.next(over=over)) is not None:
             made += self._close()
             self.kind, self.text, self.input, self.calls.open = "tool_call", "", "", call
-            self.called = _Called(call.name, self.namespaces, self.custom)
+            self.called = self._tool(call.name)
             self.uid = _id("ctc" if self.called.custom else "fc")
             made.append(self._item("added", self.called.item("", call.id, self.uid, "in_progress")))
             made += self._argued(call)
@@ -704,18 +731,15 @@ class ResponsesTranslator(ChatEvents):
                 made, done = self._put_in(text), {"input": text, **where}
                 made.append(self._sse("response.custom_tool_call_input.done", done))
             else:
-                done = {
-                    "arguments": text,
-                    "item_id": self.uid,
-                    "name": self.called.name,
-                    "output_index": len(self.output),
-                }
+                done, name = {"arguments": text, "item_id": self.uid}, {"name": self.called.name}
+                known = "name" in self.fields["arguments_done"]  # what vLLM says beside a model's fields comes last
+                done |= {**(name if known else {}), "output_index": len(self.output)}
                 empty = (
                     []
                     if self.text.strip()
                     else [self._sse("response.function_call_arguments.delta", {"delta": text, **where})]
                 )
-                made = [*empty, self._sse("response.function_call_arguments.done", done)]
+                made = [*empty, self._sse("response.function_call_arguments.done", done, last={} if known else name)]
         elif self.kind == "reasoning":
             item = _reasoned(self.text, self.uid, "completed")
             done = {"content_index": 0, **self._where()}
@@ -739,8 +763,10 @@ class ResponsesTranslator(ChatEvents):
     def _piece(self, what: str, part: JsonObject) -> bytes:
         return self._sse(f"response.content_part.{what}", {"content_index": 0, **self._where(), "part": part})
 
-    def _sse(self, kind: str, fields: JsonObject, after: JsonObject | None = None) -> bytes:
-        body = {**fields, "sequence_number": self.number, **(after or {}), "type": kind}
+    def _sse(
+        self, kind: str, fields: JsonObject, after: JsonObject | None = None, last: JsonObject | None = None
+    ) -> bytes:
+        body = {**fields, "sequence_number": self.number, **(after or {}), "type": kind, **(last or {})}
         self.number += 1
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps(body))
 

@@ -55,7 +55,11 @@ class ChatEvents:
     said_anything = False
     chosen = False
     """A choice has come."""
+    fields_needed = False
     template_needed = False
+
+    def say_back(self, fields: dict[str, list[str]]) -> None:
+        """It says nothing back."""
 
     def settle(self, chat: JsonObject, *, merges: bool | None, quiet: str | None) -> None:
         """Nothing depends on the template."""

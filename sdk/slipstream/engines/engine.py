@@ -328,6 +328,10 @@ class Engine:
         """``model``: a name that the engine serves."""
         return known(ChatTemplate())
 
+    def response_fields(self) -> Steps[dict[str, list[str]]]:
+        """The fields of tools and calls, by kind, as its responses route says them back. Empty: it did not say."""
+        return known({})
+
     def sampled_tokens(self, metrics: str) -> float | None:
         """How many tokens it has sampled, by the text of its ``/metrics``."""
         return None

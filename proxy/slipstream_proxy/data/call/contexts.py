@@ -1,4 +1,5 @@
-"""What only an engine knows: how long its context is, and how its chat template takes system messages and thinking.
+"""What only an engine knows: how long its context is, how its chat template takes system messages and thinking, and
+which fields its responses say back.
 
 Not compiled: mypyc loses an exception while an ``__aexit__`` waits.
 """
@@ -24,6 +25,7 @@ _AGAIN = 5.0
 _FRESH = 60.0
 """Seconds after which an engine is asked again: it may be another one since a restart."""
 
+_NOT_SAID: dict[str, list[str]] = {}
 Fact = TypeVar("Fact")
 
 
@@ -110,6 +112,16 @@ class ContextLengths(_EngineFacts[int]):
 
     def _steps(self) -> Steps[int]:
         return self._engine().context()
+
+
+class ResponseFields(_EngineFacts[dict[str, list[str]]]):
+    """Each engine's ``Engine.response_fields``."""
+
+    what = "what its responses say back"
+    unknown = _NOT_SAID
+
+    def _steps(self) -> Steps[dict[str, list[str]]]:
+        return self._engine().response_fields()
 
 
 class ChatTemplates(_EngineFacts[ChatTemplate]):

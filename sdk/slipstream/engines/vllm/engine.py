@@ -188,6 +188,10 @@ class Vllm(Engine):
         lengths = [int(c["max_model_len"]) for c in cards if isinstance(c.get("max_model_len"), int)]
         return lengths[0]
 
+    def response_fields(self) -> Steps[dict[str, list[str]]]:
+        told = (yield from self._hello()).get("responses") or {}
+        return {kind: list(map(str, names)) for kind, names in told.items()}
+
     def template(self, model: str) -> Steps[ChatTemplate]:
         """Its own messages route counts the tokens of short requests, and these counts are compared with those of what
         the request may have been made into.

@@ -15,7 +15,7 @@ from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.parse_weight import MOST_OF_REPLY, too_heavy
 
 if TYPE_CHECKING:
-    from slipstream_proxy.data.call.contexts import ChatTemplates, ContextLengths
+    from slipstream_proxy.data.call.contexts import ChatTemplates, ContextLengths, ResponseFields
     from slipstream_proxy.data.call.parts import Call
 
 CHAT_PATH = "/v1/chat/completions"
@@ -27,9 +27,11 @@ _NOT_THE_REQUEST = (408, 429)
 class Translation(CallStep):
     """Sends the chat request, and translates its reply."""
 
-    def __init__(self, contexts: ContextLengths, templates: ChatTemplates, *, own_responses: bool) -> None:
+    def __init__(
+        self, contexts: ContextLengths, templates: ChatTemplates, fields: ResponseFields, *, own_responses: bool
+    ) -> None:
         """``own_responses``: responses go to the engine's own route (``engine.own_responses``)."""
-        self._contexts, self._templates = contexts, templates
+        self._contexts, self._templates, self._fields = contexts, templates, fields
         self._own_responses = own_responses
 
     def choose(self, call: Call) -> bool:
@@ -52,6 +54,11 @@ class Translation(CallStep):
                 call.route.ask_as_it_came(call.asked, UntrainableReason.CONTEXT_UNKNOWN.of())
                 return True
             back.context = context
+        if back.fields_needed:
+            fields = self._fields.of(call.route.servers[0], call.go_on)
+            if fields is None:
+                return False
+            back.say_back(fields)
         if back.template_needed:
             template = self._templates.of(call.route.servers[0], call.go_on)
             if template is None:
