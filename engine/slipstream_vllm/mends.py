@@ -11,7 +11,8 @@ kernel reads it so. The CPU kernel takes the heads for tokens, and turns them by
 serves another model than the one that is trained. Here the kernel gets the same memory without that dimension.
 
 **Weights in INT8**, on a CPU. vLLM packs them and lets the layer's ``weight`` be None, and then asks that weight where
-an adapter is to lie: the engine ends at its start. Here all layers of a CPU say that they are there.
+an adapter is to lie: the engine ends at its start (vllm-project/vllm#57503). Here all layers of a CPU say that they
+are there.
 
 **Mistral's grammar.** With a tokenizer of Mistral's own, from its version 11 on, vLLM 0.32 asks mistral-common for the
 grammar of each chat completion. mistral-common 1.13 wants to be asked in another way, so that vLLM refuses every such

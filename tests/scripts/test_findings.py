@@ -29,7 +29,7 @@ def test_a_finding_has_its_form(script: Path) -> None:
     text = "\n".join(lines[len(header) :])
     assert "folder=$(mktemp -d)" in text and "trap 'rm -rf \"$folder\"' EXIT" in text
     installs = re.findall(r"pip install .*\\\n(.*)", text)
-    assert installs and all(re.fullmatch(r"'[\w.\[\]-]+==[\w.]+'", p) for line in installs for p in line.split())
+    assert installs and all(re.fullmatch(r"'[\w.\[\]-]+==[\w.!]+'", p) for line in installs for p in line.split())
     assert "slipstream" not in text
     assert 'print("behaviour: ' in text and 'sys.exit("CHANGED' in text
 

@@ -157,8 +157,7 @@ def _last(name: str) -> str:
 @contextlib.contextmanager
 def targets_as_given() -> Iterator[None]:
     """PEFT takes ``gate_proj``, ``up_proj`` and ``down_proj`` of a mixture of experts to be names of its routed
-    experts, in all of its layers, and adapts those as one tensor, with a rank of its own. Here they mean what the
-    model's own modules are called.
+    experts (findings/peft-names-of-layers-mean-routed-experts.sh). Here they mean what the model's modules are called.
     """
     from peft.utils import transformers_weight_conversion as conversion
 
@@ -257,7 +256,8 @@ def base_options(config: Config, described: PretrainedConfig) -> dict[str, objec
 
 def as_plain(base: PreTrainedModel) -> None:
     """Take from a base that was stored quantised what rounds in its forward: compressed-tensors leaves linear layers
-    that round their inputs again, through which no gradient passes. The weights stay.
+    that round their inputs again, through which no gradient passes (findings/compressed-tensors-stops-gradients.sh).
+    The weights stay.
 
     Raises ``StartError`` for a linear layer through which none passes all the same.
     """
