@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import time
 from unittest.mock import ANY
 
 import aiohttp
@@ -25,6 +26,8 @@ async def control(tmp_path):
 
     async def answer(request: web.Request) -> web.StreamResponse:
         seen.append((request.method, request.raw_path, dict(request.headers), await request.read()))
+        if "refuse" in request.query:
+            return web.json_response({}, status=429, headers={"retry-after": "1"})
         response = web.StreamResponse(status=207, headers={"x-answer": "yes", "Proxy-Authenticate": "x"})
         if b"final" in seen[-1][3]:
             response.headers["x-slipstream-done"] = "true"
@@ -230,3 +233,26 @@ async def test_a_route_that_takes_long_is_waited_for(start, tmp_path):
     await web.UnixSite(runner, str(proxy.plane.config.socket)).start()
     assert (await ask(proxy, "GET", "/slipstream/v1/adapters?wait=600"))[0] == 200
     await runner.cleanup()
+
+
+async def test_a_key_that_was_turned_away_is_held_when_it_asks_again_at_once(start, control, tmp_path):
+    """Thousands of refusals a second would keep both processes busy."""
+    keys = Keys(tmp_path / "data" / "keys.json")
+    hasty, other = ({"authorization": f"Bearer {keys.add(name, ['inference'])[1]}"} for name in ("hasty", "other"))
+    proxy = await start()
+    seen = await control(proxy.config.socket)
+
+    async def episodes(headers, query=""):
+        began = time.monotonic()
+        status, _, body = await ask(proxy, "GET", "/slipstream/v1/episodes" + query, headers=headers)
+        return status, body, time.monotonic() - began
+
+    assert (await episodes(hasty, "?refuse"))[0] == 429
+    held = asyncio.gather(*(episodes(hasty) for _ in range(20)))
+    assert (await episodes(other))[0] == 207
+    assert (await ask(proxy, "GET", "/slipstream/v1/status", headers=hasty))[0] == 207
+    replies = await held
+    assert {status for status, *_ in replies} == {429} and min(took for *_, took in replies) > 0.5
+    assert b"sooner than it was told" in replies[0][1]
+    assert len([path for _, path, *_ in seen if "/episodes" in path]) == 2, "the control plane was not asked again"
+    assert (await episodes(hasty))[0] == 207, "who waits as told is not held"

@@ -29,11 +29,14 @@ class WaitingLine:
     patience_s: float
     pool: Pool | None = None
     """Whose threads ask the store; None: those that nothing less urgent uses."""
+    rests: bool = False
+    """A place is empty after each request for as long as that took: one key has half of a core at most."""
 
 
 CHANGES_LINE: Final = WaitingLine("changes", 32, 1024, 30.0)
 READS_LINE: Final = WaitingLine("reads", 4, 64, 10.0, READS_POOL)
-SEARCHES_LINE: Final = WaitingLine("searches", 1, 8, 10.0, SEARCHES_POOL)
+SEARCHES_LINE: Final = WaitingLine("searches", 1, 8, 10.0, SEARCHES_POOL, rests=True)
+LONGEST_REST_S: Final = 5.0
 STREAMS_OF_KEY: Final = 16
 
 
@@ -54,11 +57,16 @@ class KeyShares:
             await self._wait(mine, line)
         else:
             self._running[mine] += 1
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             with in_pool(line.pool):
                 yield
         finally:
-            self._go_on(mine)
+            if line.rests:
+                loop.call_later(min(loop.time() - began, LONGEST_REST_S), self._go_on, mine)
+            else:
+                self._go_on(mine)
 
     async def _wait(self, mine: tuple[str, str], line: WaitingLine) -> None:
         waiting = self._waiting.setdefault(mine, deque())

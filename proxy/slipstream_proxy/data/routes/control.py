@@ -18,6 +18,7 @@ from slipstream.contract import Headers, RewardAck, id_of
 from slipstream_proxy.data.access.admission import credential
 from slipstream_proxy.data.routes.body import body_parts, read_body
 from slipstream_proxy.data.routes.taken import EndingRequest, TakenChange, TakenRewards
+from slipstream_proxy.data.routes.turned_away import TurnedAway, asked
 from slipstream_proxy.data.wire.codings import unread
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.http1 import GUARD_HEADERS
@@ -70,6 +71,7 @@ class ControlRoutes:
         self._link, self._admission, self._hosts, self._episodes = link, admission, hosts, episodes
         self._timeout = timeout
         self._sending: set[asyncio.Task[Any]] = set()
+        self._turned_away = TurnedAway()
 
     def _auth(self, request: web.BaseRequest, path: str) -> JsonObject:
         """Who asks, for the control plane. The page itself needs no key: it asks for one."""
@@ -109,7 +111,11 @@ class ControlRoutes:
         try:
             if ending:
                 return await self._end(request, url, headers, auth, key, episode, ending[2])
+            what = asked(auth["key"], request.method, path)
+            await self._turned_away.check(what)
             reply = await (self._deliver if once else self._send)(request, url, headers)
+            if reply.status == 429:
+                self._turned_away.note(what, reply.headers.get("retry-after", ""))
         except RequestRefused as e:
             return _refused(e)
         except (aiohttp.ClientError, OSError, TimeoutError) as e:
