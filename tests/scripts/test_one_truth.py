@@ -26,7 +26,7 @@ from slipstream_judge.run.worker import lease_seconds
 from slipstream_proxy.control.adapters.files import check_folder
 from slipstream_proxy.control.api.routes.internal import PinOut
 from slipstream_proxy.control.engines.live import LiveState, ModelLive
-from slipstream_proxy.control.engines.pool import EngineReplica
+from slipstream_proxy.control.engines.replica import EngineReplica
 from slipstream_proxy.control.observe.metrics import METRIC_ALIASES, STEP_NUMBERS
 from slipstream_proxy.data.engines.live import LiveView
 from slipstream_trainer.algorithm.losses import CISPO_HIGH

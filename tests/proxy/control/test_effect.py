@@ -13,7 +13,8 @@ from slipstream.engines.engine import EngineSampling, reading
 from slipstream.shared.adapter_config import BadAdapter
 from slipstream_proxy.control.adapters.files import base_shapes, check_folder
 from slipstream_proxy.control.engines.effect import TWIN_SCALE_FACTOR, apart, changes, twin_of
-from slipstream_proxy.control.engines.pool import EngineFailed, EnginePool, EngineRefused
+from slipstream_proxy.control.engines.pool import EnginePool
+from slipstream_proxy.control.engines.replica import EngineFailed, EngineRefused
 
 
 def test_what_differs_no_more_than_the_base_from_itself_is_no_effect() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from slipstream.engines.engine import NoAdapters
-from slipstream_proxy.control.engines.pool import AdapterOutage, EngineReplica, same
+from slipstream_proxy.control.engines.replica import AdapterOutage, EngineReplica, same
 
 
 def test_paths():

@@ -11,7 +11,8 @@ from tests.support.served import Served
 
 from slipstream.engines.engine import EngineAway, EngineSampling
 from slipstream_proxy.control.engines import pool
-from slipstream_proxy.control.engines.pool import EngineFailed, EngineLacks, EnginePool, EngineRefused, EngineReplica
+from slipstream_proxy.control.engines.pool import EnginePool
+from slipstream_proxy.control.engines.replica import EngineFailed, EngineLacks, EngineRefused, EngineReplica
 
 
 def nothing(_: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import tomllib
 
 from slipstream.config import Config
 from slipstream.engines.engine import EngineSampling, NoAdapters
-from slipstream_proxy.control.engines.pool import AdapterOutage, EngineReplica
+from slipstream_proxy.control.engines.replica import AdapterOutage, EngineReplica
 from slipstream_proxy.control.status.causes.engines import engine_lines
 from slipstream_proxy.control.status.causes.surroundings import Surroundings
 from slipstream_proxy.control.status.causes.training import fix_untrainable

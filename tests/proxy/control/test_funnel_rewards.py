@@ -9,7 +9,8 @@ from tests.support.plane import until
 
 from slipstream.contract import FunnelLine
 from slipstream_proxy.control.status.causes.rewards import flat_lines, shape_lines
-from slipstream_proxy.store.read.status import AdapterReward, RewardShape
+from slipstream_proxy.store.read.reward_shape import RewardShape
+from slipstream_proxy.store.read.status import AdapterReward
 
 SMALL = {"groups": {"size": 2}, "trainer": {"min_groups": 2}}
 

@@ -13,7 +13,8 @@ from tests.support.plane import register, state, until
 from slipstream.contract import Funnel, FunnelLine
 from slipstream.contract.funnel import Severity
 from slipstream.engines.vllm.adapter_routes import lacks_files
-from slipstream_proxy.control.engines.pool import EngineFailed, EngineLacks, EnginePool, EngineRefused, FailedLoad
+from slipstream_proxy.control.engines.pool import EnginePool
+from slipstream_proxy.control.engines.replica import EngineFailed, EngineLacks, EngineRefused, FailedLoad
 
 
 @pytest.fixture

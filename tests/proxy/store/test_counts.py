@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.records import NOW, call, group, reward
 
-from slipstream_proxy.store.read.status import plural
+from slipstream_proxy.store.read.wording import plural
 
 
 def test_states_reasons_and_sources(opened):

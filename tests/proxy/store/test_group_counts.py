@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from slipstream_proxy.store.read.status import count_groups, totals
+from slipstream_proxy.store.read.counts import count_groups, totals
 from slipstream_proxy.store.tables.rows import GroupRow
 
 STATES = ("forming", "waiting_reward", "ready", "leased", "trained", "eval", "stale", "dropped", "skipped", "window")

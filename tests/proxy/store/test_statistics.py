@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.records import NOW, call, group, reward
 
-from slipstream_proxy.store.read.status import _shape
+from slipstream_proxy.store.read.reward_shape import reward_shape
 
 
 def test_success_by_adapter(store):
@@ -69,7 +69,7 @@ def test_a_reward_that_follows_the_length_within_each_task_is_seen(store) -> Non
             records += [call(name, task=f"t{task}", done=True, choices=[said]), reward(name, worth - n)]
     store.ingest(records, {})
     with store.db.read() as tx:
-        found = _shape(tx, 99.0, 0.0)
+        found = reward_shape(tx, 99.0, 0.0)
         assert found is not None and found.n == 48
         ((over_all,),) = tx.all("SELECT corr(reward, CAST(completion_tokens AS FLOAT8)) FROM t_episodes")
     assert found.length == pytest.approx(-1.0)
@@ -87,7 +87,7 @@ def shape_of(store, rewards, tasks=8):
     store.ingest(records, {})
     with store.db.read() as tx:
         ((best, worst),) = tx.all("SELECT max(reward), min(reward) FROM t_episodes")
-        return _shape(tx, best, worst)
+        return reward_shape(tx, best, worst)
 
 
 @pytest.mark.parametrize(
@@ -129,5 +129,5 @@ def test_runs_of_one_length_whose_rewards_differ_speak_against_the_length(store)
         records += [reward(f"r{n}", float(tokens == 20 and n % 3 > 0))]
     store.ingest(records, {})
     with store.db.read() as tx:
-        found = _shape(tx, 1.0, 0.0)
+        found = reward_shape(tx, 1.0, 0.0)
     assert found is not None and found.length is not None and abs(found.length) < 0.9

@@ -35,7 +35,8 @@ from slipstream_proxy.control.adapters.journal import ConcurrentChange
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.rehearsal import Rehearsal, StepLeases
-from slipstream_proxy.control.engines.pool import EnginePool, EngineReplica
+from slipstream_proxy.control.engines.pool import EnginePool
+from slipstream_proxy.control.engines.replica import EngineReplica
 from slipstream_proxy.control.gate.detector import BettingDetector
 from slipstream_proxy.control.observe.audit import decided
 from slipstream_proxy.control.shared.problem import Problem

@@ -27,7 +27,8 @@ from slipstream_proxy.control.adapters.files import (
 from slipstream_proxy.control.adapters.journal import AdapterJournal, ConcurrentChange
 from slipstream_proxy.control.adapters.live_publisher import LivePublisher
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
-from slipstream_proxy.control.engines.pool import EnginePool, EngineRefused
+from slipstream_proxy.control.engines.pool import EnginePool
+from slipstream_proxy.control.engines.replica import EngineRefused
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.storage.access import away

@@ -10,7 +10,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from slipstream.engines.engine import EngineAway
-from slipstream_proxy.control.engines.pool import EnginePool, EngineReplica
+from slipstream_proxy.control.engines.pool import EnginePool
+from slipstream_proxy.control.engines.replica import EngineReplica
 
 Told = Callable[[int], None]
 """Told how many tokens a request gave."""

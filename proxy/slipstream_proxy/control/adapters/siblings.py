@@ -24,7 +24,8 @@ from slipstream_proxy.assignment import place
 from slipstream_proxy.control.adapters.idle import IdleTurns, at_once, load_of
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.rehearsal import RehearsalSlot
-from slipstream_proxy.control.engines.pool import EnginePool, EngineReplica
+from slipstream_proxy.control.engines.pool import EnginePool
+from slipstream_proxy.control.engines.replica import EngineReplica
 from slipstream_proxy.control.observe.metrics import ControlMetrics
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import end, in_thread

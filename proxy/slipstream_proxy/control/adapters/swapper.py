@@ -25,7 +25,8 @@ from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.rehearsal import RehearsalSlot
 from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.engines.engine_lease import EngineLease
-from slipstream_proxy.control.engines.pool import EngineFailed, EngineLacks, EnginePool, EngineRefused
+from slipstream_proxy.control.engines.pool import EnginePool
+from slipstream_proxy.control.engines.replica import EngineFailed, EngineLacks, EngineRefused
 from slipstream_proxy.control.gate.suspicion import is_frozen
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import end, in_thread

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from slipstream.contract import EngineReleased, Hold, HoldIn
 from slipstream.engines.engine import EngineAway, EngineQuestion
 from slipstream_proxy.control.engines.live import LiveState
-from slipstream_proxy.control.engines.pool import EngineFailed, EnginePool, EngineReplica
+from slipstream_proxy.control.engines.pool import EnginePool
+from slipstream_proxy.control.engines.replica import EngineFailed, EngineReplica
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import end
 

@@ -18,7 +18,8 @@ from slipstream_proxy.control.status.causes.runs import episode_lines, group_lin
 from slipstream_proxy.control.status.causes.surroundings import RECENT_SECONDS, SLOWS, Surroundings
 from slipstream_proxy.control.status.causes.training import ready_lines, step_lines, trainer_lines, untrainable_lines
 from slipstream_proxy.control.status.causes.trials import gate_lines, slot_lines
-from slipstream_proxy.store.read.status import FunnelCounts, RecentCalls
+from slipstream_proxy.store.read.recent_calls import RecentCalls
+from slipstream_proxy.store.read.status import FunnelCounts
 
 
 def funnel_of(counts: FunnelCounts | None, around: Surroundings) -> Funnel:

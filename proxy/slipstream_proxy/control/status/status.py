@@ -21,7 +21,7 @@ from slipstream.shared.intervals import difference, mean_interval, reward_bounds
 from slipstream.shared.processes.sidecars import StackReport, read_stack, sentence, starts_again
 from slipstream_proxy.control.adapters.gatekeeper import REWARDS_CHANGED
 from slipstream_proxy.control.deps import Deps
-from slipstream_proxy.control.engines.pool import EngineReplica
+from slipstream_proxy.control.engines.replica import EngineReplica
 from slipstream_proxy.control.gate.suspicion import is_frozen
 from slipstream_proxy.control.observe.activity import Role
 from slipstream_proxy.control.observe.metrics import OTHER_LABEL, RECENT_REWARD_SPAN_S
@@ -36,7 +36,8 @@ from slipstream_proxy.data.observe.losses import read_losses
 from slipstream_proxy.data.observe.metrics import read_split_names, read_turned_away, read_uncaptured
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.read.curves import LearningFilter
-from slipstream_proxy.store.read.status import FunnelCounts, span
+from slipstream_proxy.store.read.status import FunnelCounts
+from slipstream_proxy.store.read.wording import span
 
 Measured = tuple[float, float, float, int]
 """Mean reward, its interval's ends, runs."""

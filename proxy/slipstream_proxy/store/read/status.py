@@ -1,255 +1,43 @@
-"""Where things stand, in numbers: counts, why there was no step yet, rewards by adapter, arm and source."""
+"""Where things stand, in numbers: why there was no step yet, and the statistics that the control plane asks for."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from itertools import combinations
-from typing import NamedTuple, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from slipstream.contract import GroupKind, Split
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import IMPORTED_ID_PREFIX
 from slipstream_proxy.store.learning.groups import CORRECTED_CAUSE, Agent, Pace, TrainingAgain, training_again
 from slipstream_proxy.store.learning.rewards import RewardTable
+from slipstream_proxy.store.read.counts import (
+    GroupCounts,
+    Orphans,
+    StoreCounts,
+    count_siblings,
+    counts,
+    missing_rewards,
+    store_counts,
+    untrainable_calls,
+    unweighted_rewards,
+    waiting_groups,
+)
 from slipstream_proxy.store.read.curves import SeenRewards, version_of
+from slipstream_proxy.store.read.recent_calls import RecentCalls, recent_calls
+from slipstream_proxy.store.read.reward_shape import RewardShape, reward_shape
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.memory import ExactFigure, PacedFigure
 from slipstream_proxy.store.tables.rows import load
 from slipstream_proxy.store.tables.schema import day_of, table_of
-from slipstream_proxy.store.tables.tallies import OWN_RUNS, STALE_RUNS, KeptCount, Tallied, TallyTable, get_meta
+from slipstream_proxy.store.tables.tallies import KeptCount, Tallied, TallyTable
 from slipstream_proxy.store.values import SAME_REWARD_DISTANCE, Rules
 
-K = TypeVar("K")
-Floats = NDArray[np.float64]
 SIBLING_SPLIT = Split.SIBLING
-LOST_STATES = ("stale", "dropped", "skipped")
-"""States of groups from which nothing was learned."""
-
-
-class AlikeGroups(NamedTuple):
-    """Groups that have all of this in common. Times are seconds since the epoch."""
-
-    state: str
-    parked: bool
-    window: bool
-    """Around a single episode, for the judge alone."""
-    split: str | None
-    """None for trained ones that have no cause: they are not told apart."""
-    cause: str | None
-    n: int
-    episodes: int
-    created: float | None
-    """When the first one began to form."""
-    completed: float | None
-    """When the first one was complete."""
-    failure: str | None = None
-    """What the judge failed with on one of them, where it parked them or let them grow old."""
-
-
-class Orphans(NamedTuple):
-    """Episodes without a call."""
-
-    rewarded: int
-    ended: int
-    """Marked as done, and without a reward."""
-
-
-class GroupCounts:
-    """Sums over ``AlikeGroups``."""
-
-    def __init__(self, rows: Iterable[AlikeGroups]) -> None:
-        self.rows = list(rows)
-
-    def states(self) -> dict[str, int]:
-        """State, or ``parked`` → groups; no windows."""
-        return totals(("parked" if row.parked else row.state, row.n) for row in self.rows if not row.window)
-
-    def lost(self) -> dict[str, int]:
-        """Cause → groups from which nothing was learned, the most frequent first."""
-        lost = (
-            (row.cause or row.state, row.n)
-            for row in self.rows
-            if row.cause not in (None, CORRECTED_CAUSE) or row.state in LOST_STATES
-        )
-        return dict(sorted(totals(lost).items(), key=lambda item: (-item[1], item[0])))
-
-    def lost_by_state(self) -> dict[tuple[str, str], int]:
-        """(stale or dropped, cause) → groups; no windows."""
-        rows = (row for row in self.rows if not row.window and row.state in ("stale", "dropped"))
-        return totals(((row.state, row.cause or "unknown"), row.n) for row in rows)
-
-    def failures(self) -> dict[str, str]:
-        """``parked`` or ``lost`` → what the judge failed with."""
-        own = [row for row in self.rows if row.failure is not None and not row.window]
-        lost = next((row.failure for row in own if row.state in LOST_STATES), None)
-        parked = next((row.failure for row in own if row.parked and row.state not in LOST_STATES), None)
-        return {name: text for name, text in (("parked", parked), ("lost", lost)) if text is not None}
-
-    def of(self, state: str, split: str | None = None) -> Iterator[AlikeGroups]:
-        """No windows. ``split`` None: of all."""
-        for row in self.rows:
-            if row.state == state and not row.window and split in (None, row.split):
-                yield row
-
-
-def count_groups(tx: Tx) -> GroupCounts:
-    """In one pass. Most groups of a store that has grown are trained on and have nothing else to tell."""
-    trained = "state = 'trained' AND NOT parked AND kind <> 'window' AND cause IS NULL"
-    other = "(state <> 'trained' OR parked OR kind = 'window' OR cause IS NOT NULL)"
-    # what is to be trained on again waits in a line of its own
-    named = "CASE WHEN again > 0 AND state = 'ready' THEN 'again' ELSE state END"
-    sql = f"""SELECT {named}, parked, kind = 'window', split,
-        cause, count(*), coalesce(sum(n), 0), min(created),
-        min(completed), max(CASE WHEN parked OR cause = 'judge' THEN failure END) FROM t_groups WHERE {other}
-        GROUP BY 1, 2, 3, 4, 5
-        UNION ALL
-        SELECT 'trained', FALSE, FALSE, NULL, NULL, count(*), 0, NULL, NULL, NULL FROM t_groups WHERE {trained}"""
-    rows = (
-        AlikeGroups(s, p, w, split, cause, int(n), int(eps), *rest)
-        for s, p, w, split, cause, n, eps, *rest in tx.all(sql)
-    )
-    return GroupCounts(row for row in rows if row.n)
-
-
-def totals(items: Iterable[tuple[K, int]]) -> dict[K, int]:
-    """Sums by name."""
-    found: dict[K, int] = {}
-    for key, n in items:
-        found[key] = found.get(key, 0) + n
-    return found
-
-
-def plural(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
-
-
-def span(seconds: float) -> str:
-    """In words: ``90 s``, ``12 min``, ``3 h``."""
-    if seconds < 600:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
-
-
-class BatchCount(NamedTuple):
-    """The trainer's batches of one state."""
-
-    n: int
-    newest: float
-    """When the newest was leased, in seconds since the epoch."""
-
-
-class StoreCounts(NamedTuple):
-    """What one look at the store finds, whenever it is: nothing here depends on the time of day."""
-
-    kept: Tallied
-    groups: GroupCounts
-    batches: dict[str, BatchCount]
-    lags: list[float]
-    """Seconds that each of the latest groups had waited for its rewards."""
-    stale_runs: int
-
-
-def store_counts(tx: Tx, kept: Tallied) -> StoreCounts:
-    batches = {
-        state: BatchCount(int(n), newest)
-        for state, n, newest in tx.all("SELECT state, count(*), max(created) FROM t_batches GROUP BY state")
-    }
-    sql = """SELECT ready_at - completed FROM t_groups WHERE ready_at IS NOT NULL AND completed IS NOT NULL
-        ORDER BY ready_at DESC LIMIT 20"""
-    lags = [lag for (lag,) in tx.all(sql)]
-    return StoreCounts(kept, count_groups(tx), batches, lags, int(get_meta(tx, STALE_RUNS) or 0))
-
-
-def counts(found: StoreCounts, missing: dict[str, int], orphans: int, now: float) -> JsonObject:
-    """What ``Statistics.counts`` answers. ``orphans``: episodes with rewards and no calls."""
-    kept = found.kept
-    return {
-        "groups": found.groups.states(),
-        "batches": {state: batch.n for state, batch in found.batches.items()},
-        "episodes": totals(
-            ("failed" if (state, apart) == ("done", "failed") else state, tally.n)
-            for (state, split, apart), tally in kept.episodes.items()
-            if split != SIBLING_SPLIT
-        ),
-        "siblings": count_siblings(kept),
-        "rewards": {source: tally.n for (source,), tally in kept.rewards.items()},
-        "calls": int(sum(tally.x for (_, split, _), tally in kept.episodes.items() if split != SIBLING_SPLIT)),
-        "untrainable": untrainable_calls(kept),
-        "missing": missing,
-        "orphans": orphans,
-        "lost": found.groups.lost(),
-        "stale_runs": found.stale_runs,
-        "judging": _judging(found, now),
-    }
-
-
-def _judging(found: StoreCounts, now: float) -> dict[str, float]:
-    """Groups that wait for rewards: how many, the oldest one's seconds, and the latest ones' (``lag``)."""
-    waiting = [row for row in found.groups.of("waiting_reward") if not row.parked]
-    oldest = min((row.completed for row in waiting if row.completed is not None), default=None)
-    age = max(0.0, now - oldest) if oldest is not None else 0.0
-    lag = sum(found.lags) / len(found.lags) if found.lags else 0.0
-    return {"waiting": sum(row.n for row in waiting), "oldest": age, "lag": lag}
-
-
-def untrainable_calls(kept: Tallied) -> dict[str, int]:
-    """Reason → calls of trained models that cannot be trained on, the most frequent first."""
-    found = totals((reason, tally.n) for (_, reason), tally in kept.untrainable.items())
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
-
-
-def count_siblings(kept: Tallied) -> int:
-    """Further samples of agents' steps."""
-    return sum(t.n for (state, split, _), t in kept.episodes.items() if (state, split) == ("done", SIBLING_SPLIT))
-
-
-def waiting_groups(tx: Tx) -> list[str]:
-    """Complete groups in which an episode lacks its reward."""
-    return [group for (group,) in tx.all("SELECT id FROM t_groups WHERE state = 'waiting_reward'")]
-
-
-def missing_rewards(tx: Tx, rules: Rules, groups: list[str]) -> dict[str, int]:
-    """Weighted reward name → episodes of these groups that wait for it."""
-    found = {}
-    for name in rules.weights if groups else ():
-        sql = f"""SELECT count(*) FROM t_episodes e WHERE e.reward IS NULL AND {OWN_RUNS} AND e.grp {IN}
-            AND NOT EXISTS (SELECT 1 FROM t_rewards r WHERE r.eid = e.eid AND r.name = ?)"""
-        if count := tx.all(sql, (groups, name))[0][0]:
-            found[name] = count
-    return found
-
-
-def unweighted_rewards(tx: Tx, rules: Rules, groups: list[str]) -> dict[str, int]:
-    """Name without a weight → episodes of these groups that have such a reward and wait for another name."""
-    if not groups:
-        return {}
-    sql = f"""SELECT r.name, count(DISTINCT r.eid) FROM t_rewards r JOIN t_episodes e ON e.eid = r.eid
-        WHERE e.reward IS NULL AND {OWN_RUNS} AND e.grp {IN} GROUP BY 1 ORDER BY 2 DESC, 1"""
-    return {name: int(count) for name, count in tx.all(sql, (groups,)) if name not in rules.weights}
-
-
 NEAR_ZERO, SMALL_KL = 0.01, 1e-4
 """Share of its target below which a step's KL is near zero; the same in nats a token, for a step without a target."""
 RECENT_GROUPS = 16
 """Groups, and steps, that count as recent."""
-SHAPED_RUNS = 256
-"""Newest rewarded runs that say how rewards are spread."""
-MIN_DIFFERENT_VALUES = 5
-"""Values of reward and of length that must occur before one is said to follow the other."""
-MIN_PAIRS = 64
-"""Pairs of runs that differ in both, from which on their order says something."""
 MIN_LONE_RUNS = 4
 """Untagged runs of one call that are told about."""
-LATEST_CALLS = 64
-"""Calls that say whether calls fail now, and whether they can be trained on."""
-MOST_ERROR = 200
-"""Characters of an engine's error that are shown."""
 RATE_SECONDS = 600.0
 """Seconds over which the judge's rate is measured."""
 
@@ -278,48 +66,6 @@ class AdapterReward(NamedTuple):
     mean: float
     variance: float
     """Of one reward."""
-
-
-class RewardShape(NamedTuple):
-    """Training rewards of the newest rewarded runs, at most ``SHAPED_RUNS``."""
-
-    n: int
-    low: float
-    high: float
-    at_best: int
-    """Runs with the highest reward that their task ever had."""
-    length: float | None
-    """Correlation of reward and sampled tokens, or of their order, over all runs or within their groups, whichever is
-    the strongest. None: one of them does not vary, or hardly.
-    """
-    same: int = 1
-    """Newest runs one after the other with one reward."""
-    newest: float = 0.0
-    """That reward."""
-    ranked: bool = False
-    """``length`` is a correlation of ranks."""
-
-
-class RecentCalls(NamedTuple):
-    """The latest calls that came through the proxy, at most ``LATEST_CALLS``. Times are seconds since the epoch."""
-
-    calls: int = 0
-    failed: int = 0
-    """Answered with an error. One that its client closed is none of them."""
-    status: int = 0
-    """The most frequent error's status, and what it said."""
-    error: str = ""
-    failed_at: float = 0.0
-    """When the newest of them was."""
-    answered_at: float = 0.0
-    """When the newest call was answered well."""
-    answered_since: int = 0
-    """Calls that were answered well after the newest error."""
-    trained: int = 0
-    """Calls of a trained model that were answered well."""
-    untrainable: int = 0
-    """Those of them that cannot be trained on."""
-    last_at: float = 0.0
 
 
 class DearFigures(NamedTuple):
@@ -402,108 +148,11 @@ def dear_figures(tx: Tx, rules: Rules, judge_name: str) -> DearFigures:
         *to_judge(tx, judge_name),
         best=best,
         worst=worst,
-        shape=None if best is None else _shape(tx, best, worst),
+        shape=None if best is None else reward_shape(tx, best, worst),
         live=_live(tx),
         lone=_lone(tx),
-        recent=_recent_calls(tx),
+        recent=recent_calls(tx),
     )
-
-
-def _recent_calls(tx: Tx) -> RecentCalls:
-    found: list[tuple[float, int, str, bool, bool, str | None]] = []
-    for (day,) in tx.all("SELECT day FROM t_days ORDER BY day DESC"):
-        sql = f"""SELECT ts, status, outcome, trained IS NOT NULL, coalesce(trainable, FALSE), error
-            FROM {table_of(day)} WHERE id > ? ORDER BY id DESC LIMIT {LATEST_CALLS - len(found)}"""
-        found += tx.all(sql, (f"{IMPORTED_ID_PREFIX}~",))
-        if len(found) >= LATEST_CALLS:
-            break
-    ended = [row for row in found if row[2] != "aborted"]
-    bad = [row for row in ended if row[2] == "error"]
-    well = [row for row in ended if row[2] != "error"]
-    errors = Counter((status, error_text(error)) for _, status, _, _, _, error in bad)
-    (status, error), _ = errors.most_common(1)[0] if errors else ((0, ""), 0)
-    since = next((n for n, row in enumerate(ended) if row[2] == "error"), len(ended))
-    trained = [usable for _, _, _, of_ours, usable, _ in well if of_ours]
-    return RecentCalls(
-        calls=len(ended),
-        failed=len(bad),
-        status=status,
-        error=error,
-        failed_at=max((row[0] for row in bad), default=0.0),
-        answered_at=max((row[0] for row in well), default=0.0),
-        answered_since=since,
-        trained=len(trained),
-        untrainable=trained.count(False),
-        last_at=max((row[0] for row in found), default=0.0),
-    )
-
-
-def error_text(error: str | None) -> str:
-    """The message of an engine's error, in one line."""
-    said: object = error or "no reason given"
-    with suppress(ValueError):
-        said = json.loads(error or "")
-    for name in ("error", "message", "detail"):
-        if isinstance(said, dict) and said.get(name):
-            said = said[name]
-    return " ".join(str(said).split())[:MOST_ERROR]
-
-
-def _shape(tx: Tx, best: float, worst: float) -> RewardShape | None:
-    runs_of = "FROM t_episodes WHERE split = 'train' AND state = 'done' AND reward IS NOT NULL"
-    # when the oldest of them ended is found first: to sort whole rows of all runs takes twice as long
-    newest = tx.all(f"""SELECT reward, completion_tokens, coalesce(grp, eid), task {runs_of} AND ended >=
-        (SELECT min(ended) FROM (SELECT ended {runs_of} ORDER BY ended DESC LIMIT {SHAPED_RUNS}) q)
-        ORDER BY ended DESC, eid LIMIT {SHAPED_RUNS}""")
-    if not newest:
-        return None
-    sql = f"""SELECT task, max(reward) FROM t_episodes WHERE split = 'train' AND state <> 'deleted' AND task {IN}
-        GROUP BY task HAVING count(reward) >= {MIN_DIFFERENT_VALUES}"""
-    tops: dict[str, float] = dict(tx.all(sql, ([*{task for *_, task in newest if task is not None}],)))
-    runs = [(float(reward), float(tokens), str(grp)) for reward, tokens, grp, _ in newest]
-    at_best = sum(r >= tops.get(row[3], best) and r > worst for (r, _, _), row in zip(runs, newest, strict=True))
-    rewards, lengths, groups = map(np.asarray, zip(*runs, strict=True))
-    _, own = np.unique(groups, return_inverse=True)
-    known: list[float] = []
-    ranked: list[float] = []
-    if len(np.unique(lengths)) >= MIN_DIFFERENT_VALUES:
-        above, longer = _off_mean(rewards, own), _off_mean(lengths, own)
-        above[np.abs(above) < SAME_REWARD_DISTANCE] = 0.0
-        if len(np.unique(rewards)) >= MIN_DIFFERENT_VALUES:
-            known = [*_correlation(rewards, lengths), *_correlation(above, longer)]
-        ranked = _orders(runs)
-    same = next((i for i, run in enumerate(runs) if abs(run[0] - runs[0][0]) >= SAME_REWARD_DISTANCE), len(runs))
-    low, high = float(rewards.min()), float(rewards.max())
-    length = max([*known, *ranked], key=abs, default=None)
-    by_rank = length is not None and length not in known
-    return RewardShape(len(runs), low, high, at_best, length, same, runs[0][0], ranked=by_rank)
-
-
-def _off_mean(values: Floats, groups: NDArray[np.intp]) -> Floats:
-    """How far each value is from the mean of its group."""
-    return values - (np.bincount(groups, values) / np.bincount(groups))[groups]
-
-
-def _correlation(a: Floats, b: Floats) -> list[float]:
-    """Pearson's; nothing where one of the two does not vary."""
-    if np.ptp(a) == 0.0 or np.ptp(b) == 0.0:
-        return []
-    return [float(np.corrcoef(a, b)[0, 1])]
-
-
-def _orders(runs: Sequence[tuple[float, float, str]]) -> list[float]:
-    """Somers' D over all pairs of runs whose rewards differ, and over pairs of one group: 1 where the longer run always
-    has more, -1 where it always has less. Two runs of one length count as 0: their rewards differ for another reason.
-    """
-    if len(runs) - max(Counter(reward for reward, _, _ in runs).values()) < MIN_DIFFERENT_VALUES:
-        return []
-    pairs, same_group = Counter[int](), Counter[int]()
-    for (reward, tokens, grp), (other, others, place) in combinations(runs, 2):
-        if abs(reward - other) >= SAME_REWARD_DISTANCE:
-            order = 0 if tokens == others else 1 if (tokens > others) is (reward > other) else -1
-            pairs[order] += 1
-            same_group[order] += grp == place
-    return [(p[1] - p[-1]) / p.total() for p in (pairs, same_group) if p.total() >= MIN_PAIRS]
 
 
 def _lone(tx: Tx) -> int:

@@ -24,7 +24,7 @@ from slipstream_proxy.control.gate.report import joined, last_reading
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.learning.groups import DISTILLED_GROUP
-from slipstream_proxy.store.read.status import plural
+from slipstream_proxy.store.read.wording import plural
 
 ADAPTER_PATH = "/adapters/{adapter:[A-Za-z0-9._~@%-]{1,160}}"
 POLL_INTERVAL_S = 0.05

@@ -16,7 +16,9 @@ from slipstream_proxy.control.status.causes.surroundings import (
     Surroundings,
 )
 from slipstream_proxy.control.status.refusals import fix_of
-from slipstream_proxy.store.read.status import FunnelCounts, RecentCalls, plural, span
+from slipstream_proxy.store.read.recent_calls import RecentCalls
+from slipstream_proxy.store.read.status import FunnelCounts
+from slipstream_proxy.store.read.wording import plural, span
 
 TURNED_AWAY = {
     401: (

@@ -8,9 +8,9 @@ from slipstream.contract import FunnelLine
 from slipstream.engines import DEFAULT_ENGINE
 from slipstream.engines.engine import NoAdapters
 from slipstream.shared.processes.remedies import remedy
-from slipstream_proxy.control.engines.pool import AdapterOutage, EngineLacks, FailedLoad
+from slipstream_proxy.control.engines.replica import AdapterOutage, EngineLacks, FailedLoad
 from slipstream_proxy.control.status.causes.surroundings import BLOCKS, SLOWS, Surroundings, in_the_file
-from slipstream_proxy.store.read.status import span
+from slipstream_proxy.store.read.wording import span
 
 
 def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:

@@ -16,7 +16,8 @@ from slipstream_proxy.control.status.causes.surroundings import (
     is_in_trouble,
     sidecar_lines,
 )
-from slipstream_proxy.store.read.status import RATE_SECONDS, FunnelCounts, plural, span
+from slipstream_proxy.store.read.status import RATE_SECONDS, FunnelCounts
+from slipstream_proxy.store.read.wording import plural, span
 
 
 def judge_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:

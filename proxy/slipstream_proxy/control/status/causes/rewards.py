@@ -11,7 +11,8 @@ import tomli_w
 from slipstream.contract import FunnelLine
 from slipstream.shared.intervals import mean_interval, reward_bounds, told
 from slipstream_proxy.control.status.causes.surroundings import BLOCKS, REMARK, SLOWS, Surroundings
-from slipstream_proxy.store.read.status import FunnelCounts, plural
+from slipstream_proxy.store.read.status import FunnelCounts
+from slipstream_proxy.store.read.wording import plural
 from slipstream_proxy.store.values import SAME_REWARD_DISTANCE
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from slipstream.contract import FunnelLine
 from slipstream_proxy.control.status.causes.surroundings import BLOCKS, REMARK, RIGHT_JUDGE, SLOWS, SOON_S, Surroundings
-from slipstream_proxy.store.read.status import FunnelCounts, plural, span
+from slipstream_proxy.store.read.status import FunnelCounts
+from slipstream_proxy.store.read.wording import plural, span
 
 LOST_GROUP_TEXTS = {
     ("stale", "unknown"): (

@@ -11,7 +11,7 @@ from slipstream.contract import Adapter, FunnelLine, JudgeAgreement, ModelLearne
 from slipstream.contract.funnel import Severity
 from slipstream.contract.plugins import PluginStatus
 from slipstream.engines.engine import NEUTRAL_SAMPLING, EngineSampling
-from slipstream_proxy.control.engines.pool import AdapterOutage, FailedLoad
+from slipstream_proxy.control.engines.replica import AdapterOutage, FailedLoad
 from slipstream_proxy.control.observe.schedule import ScheduleState
 from slipstream_proxy.data.observe.losses import Losses
 

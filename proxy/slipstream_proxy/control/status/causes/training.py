@@ -20,7 +20,8 @@ from slipstream_proxy.control.status.causes.surroundings import (
     sidecar_lines,
 )
 from slipstream_proxy.dialects.untrainable import TRUST_ADVICE, UntrainableReason, find_reason
-from slipstream_proxy.store.read.status import FunnelCounts, plural, span
+from slipstream_proxy.store.read.status import FunnelCounts
+from slipstream_proxy.store.read.wording import plural, span
 from slipstream_proxy.store.write.batches import LEAST_RUNS, MUCH_LONGER
 
 Reason = UntrainableReason

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from slipstream.contract import AdapterState, FunnelLine, GateReport
 from slipstream_proxy.control.status.causes.surroundings import Surroundings
-from slipstream_proxy.store.read.status import plural, span
+from slipstream_proxy.store.read.wording import plural, span
 
 
 def slot_lines(around: Surroundings) -> Iterator[FunnelLine]:
