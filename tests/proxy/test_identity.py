@@ -438,14 +438,14 @@ def test_only_what_the_settings_name_is_a_session():
 
 
 async def test_a_session_is_an_episode_unless_a_tag_names_one(start, fake):
-    proxy = await start()
+    proxy, named = await start(), f"s {UUID}"
 
     async def episode(text, **more):
-        headers = {"x-session-id": "s 1"} | more.pop("headers", {})
+        headers = {"x-session-id": named} | more.pop("headers", {})
         _, found, _ = await post(proxy.url, {**ASK, "messages": [user(text)], **more}, headers=headers)
         return found["x-slipstream-episode"]
 
-    name = name_of("s 1")
+    name = name_of(named)
     # a compacted history begins anew, and stays in its session; and so do titles and sub-agents
     assert [await episode("a"), await episode("the summary of a"), await episode("b", metadata={"k": "v"})] == [
         name
@@ -453,7 +453,7 @@ async def test_a_session_is_an_episode_unless_a_tag_names_one(start, fake):
     assert await episode("a", headers={"x-slipstream-episode": "e"}) == "e"
     assert await episode("a", metadata={"slipstream_episode": "m"}) == "m"
     assert await episode("a", headers={"x-session-id": "s2"}) == "s2"
-    assert fake.seen[2][0]["metadata"] == {"k": "v"} and fake.seen[0][1]["x-session-id"] == "s 1"
+    assert fake.seen[2][0]["metadata"] == {"k": "v"} and fake.seen[0][1]["x-session-id"] == named
     plain = [await post(proxy.url, {**ASK, "session_id": s}) for s in ("x", "y", "x")]
     assert [h["x-slipstream-episode"] for _, h, _ in plain] == ["x", "y", "x"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import uuid
 from typing import Any
@@ -31,7 +32,23 @@ HASHES = {
     "a UUID that is made of a name": {"session_id": str(uuid.uuid5(uuid.NAMESPACE_URL, "acme"))},
     "a hash as a session": {"metadata": {"session_id": hashlib.sha1(b"prompt").hexdigest()}},  # noqa: S324
     "a user": {"user": "customer-7"},
+    "a short hash": {"session_id": "agent-" + hashlib.sha256(b"prompt").hexdigest()[:8]},
+    "a hash in Base64": {"session_id": base64.b64encode(hashlib.sha256(b"prompt").digest()).decode()},
+    "a hash in Base64 for addresses": {
+        "session_id": base64.urlsafe_b64encode(hashlib.md5(b"p").digest()).decode()[:22]
+    },  # noqa: S324
+    "a hash as a number": {"session_id": str(int(hashlib.sha256(b"prompt").hexdigest()[:16], 16))},
+    "a tenant's name": {"session_id": "acme-corp"},
+    "a tenant's number": {"metadata": {"session_id": "tenant_42"}},
+    "a word for all": {"conversation": "default"},
 }
+RANDOM = (
+    CONVERSATION,
+    f"run-{CONVERSATION}",
+    CONVERSATION.replace("-", ""),
+    "01J9ZQ4X8E7W6V5T4S3R2Q1P0N",
+    "conv_5x8Kq2Lw9Zp4Rt7Yv1Bn3Mc6",
+)
 ASKED = ("Where is my parcel?", "Cancel my order.", "Which size fits?")
 CHAT = BY_NAME["chat"]
 
@@ -117,9 +134,10 @@ def test_a_conversations_id_stays_one_episode(workers):
     assert not any(w.split for w in workers)
 
 
-def test_a_session_that_an_agent_names_as_such_is_trusted(workers):
-    name: Any = {"metadata": {"session_id": CONVERSATION}}
-    assert {workers[0].ask(body(say("user", text), **name)) for text in ASKED} == {CONVERSATION}
+@pytest.mark.parametrize("ident", RANDOM)
+def test_a_session_that_an_agent_names_as_such_is_trusted(workers, ident):
+    name: Any = {"metadata": {"session_id": ident}}
+    assert {workers[0].ask(body(say("user", text), **name)) for text in ASKED} == {ident}
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=2, max_size=30))

@@ -140,14 +140,21 @@ _SHARED: Final = frozenset((b"x-session-affinity", "prompt_cache_key"))
 """Some clients send one run's id here, and others one text for all their runs. Only an id counts."""
 _OF_MANY: Final = _SHARED | {b"user", "user", "safety_identifier", "metadata.user_id"}
 """What stands here may be an id of content, of a tenant or of a user, however it looks."""
-_HASH = re.compile(r"(?i)(?<![0-9a-z])[0-9a-f]{16,}(?![0-9a-z])|[0-9a-f]{8}-[0-9a-f]{4}-[358][0-9a-f]{3}-")
-_RANDOM = re.compile(r"(?i)(?<![0-9a-z])[0-9a-f]{12}[147][0-9a-f]{3}[89ab][0-9a-f]{15}(?![0-9a-z])")
-"""Digits as of a hash, or a UUID that is made of a name; and a UUID without hyphens that is not."""
+_RANDOM = re.compile(
+    r"(?i)[0-9a-f]{8}-[0-9a-f]{4}-[1467][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}|"
+    r"(?<![0-9a-z])[0-9a-f]{12}[147][0-9a-f]{3}[89ab][0-9a-f]{15}(?![0-9a-z])"
+)
+"""A UUID that is made of no name, with hyphens or without."""
+_HASH = re.compile(
+    r"(?i)(?<![0-9a-z])(?:[0-9a-f]{16,}|(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{7,}|[0-9]{17,20})(?![0-9a-z])|"
+    r"(?<![\w+/-])(?:[\w+/-]{22}|[\w+/-]{27}|[\w+/-]{43}|[\w+/-]{86})(?:={1,2}|(?![\w+/=-]))"
+)
+"""Digits as of a hash: hexadecimal, one number, or Base64 as long as that of MD5, SHA-1, SHA-256 or SHA-512."""
 
 
 class SessionName:
-    """What named a session. ``doubt``: the field, where the name may stand for many runs. ``weak``: it is a field for
-    such names.
+    """What named a session. ``doubt``: the field, where the name may stand for many runs: all but a random id may.
+    ``weak``: it is a field for such names.
     """
 
     __slots__ = ("doubt", "text", "weak")
@@ -155,8 +162,8 @@ class SessionName:
     def __init__(self, field: str | bytes, text: str) -> None:
         self.text = text
         self.weak = field in _OF_MANY
-        hashed = _HASH.search(text) is not None and _RANDOM.search(text) is None
-        self.doubt = "" if not self.weak and not hashed else field.decode() if isinstance(field, bytes) else field
+        random = _RANDOM.search(text) is not None or (_UNIQUE.search(text) is not None and _HASH.search(text) is None)
+        self.doubt = "" if random and not self.weak else field.decode() if isinstance(field, bytes) else field
 
 
 class SessionNames:
