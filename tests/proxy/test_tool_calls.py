@@ -96,17 +96,25 @@ def translated(kind: str, stream: list[bytes]) -> list[tuple[str, dict]]:
 def calls_in_parts(draw: st.DrawFn, *, interleaved: bool, named: str) -> tuple[list, list[dict]]:
     """→ (name, arguments) of each call; the parts of their stream. ``named``: by what a part says whose it is."""
     calls = draw(st.lists(st.tuples(st.sampled_from(("look", "find")), st.sampled_from(ARGUMENTS)), max_size=4))
+    if named == "one index alone":  # only arguments tell that a call is over
+        calls = [(name, text or "{}") for name, text in calls]
     pieces: list[list[dict]] = []
     for n, (name, text) in enumerate(calls):
-        cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=3)))
+        cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=3 * (named != "one index alone"))))
         texts = [text[a:b] for a, b in itertools.pairwise([0, *cuts, len(text)])]
         first = {"function": {"name": name} | ({"arguments": texts[0]} if texts[0] or draw(st.booleans()) else {})}
         parts: list[dict[str, Any]] = [first, *({"function": {"arguments": t}} for t in texts[1:])]
         for k, part in enumerate(parts):
             if named in ("index", "both"):
                 part["index"] = n
-            if named == "one index":
+            if named in ("one index", "one index alone"):
                 part["index"] = 0
+            if named == "index as text":
+                part["index"] = str(n)
+            if named == "index and name":
+                part |= {"index": n, "function": {"name": name} | part["function"]}
+            if named == "id and name":
+                part |= {"id": f"call_{n}", "function": {"name": name} | part["function"]}
             if named in ("id", "both") or (named in ("one index", "first id") and k == 0):
                 part["id"] = f"call_{n}"
         pieces.append(parts)
@@ -132,7 +140,21 @@ def test_any_interleaving_comes_to_the_same_calls(kind, named):
 
 
 @pytest.mark.parametrize("kind", [*FORMATS, "record"])
-@pytest.mark.parametrize("named", ["index", "id", "both", "one index", "first id", "nothing"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        "index",
+        "id",
+        "both",
+        "one index",
+        "one index alone",
+        "first id",
+        "nothing",
+        "index as text",
+        "index and name",
+        "id and name",
+    ],
+)
 def test_calls_one_after_the_other_come_in_their_order(kind, named):
     @given(calls_in_parts(interleaved=False, named=named))
     def run(told):

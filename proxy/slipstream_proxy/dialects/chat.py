@@ -120,7 +120,7 @@ def add_delta(message: JsonObject, delta: JsonObject, places: CallPlaces) -> Non
 
 
 def _add_tool(calls: list[JsonObject], part: JsonObject, places: CallPlaces) -> None:
-    at = places.place(part)
+    at = places.place(part, lambda at: str(calls[at]["function"]["arguments"]))
     if at == len(calls):
         calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
     call, function = calls[at], part.get("function") or {}

@@ -282,6 +282,9 @@ class _Candidate:
         self.places = CallPlaces()
         self.finish: str | None = None
 
+    def said(self, at: int) -> str:
+        return "".join(self.calls[at]["arguments"])
+
 
 class GeminiTranslator(ChatEvents):
     """A chat reply as Google's: ``whole`` at once, or event by event."""
@@ -342,7 +345,7 @@ class GeminiTranslator(ChatEvents):
             candidate = self.candidates.setdefault(index, _Candidate())
             candidate.finish = choice.get("finish_reason") or candidate.finish
             for call in delta.get("tool_calls") or ():
-                at = candidate.places.place(call)
+                at = candidate.places.place(call, candidate.said)
                 _grow(candidate.calls.setdefault(at, {"id": None, "name": "", "arguments": []}), call)
             if parts := self._spoken(delta):
                 made.append(_candidate(index, parts, None))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable
 
 from slipstream_proxy.json_types import Json, JsonObject
 
@@ -21,8 +22,8 @@ class CallPlaces:
         self._ids: list[str] = []
         self._last = -1
 
-    def place(self, part: JsonObject) -> int:
-        """The call's number, from 0. The next free one: a call begins."""
+    def place(self, part: JsonObject, said: Callable[[int], str]) -> int:
+        """The call's number, from 0. The next free one: a call begins. ``said``: a call's arguments so far."""
         index, ident = part.get("index"), part.get("id")
         name = (part.get("function") or {}).get("name")
         ident = ident if isinstance(ident, str) else ""
@@ -30,6 +31,8 @@ class CallPlaces:
             at = self._by_index.get(index, -1)
             if at < 0 or (ident and name and self._ids[at] not in ("", ident)):
                 at = self._by_id.get(ident, len(self._ids))
+            elif name and _argues(part) and not ident and not self._ids[at] and said(at).rstrip().endswith("}"):
+                at = len(self._ids) if object_of(said(at)) is not None else at
             self._by_index[index] = at
         elif ident:
             at = self._by_id.get(ident, len(self._ids))
@@ -61,6 +64,11 @@ def as_functions(choice: JsonObject, field: str) -> JsonObject:
     if choice.get("finish_reason") == "function_call":
         choice = {**choice, "finish_reason": "tool_calls"}
     return choice
+
+
+def _argues(part: JsonObject) -> bool:
+    said = part["function"].get("arguments")
+    return bool(said.strip()) if isinstance(said, str) else said is not None
 
 
 def arguments_of(function: JsonObject) -> str:
@@ -116,6 +124,11 @@ class StreamedCall:
         return told
 
     @property
+    def said(self) -> str:
+        """All that has come of its arguments."""
+        return self.text + "".join(self._waiting)
+
+    @property
     def whole(self) -> bool:
         return bool(self.text) and object_of(self.text) is not None
 
@@ -132,7 +145,7 @@ class CallLine:
         """The one that is being told."""
 
     def add(self, part: JsonObject) -> StreamedCall:
-        at = self._places.place(part)
+        at = self._places.place(part, lambda at: self._calls[at].said)
         if at == len(self._calls):
             self._calls.append(StreamedCall())
         self._calls[at].add(part)

@@ -101,6 +101,18 @@ def test_a_fork_without_its_parents_file(tmp_path, times):
     assert "it is session p's: it counts where its own file is imported" in report.lines()[0]
 
 
+def test_a_forks_own_time_tells_its_begin_where_its_first_line_is_as_old_as_the_parents(tmp_path):
+    rows = [
+        meta("c", "09:59:59", forked_from_id="p", timestamp="2026-05-01T11:00:00Z"),
+        said("task", "10:00:00", "user"),
+    ]
+    (body,), report = read(
+        tmp_path, *rows, said("first", "10:00:09"), said("order", "11:00:05", "user"), said("found", "11:00:09")
+    )
+    assert [m["content"] for m in replied(body)] == ["found"]
+    assert "it is session p's" in report.lines()[0]
+
+
 def test_a_sub_agent_that_copies_nothing_is_its_own(tmp_path):
     source = {"subagent": {"thread_spawn": {"parent_thread_id": "p", "depth": 1}}}
     (body,), report = read(tmp_path, meta("c", source=source), said("order", "10:00:00", "user"), said("r", "10:00:03"))

@@ -225,7 +225,8 @@ def _describe(session: _CodexSession, line: _Line) -> None:
             session.parent = ident  # a fork's file repeats what its parent's begins with
             _name_parent(session)
         return
-    session.id, session.begun = ident, line.at
+    created = line.place.time(told.get("timestamp"), "timestamp")
+    session.id, session.begun = ident, max((t for t in (line.at, created) if t is not None), default=None)
     spawned = mapping(mapping(mapping(told.get("source")).get("subagent")).get("thread_spawn"))
     parent = told.get("forked_from_id") or spawned.get("parent_thread_id")
     session.parent = str(parent) if parent else None
