@@ -100,7 +100,7 @@ async def test_a_template_that_does_not_take_the_messages(make_plane):
         (400, "`tools` must not be an empty array. Either provide at least one tool or omit the field.", "leave `tools` out"),
         (404, "Response with id 'resp_27d0' not found.", "`store: false`"),
         (400, "Unsupported input item type: item_reference", "chat completions"),
-        (400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set', "--tool-call-parser"),
+        (400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set', "engine.tool_parser"),
         (400, "This model's maximum context length is 512 tokens. However, your prompt contains 9000", "--max-model-len"),
         (404, "The model `gpt-4o` does not exist.", "a model that"),
         (422, "n must be 1", "change what the agent sends"),
@@ -122,7 +122,7 @@ async def test_greedy_calls(make_plane):
 async def test_no_rewards(make_plane):
     plane = await make_plane(**SMALL)
     await runs(plane, reward=False)
-    await first(plane, "2 episodes of complete groups have no reward 'reward'", "/rewards")
+    await first(plane, "2 of 2 episodes of complete groups have no reward 'reward'", "/rewards")
 
 
 async def test_a_trainer_that_is_dead(make_plane):

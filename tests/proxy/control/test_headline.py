@@ -61,7 +61,7 @@ def test_without_held_out_runs_it_says_what_it_speaks_of():
     assert headline("m", "m@2", [rows[1]], versions(2), NOW).endswith("nothing to compare it with yet")
     assert headline("m", "m", [], {}, NOW) is None
     assert headline("m", "m", [rows[0]], {}, NOW) == (
-        "training runs 0.80 (0.68 to 0.88) with m, 0 versions, 0 taken back (95 % interval)"
+        "training runs 0.80 (0.68 to 0.88) with m, no version yet (95 % interval)"
     )
 
 
@@ -77,7 +77,7 @@ def test_a_version_without_runs_of_its_own_does_not_hide_what_earlier_ones_showe
 
 def test_one_run_of_reward_1_may_be_of_a_model_that_fails_four_in_five():
     said = headline("m", "m", [row("m", 1, 1.0, std=0.0)], {}, NOW)
-    assert said == "held-out 1.00 (0.21 to 1.00) with m, 0 versions, 0 taken back (95 % interval)"
+    assert said == "held-out 1.00 (0.21 to 1.00) with m, no version yet (95 % interval)"
 
 
 def test_the_base_models_held_out_runs_count_though_no_version_has_any():

@@ -31,7 +31,7 @@ def test_what_keeps_episodes_apart(store):
     kinds: list[dict[str, Any]] = [{"tags": {"explore": "temperature"}}]
     kinds += [{}, {"key": "k2"}, {"trained": "other"}, {"task": "t2"}, {"split": "eval"}]
     store.ingest([call(f"e{i}", done=True, **kw) for i, kw in enumerate(kinds)], {})
-    assert store.statistics.counts(NOW)["groups"] == {"forming": 6}
+    assert store.statistics.counts(NOW)["groups"] == {"forming": 5, "eval": 1}
 
 
 def test_only_done_episodes_with_a_trained_models_call(store):

@@ -19,7 +19,10 @@ REFUSAL_FIXES = (
     ),
     (
         r"enable-auto-tool-choice|tool-call-parser",
-        "start the engine with --enable-auto-tool-choice and the --tool-call-parser of its model",
+        (
+            "set engine.tool_parser (a vLLM of your own: --enable-auto-tool-choice and --tool-call-parser), or let the agent "
+            "send no `tools` where the model's chat template takes none"
+        ),
     ),
     (
         r"maximum (?:context|model) length|max_model_len|context length",

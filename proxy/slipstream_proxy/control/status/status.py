@@ -37,7 +37,7 @@ from slipstream_proxy.data.observe.metrics import read_split_names, read_turned_
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.read.curves import LearningFilter
 from slipstream_proxy.store.read.status import FunnelCounts
-from slipstream_proxy.store.read.wording import span
+from slipstream_proxy.store.read.wording import plural, span
 
 Measured = tuple[float, float, float, int]
 """Mean reward, its interval's ends, runs."""
@@ -63,7 +63,7 @@ def headline(
     mine = [r for r in rows if r["adapter"] == base or r["adapter"] in versions]
     made = [a for a in versions.values() if a.state not in (AdapterState.LOADING, AdapterState.REFUSED)]
     back = {a.name for a in made if a.state == AdapterState.ROLLED_BACK or (a.anew and a.state == AdapterState.RETIRED)}
-    count = f"{len(made)} version{'' if len(made) == 1 else 's'}, {len(back)} taken back"
+    count = f"{plural(len(made), 'version', 'versions')}, {len(back)} taken back" if made else "no version yet"
     good = sorted((a for a in made if a.name not in back), key=lambda a: -a.version)
     held_out = _measured(mine, base, "eval", bounds)
     name_of_others = "no held-out runs; training runs"

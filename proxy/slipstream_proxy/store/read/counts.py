@@ -53,8 +53,12 @@ class GroupCounts:
         self.rows = list(rows)
 
     def states(self) -> dict[str, int]:
-        """State, or ``parked`` → groups; no windows."""
-        return totals(("parked" if row.parked else row.state, row.n) for row in self.rows if not row.window)
+        """State, or ``parked`` → groups; no windows. Those of evaluation runs are ``eval`` while they form, too."""
+
+        def named(row: AlikeGroups) -> str:
+            return "parked" if row.parked else "eval" if (row.split, row.state) == ("eval", "forming") else row.state
+
+        return totals((named(row), row.n) for row in self.rows if not row.window)
 
     def lost(self) -> dict[str, int]:
         """Cause → groups from which nothing was learned, the most frequent first."""
@@ -198,6 +202,12 @@ def missing_rewards(tx: Tx, rules: Rules, groups: list[str]) -> dict[str, int]:
         if count := tx.all(sql, (groups, name))[0][0]:
             found[name] = count
     return found
+
+
+def waiting_episodes(tx: Tx, groups: list[str]) -> int:
+    """Episodes of these groups, with a reward or without."""
+    sql = f"SELECT count(*) FROM t_episodes e WHERE {OWN_RUNS} AND e.grp {IN}"
+    return int(tx.all(sql, (groups,))[0][0]) if groups else 0
 
 
 def unweighted_rewards(tx: Tx, rules: Rules, groups: list[str]) -> dict[str, int]:

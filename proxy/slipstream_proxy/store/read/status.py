@@ -19,6 +19,7 @@ from slipstream_proxy.store.read.counts import (
     store_counts,
     untrainable_calls,
     unweighted_rewards,
+    waiting_episodes,
     waiting_groups,
 )
 from slipstream_proxy.store.read.curves import SeenRewards, version_of
@@ -72,6 +73,7 @@ class DearFigures(NamedTuple):
     """Figures that cost a look at every group that waits, or at every episode."""
 
     missing: dict[str, int]
+    waiting: int
     unweighted: dict[str, int]
     to_judge: int
     oldest_to_judge: float | None
@@ -144,6 +146,7 @@ def dear_figures(tx: Tx, rules: Rules, judge_name: str) -> DearFigures:
     ((best, worst),) = tx.all(sql)
     return DearFigures(
         missing_rewards(tx, rules, waiting),
+        waiting_episodes(tx, waiting),
         unweighted_rewards(tx, rules, waiting),
         *to_judge(tx, judge_name),
         best=best,
@@ -183,12 +186,16 @@ class FunnelCounts(NamedTuple):
     open_episodes: int
     next_end: float | None
     """When the first of the open episodes ends, if no call comes."""
+    longest_idle: float | None
+    """When the open episode that has had no call for the longest had its last."""
     without_task: int
     """Done episodes that no group takes because they have no task."""
     forming: Forming
     evaluating: Forming
     missing: dict[str, int]
     """Reward name → episodes of complete groups without it."""
+    waiting: int
+    """Episodes of those groups, with a reward or without."""
     unweighted: dict[str, int]
     """Reward name without a weight → episodes of those groups that have it."""
     to_judge: int
@@ -349,6 +356,7 @@ def funnel_counts(
         train_episodes=sum(t.n for (_, split, _), t in there.items() if split == "train"),
         open_episodes=sum(t.n for (state, _, _), t in there.items() if state == "open"),
         next_end=_next_end(figures, pace, now),
+        longest_idle=min((end for _, _, end in figures.ends), default=None),
         without_task=0 if rules.ungrouped else sum(t.n for (_, _, apart), t in there.items() if apart == "alone"),
         forming=_forming(found.groups, "train"),
         evaluating=_forming(found.groups, "eval"),

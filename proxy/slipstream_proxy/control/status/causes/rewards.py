@@ -71,13 +71,14 @@ def unweighted_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[Fun
 
 def reward_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
     for name, count in counts.missing.items():
-        episodes = plural(count, "episode of complete groups has", "episodes of complete groups have")
-        text = f"{episodes} no reward '{name}'"
+        verb = "has" if count == 1 else "have"
+        text = f"{count} of {plural(counts.waiting, 'episode', 'episodes')} of complete groups {verb} no reward '{name}'"
         if name == around.config.judge.name:
             fix = "the judge writes it" if around.judge_expected else "set judge.model, or post it with a judge's key"
         else:
             fix = f"post it to /slipstream/v1/episodes/<id>/rewards as {name!r}, or change reward.weights"
-        cause, stuck = f"missing_{name}"[:80], not counts.ready and not counts.leased
+        few = 2 * count < counts.waiting  # as where an agent was stopped: its other runs complete other groups
+        cause, stuck = f"missing_{name}"[:80], not (counts.ready or counts.leased or few)
         comes = name == around.config.judge.name and around.judge_expected
         severity = REMARK if comes else BLOCKS if stuck else SLOWS
         yield FunnelLine(stage="reward", cause=cause, count=count, text=text, fix=fix, severity=severity)

@@ -55,7 +55,8 @@ def episode_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[Funnel
         fix = "post the final reward, or send x-slipstream-done with the last call, and it ends at once"
         done = counts.outcomes or counts.forming.groups or counts.evaluating.groups or counts.missing or counts.ready
         soon = counts.next_end is not None and counts.next_end - around.now <= SOON_S
-        severity, count = REMARK if done or soon else SLOWS, counts.open_episodes
+        busy = counts.longest_idle is not None and around.now - counts.longest_idle <= SOON_S
+        severity, count = REMARK if done or soon or busy else SLOWS, counts.open_episodes
         yield FunnelLine(stage="episodes", cause="open", count=count, text=text, fix=fix, severity=severity)
     if counts.without_task:
         text = f"{plural(counts.without_task, 'episode has', 'episodes have')} no task, so nothing compares them"
