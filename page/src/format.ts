@@ -67,7 +67,9 @@ export function number(value: number | null | undefined, digits = 3): string {
 
 /** A mean or share with its 95 % interval: `0.891 (0.85 to 0.93)`. */
 export function between(value: number, low: number, high: number): string {
-  return `${fixed(value)} (${fixed(low, 2)} to ${fixed(high, 2)})`;
+  // beside 0.34 a bound of 0.00022 says no more than 0.00, and takes the room of the count behind it
+  const end = (bound: number): string => fixed(high - low > 0.05 && Math.abs(bound) < 0.01 ? 0 : bound, 2);
+  return `${fixed(value)} (${end(low)} to ${end(high)})`;
 }
 
 /** With so many decimals, so that the numbers of a column stand below each other. */

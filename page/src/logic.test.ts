@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { diff, facing } from "./diff";
 import { fieldOf, mistakes, parseTime, toQuery } from "./filters";
-import { ago, duration, exact, fixed, iso, number, signed } from "./format";
+import { ago, between, duration, exact, fixed, iso, number, signed } from "./format";
 import { causesOf, funnelOf } from "./funnel";
 import { step } from "./keyboard";
 import { linesOf } from "./learning";
@@ -121,6 +121,8 @@ test("what a key may do", () => {
 });
 
 test("numbers of a column have the same decimals", () => {
+  expect(between(0.01, 0.000217, 0.34)).toBe("0.010 (0.00 to 0.34)");
+  expect(between(0.002, 0.0015, 0.0025)).toBe("0.002 (0.0015 to 0.0025)");
   expect([fixed(0.5), fixed(12), fixed(-0.25), fixed(0), fixed(0.00004), fixed(2e7), fixed(null)]).toEqual(["0.500", "12.000", "-0.250", "0.000", "4.00e-5", "20M", "–"]);
 });
 

@@ -143,10 +143,10 @@ function Funnel({ status }: { status: Status }): JSX.Element {
   );
 }
 
-/** What keeps runs at a stage. The causes stand at the top of the page already: here is how many of them are this stage's. */
+/** What keeps runs at a stage. The causes stand at the top of the page already: here is how many of them are this stage's, but for remarks. */
 function Losses({ stage, said }: { stage: FunnelStage; said: FunnelLine[] }): JSX.Element | null {
   const above = stage.losses.filter((loss) => said.includes(loss));
-  const marks = (["blocks", "slows", "remark"] as const)
+  const marks = (["blocks", "slows"] as const)
     .map((severity) => ({ severity, count: above.filter((loss) => loss.severity === severity).length }))
     .filter(({ count }) => count);
   const own = stage.losses.filter((loss) => !said.includes(loss));
@@ -158,7 +158,7 @@ function Losses({ stage, said }: { stage: FunnelStage; said: FunnelLine[] }): JS
           {marks.map(({ severity, count }) => (
             <span key={severity}><SeverityMark severity={severity} count={count} /> </span>
           ))}
-          <span class="soft">(at the top{marks.every((m) => m.severity === "remark") ? ", folded" : ""})</span>
+          <span class="soft">(at the top)</span>
         </li>
       ) : null}
       {own.map((loss) => (

@@ -335,7 +335,7 @@ def _calm(trial: GateTrial, names: Mapping[int, str], counted: str) -> tuple[int
     if trial.runs.since >= settings.settle and (why := _waits(trial, names)):
         return None, f"nothing speaks against it{also}, but {why} ({counted})", asked
     left = max(settings.settle - trial.runs.since, MIN_OWN_EPISODES - trial.runs.own, 1)
-    after = f"it is accepted after {settings.settle} episodes on trial, {MIN_OWN_EPISODES} of them its own"
+    after = f"it is accepted after {settings.settle} episodes on trial, at least {MIN_OWN_EPISODES} of them its own"
     return _new_runs(trial, left), f"nothing speaks against it{_said(trial)}{also}; {after} ({counted})", asked
 
 

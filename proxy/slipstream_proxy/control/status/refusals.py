@@ -20,8 +20,8 @@ REFUSAL_FIXES = (
     (
         r"enable-auto-tool-choice|tool-call-parser",
         (
-            "set engine.tool_parser (a vLLM of your own: --enable-auto-tool-choice and --tool-call-parser), or let the agent "
-            "send no `tools` where the model's chat template takes none"
+            "set engine.tool_parser (a vLLM of your own: --enable-auto-tool-choice and --tool-call-parser), or let the "
+            "agent send no `tools` where the model's chat template takes none"
         ),
     ),
     (
