@@ -72,7 +72,9 @@ def unweighted_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[Fun
 def reward_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
     for name, count in counts.missing.items():
         verb = "has" if count == 1 else "have"
-        text = f"{count} of {plural(counts.waiting, 'episode', 'episodes')} of complete groups {verb} no reward '{name}'"
+        text = (
+            f"{count} of {plural(counts.waiting, 'episode', 'episodes')} of complete groups {verb} no reward '{name}'"
+        )
         if name == around.config.judge.name:
             fix = "the judge writes it" if around.judge_expected else "set judge.model, or post it with a judge's key"
         else:
