@@ -64,6 +64,20 @@ def test_a_tagged_run_of_a_quick_agent_is_over_soon():
     assert pace.idle_after(ANN, NOW, untagged=False) == LEAST
 
 
+def test_an_agent_that_waits_for_a_slow_engine_is_not_idle():
+    """Its calls take a minute beside a training step, and each is known only when it has its answer."""
+    pace = Pace(900.0)
+    for n in range(2 * WELL_KNOWN):
+        pace.note(ANN, 0.05, NOW + n)
+        pace.answered(ANN, 60.0)
+    assert pace.idle_after(ANN, NOW, untagged=False) == LEAST + 60.0
+    for _ in range(1000):
+        pace.answered(ANN, 1.0)
+    assert pace.idle_after(ANN, NOW, untagged=False) == LEAST + 1.0, "the engine is quick again"
+    pace.answered(Agent("bob", "m"), 60.0)
+    assert not pace._answers.get(Agent("bob", "m")), "of an agent without pauses nothing is kept"
+
+
 def test_a_tool_that_is_seldom_slow_is_waited_for_once_it_is_known():
     """One pause in two thousand takes a minute and a quarter: far beyond the 98th percentile, and out of its window."""
     pace = Pace(900.0)

@@ -41,10 +41,10 @@ def paced(store, pause: float, *, model: str = "m") -> float:
 @pytest.mark.parametrize(("pause", "over"), [(0.1, 20.0), (10.0, 40.0), (3000.0, 900.0)])
 def test_an_untagged_episode_is_over_after_its_agents_own_pauses(store, pause, over):
     now = paced(store, pause)
-    store.ingest([call("last", at=now, seconds=5.0, origin="new", task=None)], {})
-    store.sweep(now + 5 + over - 1)
+    store.ingest([call("last", at=now, seconds=0.5, origin="new", task=None)], {})
+    store.sweep(now + over - 1)
     assert states(store)["last"] == "open"
-    store.sweep(now + 5 + over + 1)
+    store.sweep(now + over + 2)
     assert states(store)["last"] == "done"
 
 

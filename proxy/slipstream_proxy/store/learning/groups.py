@@ -71,6 +71,8 @@ class Pace:
         self.seeded = False
         self._pauses: OrderedDict[Agent, deque[float]] = OrderedDict()
         self._known: dict[Agent, float] = {}
+        self._answers: dict[Agent, deque[float]] = {}
+        """Seconds that its latest calls took: a call is known when it has its answer, and none is idle meanwhile."""
         self._long: dict[Agent, deque[tuple[float, float]]] = {}
         """(when it ended, its seconds) of the pauses beyond ``LEAST_PACE`` that no later one surpassed."""
 
@@ -85,6 +87,7 @@ class Pace:
                 gone = self._pauses.popitem(last=False)[0]
                 self._known.pop(gone, None)
                 self._long.pop(gone, None)
+                self._answers.pop(gone, None)
         self._pauses[agent].append(max(0.0, pause))
         self._known.pop(agent, None)
         if pause * LONGEST_FACTOR > LEAST_PACE:
@@ -94,6 +97,11 @@ class Pace:
             while long and long[-1][1] <= pause:
                 long.pop()
             long.append((at, pause))
+
+    def answered(self, agent: Agent, seconds: float) -> None:
+        """A call took so long."""
+        if agent in self._pauses:
+            self._answers.setdefault(agent, deque(maxlen=MAX_PAUSES)).append(max(0.0, seconds))
 
     def seed(self, tx: Tx, days: DayTables) -> None:
         """Learn from the newest calls that are stored."""
@@ -107,6 +115,7 @@ class Pace:
         for eid, model, start, end in calls:
             if eid in ends:
                 self.note(Agent(name_of(eid)[0], model), start - ends[eid], start)
+            self.answered(Agent(name_of(eid)[0], model), end - start)
             ends[eid] = max(end, ends.get(eid, 0.0))
 
     def idle_after(self, agent: Agent, now: float, *, untagged: bool) -> float:
@@ -119,7 +128,8 @@ class Pace:
             least = max(LEAST_PACE, LONGEST_FACTOR * self._longest(agent, now))
             if len(self._pauses[agent]) < WELL_KNOWN:
                 least = max(least, LEAST_TAGGED)
-        return min(max(least, PAUSE_FACTOR * known), self.limit)
+        slow = _quantile(tuple(self._answers.get(agent, ())))
+        return min(max(least, PAUSE_FACTOR * known) + slow, self.limit)
 
     def _longest(self, agent: Agent, now: float) -> float:
         """Of the pauses that ended in the last ``PACE_MEMORY_S`` seconds; 0 where all were short.
@@ -131,11 +141,16 @@ class Pace:
 
     def _typical(self, agent: Agent) -> float | None:
         if agent not in self._known:
-            pauses = sorted(self._pauses.get(agent, ()))
+            pauses = tuple(self._pauses.get(agent, ()))
             if len(pauses) < MIN_KNOWN_PAUSES:
                 return None
-            self._known[agent] = pauses[min(len(pauses) - 1, math.ceil(PAUSE_QUANTILE * len(pauses)) - 1)]
+            self._known[agent] = _quantile(pauses)
         return self._known[agent]
+
+
+def _quantile(seconds: Sequence[float]) -> float:
+    """What ``PAUSE_QUANTILE`` of them are not longer than; 0: there is none."""
+    return sorted(seconds)[math.ceil(PAUSE_QUANTILE * len(seconds)) - 1] if seconds else 0.0
 
 
 STALE_STATE = "stale"

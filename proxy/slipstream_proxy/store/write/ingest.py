@@ -293,6 +293,7 @@ class Ingest:
             self._reopen(tx, changes, ep)
         if ep.last_end:
             self.pace.note(Agent(ep.key, ep.model), head.at - ep.last_end, head.at)
+        self.pace.answered(Agent(ep.key, ep.model), head.seconds)
         changes.changed.add(eid)
         row, packed = self.calls.append(tx, ep, call, ep.calls, changes.calls, new=eid in changes.new)
         if row.number < ep.calls:
