@@ -261,6 +261,7 @@ def test_a_hub_that_is_away(server: Server, config: Config) -> None:
     [
         ("gcs://b/x", "gcs: is not known"), ("r2://b/x", "r2: is not known"), ("ftp://h/x", "ftp: is not known"),
         ("file:///x", "file: is not known"), ("GDrive:x", "gdrive: is not known"), ("my:folder", "(./my:folder is one)"),
+        ("me@host:/x", "me@host: is not known"), (" gs://b/x", " gs: is not known"), ("", "--to is empty"),
         ("gs://", "write gs://bucket/prefix"), ("gs:b/x", "write gs://bucket/prefix"), ("az:///x", "write az://"),
         ("hf:name", "write hf:owner/name"), ("fireworks:name", "write fireworks:account/name"),
         ("fireworks://a/b", "write fireworks:account/name"), ("wandb:a/b", "write wandb:entity/project/name"),

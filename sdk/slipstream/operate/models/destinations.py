@@ -32,7 +32,8 @@ DESTINATION_SCHEMES = {
 }
 """How each is written."""
 SCHEME_PACKAGES = {"gs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
-_SCHEME = re.compile(r"([A-Za-z][\w+.-]+):")
+_SCHEME = re.compile(r"([^/\\:~.][^/\\:]+):")
+"""What stands before a colon, also as of ``user@host:``; one letter is a drive of Windows."""
 _FORMS = {
     "bucket": re.compile(r"//[^/]+(?:/.*)?"),
     "pair": re.compile(r"[\w.-]+/[\w.-]+(?:\?base=[\w./:-]+)?"),
@@ -44,6 +45,8 @@ UPLOAD_TIMEOUT_S = 600.0
 def destination(to: str, *, merged: bool) -> Send:
     """What sends there. Raises ``ConfigError`` if nothing does."""
     found = _SCHEME.match(to)
+    if not to.strip():
+        raise ConfigError(f"--to is empty: write a folder, or one of {', '.join(DESTINATION_SCHEMES.values())}")
     if found is None:
         return lambda ready, _: _to_folder(ready, Path(to).expanduser())
     scheme = found[1].lower()
