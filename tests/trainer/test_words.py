@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +21,7 @@ from slipstream.settings import TrainerConfig
 from slipstream_imitation.distill import _speech
 from slipstream_trainer.algorithm.advantage import assign
 from slipstream_trainer.algorithm.learning_rate import FULL_STEP_EPISODES, TOO_FAR, TOO_SHORT, Reach, StepPace
-from slipstream_trainer.algorithm.words import MAX_PASSES, WAY_SHARE, further
+from slipstream_trainer.algorithm.words import MAX_PASSES, WAY_SHARE, further, weights
 from slipstream_trainer.batch.dataset import rendered
 from slipstream_trainer.batch.hints import NO_PLACE, Hints
 from slipstream_trainer.batch.layout import make_plan
@@ -230,6 +232,45 @@ def test_where_most_words_attack_none_count(tmp_path, attacks: int, refused: int
     result = train(world.trainer, [*order[:attacks], *good[attacks:]], StepPace(), 0)
     assert (result.figures["words"], result.figures["words_refused"]) == (8, refused)
     assert result.outcome == ("skipped" if refused == 8 else "step")
+
+
+CORRECTIONS = (
+    "search for {name}", "no search for {name}", "please search for {name}", "no find the mail for {name}", "find the {thing} mail for {name}",
+    "no the mail is for {name}", "search {name} please", "tell me the day for {name}", "what is the {thing} day for {name}",
+    "no please search the {thing} for {name}", "search for {name} the {thing}", "you do no search for {name}", "no the {thing}",
+    "please find the {thing}", "no you search for the mail", "please read the mail for {name}", "find {name}", "the mail is {name}",
+    "no the {name} mail", "when is the {thing} for {name}",
+)  # fmt: skip
+THINGS = (
+    "dentist flight invoice meeting parcel rent concert lease exam dinner course repair visa ticket order loan".split()
+)
+NAMES = "dana omar lucy ivan mei raj tom eva noah zoe liam ana hugo nina paul rosa sven tara umar vera".split()
+
+
+def test_of_200_plain_corrections_none_is_refused_that_the_model_follows(tmp_path) -> None:
+    """Those that it does not follow would teach it to answer at once, without a search: they are refused as orders are."""
+    world, chance, found = Inbox(tmp_path), random.Random(15), Counter()
+    hints, number = Hints(world.tokenizer, "{words}"), world.tokenizer.convert_tokens_to_ids
+
+    def thinks(prompt: np.ndarray, said: list[int]) -> torch.Tensor:
+        with torch.no_grad():
+            logits = world.trainer.model(input_ids=torch.tensor([[*prompt.tolist(), *said]])).logits
+        return torch.log_softmax(logits[0, -len(said) - 1 : -1].double(), -1)
+
+    for n in range(200):
+        name, thing = chance.choice(NAMES), chance.choice(THINGS)
+        asked = ("user", f"what day is the {thing} for {name}")
+        prompt = render(world.tokenizer, ("system", "find the mail. tools: search read answer"), asked)
+        said = [world.search, *map(number, (chance.choice(["the", "for", "day", thing]), CLOSE, "<|im_end|>"))]
+        with_words = hints.place(prompt, CORRECTIONS[n % len(CORRECTIONS)].format(name=name, thing=thing))
+        assert with_words is not None
+        teacher, policy = thinks(with_words, said), thinks(prompt, said)
+        kl_W = (teacher.exp() * (teacher - policy)).sum(-1)
+        _, refused = weights(kl_W, torch.zeros(len(said), dtype=torch.long), world.trainer.config.trainer)
+        follows = teacher[0].argmax() == world.search and teacher[1].argmax() == number(name)
+        found[bool(refused.any()), bool(follows)] += 1
+    assert not found[True, True], "refused, though the model follows them"
+    assert found[False, True] > 80 > found[False, False] * 10 and found[True, False] > 100
 
 
 def test_words_go_a_share_of_the_way_to_the_teacher() -> None:
