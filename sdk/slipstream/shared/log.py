@@ -135,9 +135,11 @@ def _message(record: logging.LogRecord) -> str:
 class _Console(_Lines):
     def format(self, record: logging.LogRecord) -> str:
         extra = "".join(f" {k}={_one_line(without_password(v))}" for k, v in _fields(record).items())
-        text = printable(without_password(_message(record)), lines=True).replace("\n", "\n    ")
-        line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {record.levelname.lower():7} {text}{extra}"
-        return line + ("\n" + printable(self.formatException(record.exc_info), lines=True) if record.exc_info else "")
+        text = without_password(_message(record)) + extra
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        shown = printable(text, lines=True).replace("\n", "\n    ")
+        return f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {record.levelname.lower():7} {shown}"
 
 
 def _one_line(value: object) -> str:

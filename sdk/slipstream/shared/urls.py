@@ -8,11 +8,15 @@ from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 HIDDEN_MARK = "***"
-_LOGIN = re.compile(r"(\w+)://([^/?#\s\"'<>]+)@")
-_VALUE = r"('[^']*'|[^&#;\s\"'<>]+)"
+_LOGIN = re.compile(
+    # the second way has a sign in it that was to be escaped
+    r"(?:\b(\w{1,32}):)?//([^/?#\s\"<>]{1,256}|[^/?#\s\"<>:\[]{0,64}:(?!\d+\W)[^\s\"<>]{1,256})@"
+)
+_VALUE = r"('[^']*'|\"[^\"]*\"|[^&#;\s\"'<>]+)"
 _QUERY = re.compile(
-    rf"(?<=[?&])(password|passwd|pwd|sslpassword|token|access_token|api_key|apikey|secret|signature)={_VALUE}"
-    rf"|(?<!\w)(password|sslpassword)={_VALUE}",
+    r"(?<=[?&])(pass|password|passwd|pwd|sslpassword|token|access_token|api_key|apikey|key|auth|secret|client_secret"
+    rf"|sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token)={_VALUE}"
+    rf"|(?<!\w)(password|sslpassword)\s{{0,4}}=\s{{0,4}}{_VALUE}",
     re.IGNORECASE,
 )
 
@@ -26,9 +30,10 @@ def without_password(text: object) -> str:
 def _hidden(found: re.Match[str]) -> str:
     scheme, login = found[1], found[2]
     user, colon, _ = login.partition(":")
-    if not colon and not scheme.startswith("http"):
+    start = f"{scheme}://" if scheme else "//"
+    if not colon and not (scheme or "").lower().startswith("http"):
         return found[0]  # a user without a password
-    return f"{scheme}://{user}:{HIDDEN_MARK}@" if colon else f"{scheme}://{HIDDEN_MARK}@"
+    return f"{start}{user}:{HIDDEN_MARK}@" if colon else f"{start}{HIDDEN_MARK}@"
 
 
 def has_password(text: str) -> bool:

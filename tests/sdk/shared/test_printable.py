@@ -65,6 +65,16 @@ def test_a_reason_forges_no_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert first.endswith("promote reason=fine\\n12:00:00 error   the store is gone") and second.endswith("3 of 4.0")
 
 
+def test_what_an_exception_says_forges_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    setup_logging()
+    try:
+        raise OSError("fine\n12:00:00 error   the store is gone")
+    except OSError:
+        logging.getLogger("part").exception("it failed")
+    first, *more = capsys.readouterr().err.splitlines()
+    assert first.endswith("it failed") and more and all(line.startswith("    ") for line in more)
+
+
 @given(NASTY)
 def test_whatever_is_printed_is_harmless_and_json_stays_json(text: str) -> None:
     out, err = io.StringIO(), io.StringIO()
