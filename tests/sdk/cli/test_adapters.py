@@ -59,6 +59,17 @@ def test_the_list_has_each_versions_reward_and_fits_a_terminal(
     assert note.startswith(f"reward: the mean of {'held-out' if held_out else 'live'} runs (95 % interval)")
 
 
+def test_the_list_takes_the_runs_that_more_versions_have(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on("GET", "/adapters", {"adapters": [ADAPTER], "live": {}})
+    point = {"start": 1.0, "end": 2.0, "n": 9, "success": 1.0, "success_low": 0.7, "success_high": 1.0}
+    point |= {"mean": 0.5, "low": 0.25, "high": 0.75}
+    points = [point | {"adapter": f"inbox@{v}", "version": v, "series": "live"} for v in (1, 2, 3)]
+    points += [points[2] | {"series": "held-out"}]
+    server.on("GET", "/learning", {"points": points, "success_from": 0.5})
+    assert main(["adapters", "--url", server.url]) == 0
+    assert "reward: the mean of live runs" in capsys.readouterr().out
+
+
 def test_who_gets_a_canary(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     gate = {"gets": "1% of new runs get inbox@2 (stage 1 of 2)"}
     tried = ADAPTER | {"name": "inbox@2", "version": 2, "state": "candidate", "gate": gate}

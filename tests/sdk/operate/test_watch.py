@@ -65,6 +65,30 @@ async def test_what_is_new_is_said_once(server: Server) -> None:
         assert len(said) == 3
 
 
+async def test_a_version_is_told_when_it_is_made_and_when_it_serves(server: Server) -> None:
+    said: list[str] = []
+    made = {"adapter": "m@3", "state": "loading", "step": 3}
+    serves = {"adapter": "m@3", "state": "candidate", "control": "m"}
+    learning = {"points": [point(0, 0.2)], "success_from": 0.5, "left_out": 0, "bucket": None}
+    server.on("GET", "/learning", learning)
+
+    async def look(headline: str, *events: tuple[str, dict[str, object]]) -> list[str]:
+        lines = [json.dumps({"id": 4, "at": 1e9, "kind": kind, "data": data}) for kind, data in events]
+        server.on("GET", "/training/events", "".join(f"{line}\n" for line in lines))
+        server.on("GET", "/status", {**STATUS, "funnel": {"lines": []}, "headlines": {"m": headline}})
+        said.clear()
+        await watch.look()
+        return [line[9:] if line[:1].isdigit() else line for line in said]
+
+    async with AsyncClient(server.url) as client:
+        watch = Watch(client, said.append)
+        assert await look("in 12 min, 2 versions") == ["▁ in 12 min, 2 versions"]
+        steps = (("adapter", made), ("step", {"step": 3, "adapter": "m@3", "reward": 0.5}))
+        assert await look("in 13 min, 2 versions", *steps) == ["step 3 m@3: reward 0.5"]
+        told = ["m@3 serves new episodes, on trial beside m", "▁ in 14 min, 3 versions"]
+        assert await look("in 14 min, 3 versions", ("adapter", serves)) == told
+
+
 async def test_a_proxy_that_goes_away_is_said_once() -> None:
     said: list[str] = []
     async with AsyncClient("http://127.0.0.1:9") as client:
@@ -106,6 +130,7 @@ def test_a_traceback_is_one_line_that_says_where_it_stands(tmp_path: Path, head:
 def test_the_doctors_own_questions_show_no_errors(tmp_path: Path) -> None:
     quiet = Quiet(tmp_path / "up.log")
     head = "(EngineCore pid=7) ERROR 11-25 12:00:00 [core.py:9] "
+    assert quiet("engine", head + "WorkerProc hit an exception.") is None
     asked = ("No adapter found for /nonexistent/slipstream-doctor", "LoRA rank 4096 is greater than max_lora_rank 16.")
     for why in asked:
         lines = (

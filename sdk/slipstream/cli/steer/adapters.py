@@ -80,16 +80,17 @@ def line(adapter: Adapter, rewards: Mapping[str, LearningPoint], now: float) -> 
 
 
 def rewards_of(client: Client) -> tuple[str, dict[str, LearningPoint]]:
-    """Each version's mean reward: of held-out runs, where any version has some, else of the runs that it serves."""
+    """Each version's mean reward: of held-out runs, or of the runs that it serves where more versions have those."""
     try:
         points = client.learning(by="adapter", each="role").points
     except ApiError:  # the list is there without it: the store may be away
         return "", {}
-    for role in ("held-out", "live"):
-        found = {p.adapter: p for p in points if p.series == role and p.version and p.adapter is not None}
-        if found:
-            return f"reward: the mean of {role} runs (95 % interval)", found
-    return "", {}
+    found = {
+        role: {p.adapter: p for p in points if p.series == role and p.version and p.adapter is not None}
+        for role in ("held-out", "live")
+    }
+    role = max(found, key=lambda role: len(found[role]))
+    return (f"reward: the mean of {role} runs (95 % interval)", found[role]) if found[role] else ("", {})
 
 
 def replay_text(shown: ReplayShown) -> str:

@@ -36,9 +36,11 @@ VLLM_LINE_PREFIX_PATTERN = re.compile(r"(\([^)]*\) ?)?(?:[A-Z]+ \d\d-\d\d \d\d:\
 CHAINED_TRACEBACK_TEXTS = ("During handling of the above", "The above exception was")
 REPEATED_ERROR_QUIET_S = 60.0
 """Seconds in which the same error of a child is shown once."""
-OF_DOCTOR = re.compile(r"slipstream-doctor|LoRA rank 4096\b|Invocation of add_lora method failed")
+OF_DOCTOR = re.compile(
+    r"slipstream-doctor|LoRA rank 4096\b|Invocation of add_lora method failed|WorkerProc hit an exception"
+)
 """What the doctor's questions make an engine log: it is asked to load adapters that cannot be loaded. Of an adapter
-that was meant, the proxy says that it was refused.
+that was meant, the proxy says that it was refused. An exception that is only announced has its traceback behind it.
 """
 PARSER_ERROR_PATTERN = re.compile(r"\[(\w*(?:tool|reasoning)\w*parser\w*\.py)\b")
 PARSER_PAUSE_S = 600.0
@@ -59,6 +61,8 @@ def sparkline(values: Sequence[float]) -> str:
 def told(event: c.Event) -> str:
     """An event in a line."""
     data = event.data
+    if event.kind == "adapter" and data.get("state") == "candidate" and data.get("control"):
+        return f"{data.get('adapter')} serves new episodes, on trial beside {data['control']}"
     number = data.get("step")
     words = [event.kind.replace("_", " ") + (f" {number}" if number is not None else "")]
     words += [
@@ -67,6 +71,11 @@ def told(event: c.Event) -> str:
     figures = [f"{name} {value:.3g}" for name in ("reward", "kl") if isinstance(value := data.get(name), int | float)]
     why = str(data.get("reason") or data.get("text") or ", ".join(figures))
     return " ".join(words) + (f": {why}" if why else "")
+
+
+def is_made(event: c.Event) -> bool:
+    """A step, or the version that it made, which nobody gets yet. The step's own line names it."""
+    return event.kind == "step" or (event.kind == "adapter" and event.data.get("state") == "loading")
 
 
 def is_loud(line: str) -> bool:
@@ -171,7 +180,8 @@ class Watch:
         try:
             status = await self.client.status()
             events = await self._events()
-            curve = await self.client.learning(by="adapter", split="eval") if events is None or events else None
+            news = events is None or not all(map(is_made, events))
+            curve = await self.client.learning(by="adapter", split="eval") if news else None
         except ApiError as e:
             if not (isinstance(e, Unavailable) or e.status == 503):
                 raise
@@ -183,6 +193,8 @@ class Watch:
             self.say("the proxy answers again")
         self._lost = 0
         for event in events or ():
+            if event.kind == "adapter" and is_made(event):
+                continue
             self.say(f"{time.strftime('%H:%M:%S', time.localtime(event.at))} {told(event)}")
         self._say_troubles(status.funnel)
         if curve is not None and status.headlines != self._headlines:
