@@ -372,6 +372,18 @@ async def test_a_batch_that_is_trained_on_and_one_that_was_skipped(make_plane, m
     assert reason in found.text and fix in (found.fix or "")
 
 
+async def test_steps_from_calls_that_are_too_old(plane):
+    for old in (0, 36):
+        data = {"kl": 0.003, "calls": 48, "untrainable": {"stale": old, "aborted": 2}}
+        await plane.ask("POST", "/training/events", {"kind": "step", "data": data})
+    found = await line(plane, "step", "aged")
+    assert found.severity is Severity.SLOWS and found.text.startswith("36 of 96 calls of the latest steps were too old")
+    assert "trainer.max_wait" in found.fix
+    for _ in range(2):
+        await plane.ask("POST", "/training/events", {"kind": "step", "data": {"kl": 0.003, "calls": 96}})
+    assert not any(x.cause == "aged" for x in (await funnel(plane)).lines), "36 of 240 are no more than some"
+
+
 async def test_steps_that_change_nothing(plane):
     for kl in (0.0, 2e-6):
         await plane.ask("POST", "/training/events", {"kind": "step", "data": {"kl": kl}})

@@ -7,7 +7,14 @@ from typing import NamedTuple
 from slipstream.contract import GroupKind, Split
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import IMPORTED_ID_PREFIX
-from slipstream_proxy.store.learning.groups import CORRECTED_CAUSE, Agent, Pace, TrainingAgain, training_again
+from slipstream_proxy.store.learning.groups import (
+    CORRECTED_CAUSE,
+    STALE_STATE,
+    Agent,
+    Pace,
+    TrainingAgain,
+    training_again,
+)
 from slipstream_proxy.store.learning.rewards import RewardTable
 from slipstream_proxy.store.read.counts import (
     GroupCounts,
@@ -108,6 +115,7 @@ class FunnelFigures(NamedTuple):
     teaching: Teaching
     last_skipped: str | None
     kls: list[float]
+    aged: tuple[int, int]
     engine_gap: float | None
     again: TrainingAgain
     ends: list[tuple[Agent, bool, float]]
@@ -117,7 +125,7 @@ class FunnelFigures(NamedTuple):
 def funnel_figures(tx: Tx, rules: Rules, found: StoreCounts) -> FunnelFigures:
     going = any(t.n for (state, *_), t in found.kept.episodes.items() if state == "open")
     ends = _ends(tx) if going else []
-    recent = (_outcomes(tx), _teaching(tx, rules), _last_skipped(tx, found), _kls(tx), _engine_gap(tx))
+    recent = (_outcomes(tx), _teaching(tx, rules), _last_skipped(tx, found), _kls(tx), _aged(tx), _engine_gap(tx))
     return FunnelFigures(*recent, training_again(tx), ends)
 
 
@@ -226,6 +234,8 @@ class FunnelCounts(NamedTuple):
     """Why the trainer skipped its latest batch; None: it trained on it."""
     kls: list[float]
     """The KL of each of the latest steps, newest first. Below 1, a step was near zero."""
+    aged: tuple[int, int]
+    """Calls of these steps that were too old to train on, and all that the steps were handed."""
     engine_gap: float | None
     """Nats a token between the engine's log-probabilities and the trainer's of the same weights, when last known."""
     untrainable: dict[str, int]
@@ -320,6 +330,14 @@ def _kls(tx: Tx) -> list[float]:
     return [abs(kl) / limit for kl, limit in limits if isinstance(kl, int | float)]
 
 
+def _aged(tx: Tx) -> tuple[int, int]:
+    """Calls of the latest steps that were too old to train on, and all that these steps were handed."""
+    sql = "SELECT data FROM t_events WHERE kind = 'step' ORDER BY id DESC LIMIT 3"
+    steps = [load(data, {}) for (data,) in tx.all(sql)]
+    old = sum(int((step.get("untrainable") or {}).get(STALE_STATE, 0)) for step in steps)
+    return old, sum(int(step.get("calls") or 0) for step in steps)
+
+
 def _engine_gap(tx: Tx) -> float | None:
     """Of the newest step that has one: a batch may have no token of the trainer's own weights."""
     sql = "SELECT data FROM t_events WHERE kind = 'step' AND strpos(data, ?) > 0 ORDER BY id DESC LIMIT 1"
@@ -373,6 +391,7 @@ def funnel_counts(
         stepped_at=trained.newest if trained else 0.0,
         last_skipped=figures.last_skipped,
         kls=figures.kls,
+        aged=figures.aged,
         engine_gap=figures.engine_gap,
         untrainable=untrainable_calls(kept),
         siblings=count_siblings(kept),

@@ -54,6 +54,8 @@ def fix_untrainable(reason: str, own: Mapping[str, float] | None = None, model: 
     return found.fix if found is not None else "docs/capture.md lists the reasons"
 
 
+MOST_AGED_SHARE = 0.25
+"""Of the calls of the latest steps, above which a person is told that they were too old to train on."""
 ENGINE_GAP = 0.08
 """Nats a token. bf16 on both sides is 0.001 to 0.05; an engine whose graphs were wrong had 0.1 to 1.5."""
 GUARDS_ADVICE = "see the lines above, and the docs on the trainer's guards (max_ratio, max_engine_kl, max_grad)"
@@ -224,6 +226,13 @@ def step_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLin
             text, fix = f"{text}: the learning rate rises by itself; the step events name the cause", None
         severity = SLOWS if fix else REMARK
         yield FunnelLine(stage="step", cause="small_kl", count=len(small), text=text, fix=fix, severity=severity)
+    old, handed = counts.aged
+    if old > MOST_AGED_SHARE * handed:
+        text = f"{old} of {plural(handed, 'call', 'calls')} of the latest steps were too old to train on: "
+        text += f"more than {around.config.trainer.max_staleness} versions went live while their groups filled"
+        fix = "raise trainer.max_wait and trainer.min_groups, so that versions come more slowly, or run a task's runs "
+        fix += "close together"
+        yield FunnelLine(stage="step", cause="aged", count=old, text=text, fix=fix, severity=SLOWS)
     if (gap := counts.engine_gap) is not None and gap > ENGINE_GAP:
         text = (
             f"the engine's log-probabilities are {gap:.2g} nats a token away from the trainer's with the same weights "
