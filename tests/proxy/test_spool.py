@@ -129,6 +129,24 @@ async def test_a_failed_sync_is_told_and_survived(tmp_path, monkeypatch):
     assert len(list_segments(tmp_path)["w"]) == 2
 
 
+async def test_a_segment_that_cannot_be_made_takes_no_number(tmp_path, monkeypatch):
+    """A number that is passed over looks like a segment that is gone."""
+    opened, failing = os.open, [True]
+
+    def open_(path, *args, **kw):
+        if failing[0] and str(path).endswith(".seg"):
+            raise OSError(30, "Read-only file system")
+        return opened(path, *args, **kw)
+
+    monkeypatch.setattr(os, "open", open_)
+    writer = SpoolWriter(tmp_path, "w")
+    assert [await writer.put(Kind.MUTATION, {"n": n}) for n in range(3)] == [False] * 3
+    failing[0] = False
+    assert await writer.put(Kind.MUTATION, {"n": 3})
+    await writer.close()
+    assert [number for number, _ in list_segments(tmp_path)["w"]] == [1]
+
+
 async def test_half_a_surrogate_pair_in_a_head_costs_no_record(tmp_path):
     writer = SpoolWriter(tmp_path, "w")
     assert await writer.put(Kind.CALL, {"id": "a", "model": "gpt-\ud800", "tags": {"\udfff": ["\ud800", 1, None]}})

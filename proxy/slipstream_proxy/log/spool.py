@@ -161,9 +161,14 @@ class SpoolWriter:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        self.segment += 1
-        path = self.dir / f"{self.writer}-{self.segment:08d}.seg"
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        number = self.segment + 1  # a number that is passed over would look like a segment that is gone
+        path = self.dir / f"{self.writer}-{number:08d}.seg"
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            self.segment = number
+            raise
+        self.segment = number
         self.offset = 0
         self._new_file = True
 

@@ -15,7 +15,7 @@ from tests.support.records import rules
 from slipstream.config import Config
 from slipstream.errors import StartError
 from slipstream_proxy.control.storage import identity
-from slipstream_proxy.log.records import Mutation
+from slipstream_proxy.log.records import Mutation, mark_of
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.tables.tallies import set_meta
 from slipstream_proxy.store.values import Position
@@ -162,3 +162,13 @@ def test_a_spool_that_is_older_than_the_store_is_read_again(tmp_path):
     assert identity.ahead(files, at) == ["data1", "gone"]
     assert identity.missing_segments(files, {"data0": Position(2, 1), "data1": Position(5, 0)}) == [("data1", 5, 6)]
     assert identity.missing_segments(files, {"data1": Position(7, 0)}) == [("data0", 1, 1)]
+    files["data1"].append((11, tmp_path / "data1-00000011.seg"))
+    assert identity.missing_segments(files, {"data0": Position(2, 1), "data1": Position(7, 0)}) == [("data1", 8, 10)]
+
+
+def test_a_line_that_a_kill_cut_off_takes_no_other_with_it(tmp_path):
+    identity.remember_forgotten(tmp_path, [("k", "first")])
+    with (tmp_path / "forgotten").open("a") as file:
+        file.write('["k", "forgo')
+    identity.remember_forgotten(tmp_path, [("k", "second"), ("k", "third")])
+    assert identity.forgotten_in(tmp_path) == {("k", mark_of(name)) for name in ("first", "second", "third")}

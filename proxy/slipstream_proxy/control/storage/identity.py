@@ -126,9 +126,11 @@ def missing_segments(segments: Segments, positions: Mapping[str, Position]) -> l
     found = []
     for writer, files in segments.items():
         reached = positions.get(writer)
-        first, wanted = files[0][0], reached.segment if reached is not None else 1
-        if first > wanted:
-            found.append((writer, wanted, first - 1))
+        wanted = reached.segment if reached is not None else 1
+        for number, _ in files:
+            if number > wanted:
+                found.append((writer, wanted, number - 1))
+            wanted = max(wanted, number + 1)
     return found
 
 
@@ -165,8 +167,10 @@ def remember_forgotten(root: Path, names: Collection[Name]) -> None:
     """Before the store forgets them. Raises ``OSError``."""
     if not names:
         return
-    with (root / "forgotten").open("a") as f:
-        f.writelines(json.dumps([key, mark_of(episode)]) + "\n" for key, episode in names)
+    with (root / "forgotten").open("a+b") as f:
+        if f.tell() and (f.seek(-1, os.SEEK_END), f.read(1))[1] != b"\n":  # a kill cut the last line off
+            f.write(b"\n")
+        f.writelines(json.dumps([key, mark_of(episode)]).encode() + b"\n" for key, episode in names)
         f.flush()
         os.fsync(f.fileno())
 
