@@ -25,6 +25,7 @@ from vllm.renderers.hf import (
 from slipstream.contract import EpisodeDetail
 from slipstream.shared.chat_template import for_template, takes_parts, template_of
 from slipstream_proxy.control.api.export import readable, sft_row
+from slipstream_proxy.dialects.sampling import sampling_of
 from slipstream_trainer.batch.dataset import rendered, samples_of
 
 TEMPLATES = sorted(p for p in (Path(trl.__file__).parent / "chat_templates").glob("*.jinja"))
@@ -115,8 +116,8 @@ def tokenizer_of(tmp_path_factory):
     return make
 
 
-def ids_of(tokenizer: Any, conversation: list[Any], tools: Any, *, ask: bool) -> list[int]:
-    text = tokenizer.apply_chat_template(conversation, tools=tools, add_generation_prompt=ask, tokenize=False)
+def ids_of(tokenizer: Any, conversation: list[Any], tools: Any, *, ask: bool, **given: Any) -> list[int]:
+    text = tokenizer.apply_chat_template(conversation, tools=tools, add_generation_prompt=ask, tokenize=False, **given)
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
@@ -137,10 +138,10 @@ def as_vllm(tokenizer: Any, messages: list[Any], *, ask: bool) -> list[int]:
     return ids_of(tokenizer, conversation, [t.model_dump() for t in asked.tools or []], ask=ask)
 
 
-def row_of(asked: list[Any], said: Any, folder: Path, dialect: str = "chat") -> dict[str, Any]:
+def row_of(asked: list[Any], said: Any, folder: Path, dialect: str = "chat", sampling: Any = None) -> dict[str, Any]:
     call = {
         "id": "e-0", "episode": "e", "number": 0, "at": 0.0, "seconds": 1.0, "dialect": dialect, "model": "m", "adapter": None, "status": 200,
-        "outcome": "ok", "trainable": True, "untrainable_reason": None, "messages": asked, "reply": [said], "tools": [TOOL],
+        "outcome": "ok", "trainable": True, "untrainable_reason": None, "messages": asked, "reply": [said], "tools": [TOOL], "sampling": sampling or {},
     }  # fmt: skip
     episode = {
         "id": "e", "key": "-", "task": "t", "split": "train", "model": "m", "adapter": None, "state": "done", "started": 0.0, "ended": 1.0,
@@ -170,6 +171,33 @@ def test_a_row_is_what_the_engine_read_and_said(tokenizer_of, family: str, asked
         assert (read, read + replied) == (prompt, whole)
         last = samples_of([row], tokenizer, sft=True)[-1]
         assert last.trainable and [*last.prompt_P, *last.completion_C] == whole
+
+
+SWITCHES: Any = [
+    {"chat_template_kwargs": {"enable_thinking": False}}, {"chat_template_kwargs": {"enable_thinking": True}},
+    {"reasoning_effort": "none"}, {"reasoning_effort": "low"}, {"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_6", "gptoss", "gemma4", "glm4moe", "nemotron_3_nano"])
+def test_a_row_sets_in_the_template_what_the_request_set(tokenizer_of, family: str) -> None:
+    tokenizer, folder = tokenizer_of(family)
+    found = set()
+    for asked in SWITCHES:
+        request = ChatCompletionRequest.model_validate({"messages": ASKED["several turns"], "model": "m", **asked})
+        said = request.build_chat_params(None, "auto").chat_template_kwargs
+        given = {n: v for n, v in said.items() if n in ("enable_thinking", "reasoning_effort") and v is not None}
+        row = row_of(ASKED["several turns"], SAID["thoughts"], folder, sampling=sampling_of(asked))
+        assert row["chat_template_kwargs"] == given
+        prompt = ids_of(tokenizer, row["messages"][:-1], None, ask=True, **given)
+        found.add(tuple(prompt))
+        whole = ids_of(tokenizer, row["messages"], None, ask=False, **given)
+        if whole[: len(prompt)] == prompt:
+            read, replied = rendered(tokenizer, ASKED["several turns"], SAID["thoughts"], None, set(), given)
+            assert (read, read + replied) == (prompt, whole)
+            last = samples_of([{**row, "tools": None}], tokenizer, sft=True)[-1]
+            assert [*last.prompt_P, *last.completion_C] == whole
+    assert len(found) > 1, "it changes what is read"
 
 
 @pytest.mark.parametrize("family", ["qwen2_5", "gemma4"])

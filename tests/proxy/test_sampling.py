@@ -85,12 +85,28 @@ class Watched(dict[str, object]):
         return super().get(name, default)
 
 
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ({"chat_template_kwargs": {"enable_thinking": False, "budget": 3}}, {"enable_thinking": False, "budget": 3}),
+        ({"reasoning_effort": "low"}, {"enable_thinking": True, "reasoning_effort": "low"}),
+        ({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}, {"enable_thinking": True, "reasoning_effort": "none"}),
+        ({"chat_template_kwargs": {"documents": [{"text": "of a user"}], "persona": "a text that a user wrote", "a": None}}, None),
+        ({"chat_template_kwargs": {"chat_template": "x"}, "reasoning_effort": 3}, None),
+        ({"chat_template_kwargs": "x"}, None),
+    ],
+)  # fmt: skip
+def test_what_a_request_sets_in_the_template_is_kept(body, found):
+    assert sampling_of(body).get("chat_template_kwargs") == found
+
+
 def test_the_short_way_looks_at_all_members_that_the_long_way_reads():
     body = Watched()
     assert forces(body) is None
     assert body.read == sampling._FORCING
     assert untrainable(body, trust=False) is None
-    kept = {"messages", "temperature", *sampling._KEPT}  # what is kept says nothing, but min_tokens
+    # what is kept says nothing, but min_tokens
+    kept = {"messages", "temperature", "chat_template_kwargs", "reasoning_effort", *sampling._KEPT}
     assert body.read - kept | {"min_tokens"} == sampling._CONSTRAINING
 
 

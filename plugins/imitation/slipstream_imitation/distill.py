@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import ValidationError
 
-from slipstream.chat.inputs import messages_of, tool_of
+from slipstream.chat.inputs import chat_of, tool_of
 from slipstream.chat.report import Place, Report
 from slipstream.config import Config
 from slipstream.contract import THUMBS_REWARD, CallRecord, EpisodeDetail, EpisodeState, Reward, Split, TrainedOn
@@ -131,11 +131,14 @@ class RunReader:
         if self.teacher is not None and call.model != self.teacher:
             raise Unrendered("other_model")
         place = Place(Report(), call.id)
-        messages = messages_of(call.messages, "user", place)
-        said = messages_of(call.reply[:1] if written is None else [written], "assistant", place)
+        messages = chat_of(call.messages, "user", place)
+        said = chat_of(call.reply[:1] if written is None else [written], "assistant", place)
         if len(said) != 1:
             raise Unrendered("template")
-        prompt, reply = rendered(self.tokenizer, messages, said[0], [tool_of(t) for t in call.tools], self.ends)
+        set_there = call.sampling.get("chat_template_kwargs")
+        switches = set_there if isinstance(set_there, dict) else {}
+        tools = [tool_of(t) for t in call.tools]
+        prompt, reply = rendered(self.tokenizer, messages, said[0], tools, self.ends, switches)
         if len(prompt) + len(reply) > self.budget:
             raise Unrendered("too_long")
         return prompt, reply

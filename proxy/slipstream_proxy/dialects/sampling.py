@@ -59,6 +59,8 @@ RAW_LOGPROBS = "log-probabilities before temperature"
 """Why a call at a temperature, or with a filter, cannot be trained on whose log-probabilities are without it."""
 TOKEN_FILTERS = ("top_p", "top_k", "min_p")
 """What cuts tokens off. The trainer cuts its own logits alike, so such calls are trained on."""
+MOST_SWITCH = 16
+"""Characters of a word that sets something in a chat template."""
 LEAST_TEMPERATURE = 0.01
 """vLLM samples with this where less is asked (and with the greatest logit at 0)."""
 
@@ -79,8 +81,28 @@ def sampling_of(body: JsonObject) -> JsonObject:
     if isinstance(found["temperature"], float) and 0 < found["temperature"] < LEAST_TEMPERATURE:
         found["temperature"] = LEAST_TEMPERATURE
     found.update({name: body[name] for name in _KEPT if body.get(name) is not None})
+    if switches := template_switches(body):
+        found["chat_template_kwargs"] = switches
     if forced := forces(body):
         found["forced"] = forced
+    return found
+
+
+def template_switches(body: JsonObject) -> JsonObject:
+    """What a request sets in the model's chat template, as vLLM reads it: thinking, and how much. Texts that a user may
+    have written are left out.
+    """
+    given = body.get("chat_template_kwargs")
+    asked: JsonObject = given if isinstance(given, dict) else {}
+    found = {
+        name: value
+        for name, value in asked.items()
+        if isinstance(value, bool | int | float)
+        or (isinstance(value, str) and len(value) <= MOST_SWITCH and name != "chat_template")
+    }
+    effort = body.get("reasoning_effort")
+    if isinstance(effort, str) and len(effort) <= MOST_SWITCH:
+        found = {"enable_thinking": effort != "none"} | found | {"reasoning_effort": effort}
     return found
 
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slipstream.chat.messages import Message, Spoken, content_into, expand, grow, is_call, is_plain, names_role
+from slipstream.chat.messages import (
+    Message,
+    Spoken,
+    content_into,
+    expand,
+    grow,
+    is_call,
+    is_native,
+    is_plain,
+    names_role,
+)
 from slipstream.chat.report import Place, Value
 from slipstream.chat.values import first, listed, mapping, parsed, text_of, tool_call
 
@@ -103,6 +113,13 @@ WRAPPER_FIELDS = (
     "result",
 )
 """Names under which messages stand in what a program wrote down as input or output."""
+
+
+def chat_of(recorded: Sequence[Value], role: str, place: Place) -> list[Message]:
+    """A recorded call's messages, or its reply, as a chat. What the engine was asked as one is left as it was."""
+    if all(isinstance(message, dict) and is_native(message) for message in recorded):
+        return [dict(mapping(message)) for message in recorded]
+    return messages_of([*recorded], role, place)
 
 
 def messages_of(value: Value, role: str, place: Place) -> list[Message]:

@@ -10,6 +10,9 @@ import pytest
 from tests.support import MODEL
 from tests.support.plane import until
 
+from slipstream.contract import EpisodeDetail
+from slipstream_proxy.control.api.export import sft_row
+
 
 @pytest.fixture
 async def exported(plane, tmp_path):
@@ -103,6 +106,24 @@ async def test_rows_for_trainers_carry_tools_and_no_null(plane):
             spoken = row.get("messages") or row["prompt"] + row["chosen"]
             assert [m["role"] for m in spoken] == ["user", "assistant", "tool", "assistant"]
             assert spoken[1]["content"] == "" and spoken[1]["tool_calls"][0]["function"]["name"] == "search"
+
+
+def test_a_row_has_the_tools_of_the_call_that_it_is_of():
+    """And not those of a title, which comes last."""
+    fields = {"at": 0.0, "seconds": 1.0, "dialect": "chat", "model": "m", "adapter": None, "status": 200, "outcome": "ok", "trainable": True}  # fmt: skip
+    asked = [{"role": "user", "content": "find it"}, {"role": "assistant", "content": "I look."}, {"role": "user", "content": "so?"}]  # fmt: skip
+    reply = [{"role": "assistant", "content": "there"}]
+    calls = [
+        {**fields, "id": "e-0", "episode": "e", "number": 0, "messages": asked, "reply": reply, "tools": [TOOL]},
+        {**fields, "id": "e-1", "episode": "e", "number": 1, "messages": asked[:1], "reply": reply, "tools": []},
+    ]
+    episode = {
+        "id": "e", "key": "-", "task": "t", "split": "train", "model": "m", "adapter": None, "state": "done", "started": 0.0, "ended": 1.0,
+        "calls": 2, "reward": 1.0, "call_list": calls,
+    }  # fmt: skip
+    row = sft_row(EpisodeDetail.model_validate(episode))
+    assert row is not None and [m["content"] for m in row["messages"]] == ["find it", "I look.", "so?", "there"]
+    assert json.loads(row["tools"])[0]["function"]["name"] == TOOL["function"]["name"]
 
 
 async def test_many_pairs_are_fetched_together(plane, monkeypatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,17 +125,20 @@ def rendered(
     reply: Message,
     tools: Sequence[object] | None,
     ends: Collection[int],
+    switches: Mapping[str, object] | None = None,
 ) -> tuple[list[int], list[int]]:
     """(ids of the prompt, ids of the reply up to the end of its turn) of a call that has only its text.
 
     The prompt is what the engine would make of the same request (``shared.chat_template``). ``ends``: ids that end a
-    turn. Raises ``Unrendered``.
+    turn. ``switches``: what else the request sets in the template. Raises ``Unrendered``.
     """
     *asked, said = _as_engine([*messages, reply], chosen(tokenizer.chat_template))
     known = tools_for_template(tools or []) or None
 
     def text(part: list[Message], *, ask: bool) -> str:
-        return str(tokenizer.apply_chat_template(part, tools=known, add_generation_prompt=ask, tokenize=False))
+        set_there = {name: value for name, value in (switches or {}).items() if value is not None}
+        given = {**set_there, "tools": known, "add_generation_prompt": ask, "tokenize": False}
+        return str(tokenizer.apply_chat_template(part, **given))
 
     try:
         prompt, whole = text(asked, ask=True), text([*asked, said], ask=False)
@@ -171,7 +174,7 @@ def _by_template(row: dict[str, Any], tokenizer: Any) -> Iterator[Sample]:
         if i == 0 or message.get("role") != "assistant":
             continue
         try:
-            prompt, reply = rendered(tokenizer, messages[:i], message, tools, ends)
+            prompt, reply = rendered(tokenizer, messages[:i], message, tools, ends, row.get("chat_template_kwargs"))
         except Unrendered:
             prompt, reply = [], []
         exact = bool(reply)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aiohttp import web
 from pydantic import BaseModel
 
-from slipstream.chat.inputs import messages_of, tool_of
-from slipstream.chat.messages import is_native
+from slipstream.chat import inputs
+from slipstream.chat.inputs import tool_of
 from slipstream.chat.report import Place, Report
 from slipstream.contract import CallRecord, EpisodeDetail, Form, Reward, RewardSource
 from slipstream.shared.chat_template import for_template, template_of, tools_for_template
@@ -121,10 +121,9 @@ def chat_of(episode: EpisodeDetail) -> list[JsonObject] | None:
 
 
 def _chat(call: CallRecord, messages: list[JsonObject], role: str) -> list[JsonObject]:
-    if call.dialect in CHAT_FORMATS or all(map(is_native, messages)):  # the engine was asked as a chat
+    if call.dialect in CHAT_FORMATS:
         return messages
-    place = Place(Report(), call.id)
-    return [dict(message) for message in messages_of(messages, role, place)]
+    return [dict(message) for message in inputs.chat_of(messages, role, Place(Report(), call.id))]
 
 
 def _said(call: CallRecord) -> list[JsonObject]:
@@ -148,25 +147,37 @@ def _without_nulls(value: object) -> object:
     return without_nulls(value) if isinstance(value, dict) else value
 
 
-def tools_of(episode: EpisodeDetail) -> str | None:
-    """As JSON, which TRL reads: a column of nested schemas has no type that all rows share."""
-    call = good_calls(episode)[-1]
+def tools_of(episode: EpisodeDetail, call: CallRecord | None) -> str | None:
+    """Of the call that a row's messages are of: a title or a sub-agent has others. As JSON, which TRL reads: a column
+    of nested schemas has no type that all rows share.
+    """
+    if call is None:
+        return None
     tools = Conversations(episode.call_list).tools(call)
     if call.dialect not in CHAT_FORMATS:
         tools = [tool_of(tool) for tool in tools]
     return json.dumps(tools_for_template(tools)) if tools else None
 
 
+def set_in_template(call: CallRecord | None) -> JsonObject:
+    """What the engine was told to set in the model's template, and TRL sets, too. Each row has it, because TRL reads no
+    null there.
+    """
+    found = call.sampling.get("chat_template_kwargs") if call is not None else None
+    return {"chat_template_kwargs": found if isinstance(found, dict) else {}}
+
+
 def sft_row(episode: EpisodeDetail, *, edited: bool = True) -> JsonObject | None:
     """``edited``: an answer that a person wrote ends the conversation in place of the agent's."""
-    messages = chat_of(episode)
+    messages, call = chat_of(episode), longest_call(episode)
     if edited and (found_edits := edits(episode)):
         last = found_edits[-1]
-        messages = [*_chat(last.call, prompt_of(episode, last.call), "user"), last.message]
+        messages, call = [*_chat(last.call, prompt_of(episode, last.call), "user"), last.message], last.call
     if messages is None:
         return None
     fields = {name: getattr(episode, name) for name in ("key", "task", "adapter", "reward")}
-    return without_nulls({"messages": messages, "episode": episode.id, **fields, "tools": tools_of(episode)})
+    row = {"messages": messages, "episode": episode.id, **fields, "tools": tools_of(episode, call)}
+    return without_nulls(row | set_in_template(call))
 
 
 def readable(row: JsonObject, template: str | None) -> JsonObject:
@@ -192,17 +203,19 @@ def dpo_row(best: EpisodeDetail, worst: EpisodeDetail) -> JsonObject | None:
         same += 1
     if not same or best.reward == worst.reward:
         return None
-    row = {"prompt": chosen[:same], "chosen": chosen[same:], "rejected": rejected[same:], "task": best.task}
+    row: JsonObject = {"prompt": chosen[:same], "chosen": chosen[same:], "rejected": rejected[same:], "task": best.task}
     rewards = {"chosen_reward": best.reward, "rejected_reward": worst.reward}
-    return without_nulls({**row, **names_of(best, worst), **rewards, "tools": tools_of(best)})
+    call = longest_call(best)
+    row |= {**names_of(best, worst), **rewards, "tools": tools_of(best, call), **set_in_template(call)}
+    return without_nulls(row)
 
 
 def edited_rows(episode: EpisodeDetail) -> Iterator[JsonObject]:
     """Pairs for DPO: the answer that a person wrote is preferred to the agent's own."""
     for edit in edits(episode):
         pair = {"chosen": [edit.message], "rejected": _said(edit.call)}
-        fields = {"task": episode.task, "rejected_reward": edit.value, "tools": tools_of(episode)}
-        fields |= names_of(episode, episode)
+        fields = {"task": episode.task, "rejected_reward": edit.value, "tools": tools_of(episode, edit.call)}
+        fields |= names_of(episode, episode) | set_in_template(edit.call)
         prompt = _chat(edit.call, prompt_of(episode, edit.call), "user")
         yield without_nulls({"prompt": prompt, **pair, **fields})
 
