@@ -60,7 +60,7 @@ def test_up_survives_the_engines_death_and_ends_clean(tmp_path: Path, dies: str)
             0.2,
             "all children are gone",
         )
-    assert "engine   | " in log.read_text()
+    assert "engine   | " in log.read_text() and "ending what it started" in log.read_text()
 
 
 def the_server_dies_in_mid_stream(base: str, up: int) -> None:

@@ -28,7 +28,9 @@ class StoreConfig(Section):
         when="old days should be kept as Parquet before they are dropped",
     )
     memory_limit: str = rare(
-        "1GB", description="DuckDB's memory limit.", when="queries fail for want of memory, or the machine has little"
+        "1GB",
+        description="DuckDB's memory limit.",
+        when="queries fail because memory ran out, or the machine has little",
     )
     threads: int = rare(1, ge=1, description="DuckDB's threads.", when="queries are slow and cores are free")
     sql_timeout: Positive = rare(

@@ -182,6 +182,11 @@ async def test_a_reward_that_is_missing(make_plane):
     assert (found.blocks, found.count) == (True, 2) and "/rewards" in found.fix
 
 
+async def test_a_trainer_that_never_came(plane, monkeypatch):
+    monkeypatch.setattr(activity, "SIDECAR_TIMEOUT_S", 0.0)
+    assert (await line(plane, "trainer", "away")).text.startswith("no trainer has asked for work yet, ")
+
+
 async def test_the_judge_is_slow_or_away(make_plane, monkeypatch):
     plane = await make_plane(groups={"size": 2}, judge={"model": "m"}, reward={"weights": {"judge": 1.0}})
     for n in range(2):

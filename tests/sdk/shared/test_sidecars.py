@@ -120,7 +120,7 @@ def test_a_trainer_that_fails_again_and_again_says_why_while_it_loads() -> None:
     assert failed.state == "running"
     said = starts_again(failed, silence=50.0, now=120.0)
     assert said is not None
-    assert "for the 3. time" in said
+    assert "started again (start 3): before, it" in said
     assert "trainer.lora_targets" in said
     assert starts_again(failed, silence=10.0, now=120.0) is None, "it has asked for work since"
     assert starts_again(sidecar_of(child("trainer", since=100.0)), silence=50.0, now=120.0) is None

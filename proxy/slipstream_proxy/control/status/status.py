@@ -154,6 +154,7 @@ def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
         pins=deps.registry.pins,
         trainer_silence=activity.silence("trainer"),
         trainer_away=activity.away("trainer"),
+        trainer_came=activity.ever("trainer"),
         judge_silence=activity.silence("judge"),
         judge_away=activity.away("judge"),
         judge_expected=expected,

@@ -66,5 +66,7 @@ async def up(config: Config, *, verbose: bool = False) -> int:
             say(f"ready: OPENAI_BASE_URL={stack.url}/v1   page: {stack.url}/")
         return await supervisor.wait()
     finally:
+        if supervisor.stopping.is_set():
+            say("ending what it started, which may take some seconds")
         await supervisor.stop()
         sidecars.remove()

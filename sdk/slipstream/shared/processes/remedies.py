@@ -61,7 +61,7 @@ ERROR_REMEDIES = (
     (r"No module named '?([\w.]+)", "that package is missing: `slipstream doctor` names the line to install"),
     (
         "SIGKILL",
-        "if nobody killed it, the kernel did for want of memory (`dmesg` says so): use a smaller model",
+        "if nobody killed it, the kernel did, because memory ran out (`dmesg` says so): use a smaller model",
     ),
     (r"No space left on device", "free some disk"),
     (r"address already in use", "another process has the port: end it, or set engine.port"),

@@ -97,7 +97,7 @@ def starts_again(sidecar: Sidecar, silence: float, now: float) -> str | None:
     if sidecar.state != "running" or sidecar.reason is None or silence < now - sidecar.since:
         return None
     fix = remedy(sidecar.reason)
-    said = f"the {sidecar.name} was started for the {sidecar.starts}. time: before, it {sidecar.reason}"
+    said = f"the {sidecar.name} was started again (start {sidecar.starts}): before, it {sidecar.reason}"
     return said + (f"; {fix}" if fix else "")
 
 

@@ -76,6 +76,8 @@ class Surroundings:
     trainer_silence: float = 0.0
     """Seconds since the trainer last asked for work."""
     trainer_away: bool = False
+    trainer_came: bool = True
+    """A trainer has asked for work since the proxy's start."""
     judge_silence: float = 0.0
     judge_away: bool = False
     judge_expected: bool = False

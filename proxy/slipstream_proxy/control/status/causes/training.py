@@ -206,6 +206,8 @@ def trainer_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[Funnel
         yield FunnelLine(stage="trainer", cause="training", count=counts.leased, text=text)
     elif around.trainer_away and not around.slots and not is_in_trouble("trainer", around):
         text = f"the trainer has not asked for work for {span(around.trainer_silence)}"
+        if not around.trainer_came:
+            text = f"no trainer has asked for work yet, {span(around.trainer_silence)} after the proxy's start"
         fix = "start `slipstream trainer` (or `slipstream up`), and see its log"
         silence = round(around.trainer_silence)
         yield FunnelLine(stage="trainer", cause="away", count=silence, text=text, fix=fix, severity=BLOCKS)
