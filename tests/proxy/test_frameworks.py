@@ -21,12 +21,12 @@ SCHEMA = {"type": "json_schema", "json_schema": {"name": "Out", "schema": {"type
 STOPS = ["Observation:", "Calling tools:"]
 ONE = {"type": "function", "function": {"name": "add"}}
 SENT: dict[str, dict[str, Any]] = {
-    "openai 2.54": {},
+    "openai 3.57": {},
     "pydantic-ai 2.68": {"stream": False, "tools": STRICT, "tool_choice": "auto"},
     "pydantic-ai with an `output_type`": {"stream": False, "tools": STRICT, "tool_choice": "required"},
     "LangGraph 1.2, langchain-openai 1.7": {"stream": False, "tools": TOOLS},
     "LangChain `with_structured_output`": {"stream": False, "response_format": SCHEMA},
-    "OpenAI Agents 0.20, chat completions": {"tools": STRICT},
+    "OpenAI Agents 0.24, chat completions": {"tools": STRICT},
     "OpenAI Agents with an `output_type`": {"response_format": SCHEMA},
     "CrewAI 1.15": {"tools": STRICT, "tool_choice": "auto"},
     "AutoGen 0.7 (autogen-agentchat)": {"stream": False, "tools": TOOLS, "tool_choice": "auto"},
@@ -41,13 +41,13 @@ SENT: dict[str, dict[str, Any]] = {
     "DSPy 3.4, asking again after a reply that it couldn't read": {"response_format": {"type": "json_object"}},
     "Vercel AI SDK 6.0, 7.0": {"tools": TOOLS, "tool_choice": "auto"},
     "Vercel AI SDK, `generateObject`": {"response_format": {"type": "json_object"}},
-    "LiteLLM 1.106 (`openai/…`, `hosted_vllm/…`)": {},
+    "LiteLLM 1.110 (`openai/…`, `hosted_vllm/…`)": {},
     "`llm` 0.36": {"stream": True, "stream_options": {"include_usage": True}},
     **{name: recorded["sent"] for name, recorded in RECORDED.items()},
 }
 """Row of the page's table → the fields that the framework sent beside model and messages."""
-ANTHROPIC = "anthropic 2.11"
-RESPONSES = "OpenAI Agents 0.20, responses (its default)"
+ANTHROPIC = "anthropic 2.14"
+RESPONSES = "OpenAI Agents 0.24, responses (its default)"
 IN_TABLE = "## What can be trained on"
 NAMED = (
     "pydantic-ai", "LangGraph", "OpenAI Agents", "CrewAI", "AutoGen", "AG2", "Agno", "smolagents", "instructor", "DSPy",
