@@ -2,13 +2,13 @@
 # Guess: a tool with an optional argument is sent as such, whichever SDK wraps the Python function.
 # Is: openai-agents makes the argument required and the tool strict; pydantic-ai leaves it optional and then sends no
 # `strict`, which it does send for tools without defaults. vLLM puts a grammar on strict tools alone.
-# Seen in pydantic-ai 2.31 and openai-agents 0.20, against a local server.
+# Seen in pydantic-ai 2.31 to 2.68 and openai-agents 0.20 to 0.24, against a local server.
 # Here: docs/decisions.md, strict tools; docs/frameworks.md.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 ${PYTHON:-python3} -m pip install -qq --disable-pip-version-check --no-warn-conflicts --no-compile --target "$folder/lib" \
-  'pydantic-ai-slim[openai]==2.31.1' 'openai-agents==0.20.0'
+  'pydantic-ai-slim[openai]==2.68.0' 'openai-agents==0.24.0'
 PYTHONPATH="$folder/lib" ${PYTHON:-python3} -S - "$folder" <<'PY'
 import http.server
 import importlib.metadata

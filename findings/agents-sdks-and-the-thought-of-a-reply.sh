@@ -2,13 +2,13 @@
 # Guess: an agents' SDK sends a reply's thought (reasoning, reasoning_content) again, or says that it does not.
 # Is: pydantic-ai sends it under the name that it came with; openai-agents has it in the result and does not send it
 # again; langchain-openai does not even show it. So the same server sees other prompts from each.
-# Seen in pydantic-ai 2.31, openai-agents 0.20, langchain-openai 1.7, against a local server.
+# Seen in pydantic-ai 2.31 to 2.68, openai-agents 0.20 to 0.24, langchain-openai 1.7, against a local server.
 # Here: docs/frameworks.md; a call whose history lacks a thought is a sequence of its own for the trainer.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 ${PYTHON:-python3} -m pip install -qq --disable-pip-version-check --no-warn-conflicts --no-compile --target "$folder/lib" \
-  'pydantic-ai-slim[openai]==2.31.1' 'openai-agents==0.20.0' 'langchain-openai==1.7.3'
+  'pydantic-ai-slim[openai]==2.68.0' 'openai-agents==0.24.0' 'langchain-openai==1.7.4'
 PYTHONPATH="$folder/lib" ${PYTHON:-python3} -S - "$folder" <<'PY'
 import http.server
 import importlib.metadata

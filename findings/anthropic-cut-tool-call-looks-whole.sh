@@ -2,13 +2,13 @@
 # Guess: a streamed tool call whose JSON is cut by max_tokens raises, or has no input.
 # Is: anthropic's SDK gives a ToolUseBlock of the fields that were complete, and drops the one that was not. An agent
 # that does not look at stop_reason runs a tool with fields missing.
-# Seen in 2.11 against a local server.
+# Seen in 2.11 to 2.14 against a local server.
 # Here: proxy/slipstream_proxy/dialects/messages.py leaves a call out that was cut short: it must not run.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 ${PYTHON:-python3} -m pip install -qq --disable-pip-version-check --no-warn-conflicts --no-compile --target "$folder/lib" \
-  'anthropic==2.11.0'
+  'anthropic==2.14.0'
 PYTHONPATH="$folder/lib" ${PYTHON:-python3} -S - "$folder" <<'PY'
 import http.server
 import json

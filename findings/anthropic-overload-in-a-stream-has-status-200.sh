@@ -2,13 +2,13 @@
 # Guess: overloaded_error raises OverloadedError (529) from anthropic's SDK, wherever it comes.
 # Is: as an event of a stream it raises plain APIStatusError with status_code 200. Code that goes by class or status
 # takes it for no overload, and the SDK does not retry it.
-# Seen in 2.11 against a local server.
+# Seen in 2.11 to 2.14 against a local server.
 # Here: proxy/slipstream_proxy/dialects/messages.py writes such events where an engine fails within a stream.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 ${PYTHON:-python3} -m pip install -qq --disable-pip-version-check --no-warn-conflicts --no-compile --target "$folder/lib" \
-  'anthropic==2.11.0'
+  'anthropic==2.14.0'
 PYTHONPATH="$folder/lib" ${PYTHON:-python3} -S - "$folder" <<'PY'
 import http.server
 import json

@@ -8,7 +8,7 @@ set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 ${PYTHON:-python3} -m pip install -qq --disable-pip-version-check --no-warn-conflicts --no-compile --target "$folder/lib" \
-  'litellm==1.110.0' 'openai==3.57.0'
+  'litellm==1.110.2' 'openai==3.57.0'
 PYTHONPATH="$folder/lib" ${PYTHON:-python3} -S - "$folder" <<'PY'
 import importlib.metadata
 import os
