@@ -155,6 +155,25 @@ def test_what_a_fork_copied_is_context(tmp_path):
     assert "it counts where its own file is imported" in taken(two)[1].lines()[0]
 
 
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("anew", ["", "n"])
+def test_what_a_resumed_session_repeats_is_context(tmp_path, back, anew):
+    """In a file of its own, under another session's id; the lines' ids may be new ones, and the provider's are not."""
+    first = [
+        {**e, "timestamp": f"2026-05-01T10:00:0{n}Z"} for n, e in enumerate((ASKED, said("a", ASKED["uuid"], "one")))
+    ]
+    copied = [{**e, "uuid": e["uuid"] + anew, "parentUuid": e["parentUuid"] and e["parentUuid"] + anew} for e in first]
+    more = [entry("user", "q", "a" + anew, "more"), said("z", "q", "two")]
+    later = [{**e, "timestamp": "2026-05-02T10:00:00Z"} for e in more]
+    paths = [
+        written(tmp_path, *first),
+        written(tmp_path, *({**e, "sessionId": "f"} for e in (*copied, *later)), name="b.jsonl"),
+    ]
+    bodies, report = taken(*(paths[::-1] if back else paths))
+    found = {b["id"]: [m["content"] for m in replied(b)] for b in bodies}
+    assert found == {"claude-code-s": ["one"], "claude-code-f": ["two"]} and report.clean
+
+
 def test_a_missing_parent_is_told(tmp_path):
     _, report = read(tmp_path, ASKED, TEXT, said("z", "nowhere", "done"))
     assert [what for what, _ in report.dropped] == ["an entry's context"]

@@ -75,6 +75,8 @@ class _ClaudeSession:
     tags: dict[str, Value] = field(default_factory=dict)
     known: Iterable[str] = ()
     """The sessions of this import."""
+    others: frozenset[tuple[str, str]] = frozenset()
+    """Replies that a session which ended earlier has: one that was resumed in a file of its own repeats them."""
 
     def path(self, end: _Entry) -> list[_Entry]:
         """From the root to this entry."""
@@ -113,6 +115,7 @@ def runs(rows: Iterable[LogRow], report: Report) -> Iterator[LogRun]:
         place = Place(report, row.where)
         with guarded(place):
             _take(sessions, row, place)
+    _name_owners(sessions.values())
     for name, session in sessions.items():
         with guarded(session.place):
             session.known = sessions
@@ -120,6 +123,24 @@ def runs(rows: Iterable[LogRow], report: Report) -> Iterator[LogRun]:
             run.talks = _talks(session)
             if run.talks or session.entries:
                 yield run
+
+
+def _name_owners(sessions: Iterable[_ClaudeSession]) -> None:
+    owned: set[tuple[str, str]] = set()
+    for session in sorted(sessions, key=lambda s: max((_time(e) for e in s.entries.values()), default="")):
+        own = {said for blocks in session.replies.values() if (said := _said(blocks[0])) is not None}
+        session.others = frozenset(own & owned)
+        owned |= own
+
+
+def _said(block: _Entry) -> tuple[str, str] | None:
+    """The provider's id of a reply, and when it came. None: it has no such id."""
+    ident = mapping(block.value.get("message")).get("id")
+    return (ident, _time(block)) if isinstance(ident, str) and ident and _time(block) else None
+
+
+def _time(entry: _Entry) -> str:
+    return str(entry.value.get("timestamp") or "")
 
 
 def _take(sessions: dict[str, _ClaudeSession], row: LogRow, place: Place) -> None:
@@ -269,6 +290,8 @@ class _Branch:
                 why = f"it is session {blocks[0].home}'s: it counts where its own file is imported; here it is context"
                 blocks[0].place.drop("a reply", why)
             return
+        if _said(blocks[0]) in self.session.others:
+            return  # it is context here, as what a fork repeats
         self.claimed.update(block.id for block in blocks)
         self.first = blocks[0].order if self.first < 0 else self.first
         told: Told | None = None
