@@ -88,6 +88,15 @@ def asked(name: str, text: str, *, stream: bool) -> tuple[str, dict[str, Any]]:
     return path, body
 
 
+OTHER_HEADERS = (
+    "idempotency-key", "x-session-affinity", "user-agent", "x-request-id", "x-openai-subagent", "x-parent-session-id",
+    "x-claude-code-session-id", "x-claude-code-agent-id", "tracestate", "baggage", "traceparent", "x-forwarded-for", "cookie",
+    "x-session-id", "session-id", "conversation-id", "referer", "x-stainless-retry-count", "accept", "x-title",
+)  # fmt: skip
+NAMING_FIELDS = ("user", "prompt_cache_key", "safety_identifier", "session_id", "previous_response_id", "conversation", "service_tier", "store", "cachedContent", "labels", "n", "stream_options", "tool_choice")  # fmt: skip
+"""Of a body: what names somebody or something, or is of another kind than a text."""
+
+
 class Sender:
     """Sends calls and writes that hold a secret in one field."""
 
@@ -120,14 +129,14 @@ class Sender:
         await self.kinds[field](field)
         self.fields[field] += 1
 
-    async def call(self, field: str, text: str = "hi", change: dict[str, Any] | None = None, prefix: str = "", headers: dict[str, str] | None = None) -> str:  # fmt: skip
+    async def call(self, field: str, text: str = "hi", change: dict[str, Any] | None = None, prefix: str = "", headers: dict[str, str] | None = None, query: str = "") -> str:  # fmt: skip
         """Returns the call's episode."""
         name, stream = self.rng.choice(sorted(PATHS)), self.rng.random() < 0.6
         path, body = asked(name, text, stream=stream)
         sent = {"x-slipstream-task": f"t{self.number // 2}", "x-slipstream-episode": f"e{self.number}", "x-slipstream-done": "true"}  # fmt: skip
         sent = {"content-type": "application/json", **({} if prefix else sent), **(headers or {})}
         raw = dumped(self.rng, body | (change or {})).encode()
-        async with self.session.post(self.url + prefix + path, data=raw, headers=sent) as r:
+        async with self.session.post(self.url + prefix + path + query, data=raw, headers=sent) as r:
             await r.read()
             self.statuses[field, r.status] += 1
             return r.headers.get("x-slipstream-episode", "")
@@ -139,7 +148,7 @@ class Sender:
         secret = self.around(planted(self.rng))
         change: dict[str, Any] = self.rng.choice(
             [
-                {"user": secret},
+                {self.rng.choice(NAMING_FIELDS): secret},
                 {"stop": [secret[-30:]]},
                 {"model": f"no {secret}"},
                 {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"title": secret}}}},
@@ -157,9 +166,10 @@ class Sender:
         secret = self.around(planted(self.rng, IN_HEADERS))
         name = self.rng.choice(["episode", "task", "kind", "split", "tag-user", "tag-x", "capture"])
         named = {f"x-slipstream-{name}": secret}
-        more = {"idempotency-key": secret, "x-session-affinity": secret, "user-agent": secret, "x-request-id": secret}
-        if self.rng.random() < 0.4:
-            named = dict([self.rng.choice(sorted(more.items()))])
+        if self.rng.random() < 0.6:
+            named = {self.rng.choice(OTHER_HEADERS): secret}
+        if self.rng.random() < 0.1:
+            named = {"authorization": f"Bearer any:{secret}"}
         await self.call(field, headers=named)
 
     async def _metadata(self, field: str) -> None:
@@ -171,7 +181,8 @@ class Sender:
 
     async def _path(self, field: str) -> None:
         secret = quote(self.around(planted(self.rng))[-200:], safe="")
-        await self.call(field, prefix=self.rng.choice([f"/e/{secret}", f"/t/{secret}/e/one", f"/t/{secret}"]))
+        prefix = self.rng.choice([f"/e/{secret}", f"/t/{secret}/e/one", f"/t/{secret}", ""])
+        await self.call(field, prefix=prefix, query="" if prefix else f"?{secret}={secret}")
 
     async def write(self, field: str, path: str, body: dict[str, Any]) -> int:
         async with self.session.post(f"{self.url}{API}{path}", json=body) as r:
