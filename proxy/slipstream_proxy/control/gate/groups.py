@@ -21,7 +21,7 @@ from slipstream_proxy.control.gate.scale import number
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-MAX_GROUPS: Final = 32
+MAX_GROUPS: Final = 64
 """Groups that are looked at, at most."""
 REWARD_MARGIN: Final = 0.1
 """Of the rewards' range."""
@@ -42,6 +42,8 @@ OWN_RUNS, BEST_RUNS, ALL_RUNS = 12, 100, 2500
 """Runs of each group on trial that "better on the whole" waits for; and those without which the best version stays: of
 a small group its part of ``ALL_RUNS``.
 """
+SHOWN_RUNS: Final = 5
+"""Runs of each group on trial that every acceptance waits for: a group that fails altogether shows in so many."""
 REMEMBERED_RUNS: Final = 2000
 """Runs, at most, that shares of the traffic are taken from."""
 
@@ -235,12 +237,14 @@ class GroupWatch:
                     worst, found = errors, (slot.name, slot.detectors[best])
         return found
 
-    def is_heard(self, *, best: bool) -> bool:
-        """Whether every group that still comes had runs enough to show that it fails."""
-        least = 0.5 * MIN_GROUP_SHARE * self.total
-        coming = [(slot, n) for slot in self._heard() if (n := self.counts.get(slot.name, 0.0)) >= least]
+    def is_heard(self, *, best: bool, least: int = OWN_RUNS) -> bool:
+        """Whether every group that still comes had runs enough to show that it fails: ``least`` of those on trial, or,
+        beside the best version, ``BEST_RUNS``.
+        """
+        few = 0.5 * MIN_GROUP_SHARE * self.total
+        coming = [(slot, n) for slot in self._heard() if (n := self.counts.get(slot.name, 0.0)) >= few]
         return all(
-            slot.detectors[best].n_tested >= (min(BEST_RUNS, ALL_RUNS * n / self.total) if best else OWN_RUNS)
+            slot.detectors[best].n_tested >= (min(BEST_RUNS, ALL_RUNS * n / self.total) if best else least)
             for slot, n in coming
         )
 

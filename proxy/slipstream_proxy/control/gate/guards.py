@@ -34,6 +34,12 @@ WORSE_ERRORS, WAITING_ERRORS = -1.5, -0.5
 """Standard errors by which a guard is worse than its margin where the control gets half of the runs, and where an
 acceptance waits. Neither freezes.
 """
+SEEN_ERRORS: Final = 2.0
+"""As ``suspicion.SEEN_ERRORS``."""
+MISSED_MARGINS: Final = 3.0
+"""Times its margin, at most ``GUARD_MARGIN`` beyond it: a guard that may be worse by more, as far as is seen, holds back
+an acceptance. Of calls of which one in a hundred failed, three may.
+"""
 KNOWN_SHARE: Final = 0.9
 """Of an arm's runs that have the measure, below which those that lack it may be unlike the others."""
 KNOWN_MEMORY: Final = 200.0
@@ -82,16 +88,29 @@ class Guard:
             and 1.0 - control.value > USUAL_CUT_OFF_SHARE
         )
 
-    def errors(self) -> float:
-        """As ``GroupSlot.errors``. A share spreads as its own mean says."""
+    def estimate(self) -> tuple[float, float]:
+        """→ (how much better the measure is on trial, its standard error). A share spreads as its own mean says. While
+        few are known: (0.0, 0.0).
+        """
         bets = self.detector
         if bets.n_tested < LEAST_EPISODES:
-            return 0.0
+            return 0.0, 0.0
         reference = bets.n_reference + min(max(self.baseline.control.n, PRIOR_RUNS), KNOWN_EVIDENCE)
-        loss = bets.sum_tested / bets.n_tested - bets.sum_reference / reference
+        better = bets.sum_tested / bets.n_tested - bets.sum_reference / reference
         mean = (self.sums[1] + 1.0) / (bets.n_tested + 2.0) if self.name in SHARE_MEASURES else 0.5
         spread = math.sqrt(mean * (1.0 - mean))
-        return (loss + bets.margin) / (spread * math.sqrt(1.0 / bets.n_tested + 1.0 / reference))
+        return better, spread * math.sqrt(1.0 / bets.n_tested + 1.0 / reference)
+
+    def errors(self) -> float:
+        """As ``GroupSlot.errors``."""
+        better, error = self.estimate()
+        return (better + self.detector.margin) / error if error else 0.0
+
+    def may_be_worse(self) -> bool:
+        """Whether it seems worse, or may be by more than an acceptance bears."""
+        better, error = self.estimate()
+        bears = min(MISSED_MARGINS * self.detector.margin, self.detector.margin + GUARD_MARGIN)
+        return error > 0.0 and (self.errors() < WAITING_ERRORS or SEEN_ERRORS * error - better > bears)
 
     def reset(self, *, fresh: bool) -> None:
         self.detector.reset(fresh=fresh)
@@ -166,10 +185,14 @@ class GuardWatch:
         """The guard with the most evidence; None: there is none."""
         return max(self._heard(), key=lambda guard: guard.detector.wealth, default=None)
 
-    def doubted(self, errors: float = WAITING_ERRORS) -> Guard | None:
-        """The guard that seems worst, where it is worse by more than so many standard errors; None: there is none."""
-        found = min(self._heard(), key=lambda guard: guard.errors(), default=None)
-        return found if found is not None and found.errors() < errors and found.means() else None
+    def doubted(self) -> Guard | None:
+        """The guard that seems worst of those that hold back an acceptance; None: there is none."""
+        found = [guard for guard in self._heard() if guard.may_be_worse() and guard.means()]
+        return min(found, key=lambda guard: guard.errors(), default=None)
+
+    def is_short(self) -> bool:
+        """Whether some guard is worse, as far as is seen."""
+        return any(guard.errors() < WORSE_ERRORS and guard.means() for guard in self._heard())
 
     def suspect(self) -> Guard | None:
         """The worst guard, where it is worse on trial as far as is seen; None: there is none."""

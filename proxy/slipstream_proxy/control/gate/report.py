@@ -11,7 +11,8 @@ from pydantic import JsonValue, TypeAdapter
 
 from slipstream.contract import GateGroup, GateGuard, GateRatings, GateReading, GateReport
 from slipstream_proxy.control.gate.detector import BettingDetector
-from slipstream_proxy.control.gate.guards import Guard
+from slipstream_proxy.control.gate.groups import SHOWN_RUNS
+from slipstream_proxy.control.gate.guards import WAITING_ERRORS, Guard
 from slipstream_proxy.control.gate.rules import Decision
 from slipstream_proxy.control.gate.scale import COARSE_REWARDS
 from slipstream_proxy.control.gate.scale import WINDOW_REWARDS as COARSE_WINDOW
@@ -27,6 +28,7 @@ from slipstream_proxy.control.gate.suspicion import (
     is_calm,
     is_calm_aside,
     is_frozen,
+    lacks_groups,
     may_lose_half,
     may_slide,
     missed_loss,
@@ -308,7 +310,11 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         return missing, f"no run of {names.get(trial.control, 'the control')} has a reward yet ({counted})", None
     guard = doubted_guard(trial) or (None if is_calm_aside(trial) else trial.evidence.guards.suspect())
     if guard is not None:
-        return None, f"{guard_text(guard)}, which is worse, but that may still be chance ({counted})", None
+        seems = guard.errors() < WAITING_ERRORS
+        why = (
+            "which is worse, but that may still be chance" if seems else "and that it is much worse is not excluded yet"
+        )
+        return None, f"{guard_text(guard)}, {why} ({counted})", None
     if not is_calm(trial):
         return _suspected(trial, names, counted)
     return _calm(trial, names, counted)
@@ -347,6 +353,8 @@ def _waits(trial: GateTrial, names: Mapping[int, str]) -> str:
     if may_slide(trial):
         most = MAX_SLIDE * span
         return f"a loss of more than {most:.2g} beside {names.get(trial.best, '')} is not excluded yet"
+    if lacks_groups(trial):
+        return f"some group has had fewer than {SHOWN_RUNS} of its runs"
     return ""
 
 

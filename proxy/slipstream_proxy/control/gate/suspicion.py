@@ -8,7 +8,8 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.control.gate.detector import BettingDetector
-from slipstream_proxy.control.gate.guards import WORSE_ERRORS, Guard
+from slipstream_proxy.control.gate.groups import SHOWN_RUNS
+from slipstream_proxy.control.gate.guards import Guard
 
 if TYPE_CHECKING:
     from slipstream_proxy.control.gate.state import TrialState
@@ -19,6 +20,8 @@ HELD_SETTLES: Final = 4
 """Times ``settle``: so many episodes on trial a loss of a group, or of a guard, that may still be chance holds back an
 acceptance.
 """
+LACKING_SETTLES: Final = 2
+"""Times ``settle``: so many episodes on trial, at most, an acceptance waits for the first runs of rare groups."""
 MAX_WAIT_SETTLES: Final = 20
 """Times ``settle``: so many episodes on trial, at most, an acceptance waits for what would show a loss."""
 MAX_SLIDE: Final = 0.05
@@ -60,7 +63,7 @@ def by_guard(trial: TrialState) -> float:
     if not _guards_speak(trial):
         return 0.0
     guards = trial.evidence.guards
-    short = trial.runs.since < HELD_SETTLES * trial.settings.settle and guards.doubted(WORSE_ERRORS) is not None
+    short = trial.runs.since < HELD_SETTLES * trial.settings.settle and guards.is_short()
     return 1.0 if short or alarm(trial) is not None else of_growth(guards.growth())
 
 
@@ -124,7 +127,7 @@ def _guards_speak(trial: TrialState) -> bool:
 
 def is_trusted(trial: TrialState) -> bool:
     """Nothing speaks against the version on trial, and what was seen would have shown a loss."""
-    return is_calm(trial) and not may_slide(trial) and not may_lose_half(trial)
+    return is_calm(trial) and not may_slide(trial) and not may_lose_half(trial) and not lacks_groups(trial)
 
 
 def is_calm(trial: TrialState) -> bool:
@@ -147,9 +150,15 @@ def doubted_group(trial: TrialState) -> tuple[str, BettingDetector] | None:
     return trial.evidence.groups.doubted() if waits else None
 
 
+def lacks_groups(trial: TrialState) -> bool:
+    """Whether some group had too few of the runs on trial to show that it fails altogether."""
+    waits = trial.settings.by_group and trial.runs.since < LACKING_SETTLES * trial.settings.settle
+    return waits and not trial.evidence.groups.is_heard(best=False, least=SHOWN_RUNS)
+
+
 def doubted_guard(trial: TrialState) -> Guard | None:
     """As ``doubted_group``, of the guards."""
-    waits = _guards_speak(trial) and trial.runs.since < HELD_SETTLES * trial.settings.settle
+    waits = _guards_speak(trial) and trial.runs.since < MAX_WAIT_SETTLES * trial.settings.settle
     return trial.evidence.guards.doubted() if waits else None
 
 

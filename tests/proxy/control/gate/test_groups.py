@@ -16,11 +16,13 @@ from slipstream_proxy.control.gate.groups import (
     MAX_GROUPS,
     MIN_GROUP_RUNS,
     REMEMBERED_RUNS,
+    SHOWN_RUNS,
     GroupWatch,
 )
 from slipstream_proxy.control.gate.report import report_of, verdict_reason
 from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
 from slipstream_proxy.control.gate.shares import arms_of
+from slipstream_proxy.control.gate.suspicion import LACKING_SETTLES, is_calm, is_trusted, lacks_groups
 from slipstream_proxy.control.gate.trial import GateTrial
 from slipstream_proxy.control.gate.verdict import beats_best, verdict_on, worst_group
 
@@ -220,8 +222,34 @@ def test_the_more_groups_are_looked_at_the_larger_a_loss_is_that_an_acceptance_w
 
 def test_a_larger_group_takes_the_place_of_one_of_less_than_half_its_traffic():
     watch = GroupWatch()
-    for i in range(1000):
-        watch.count((f"tag.small={i % MAX_GROUPS}",))
+    half = MAX_GROUPS // 2
+    for i in range(2 * 21 * half):  # one half comes after the other: each has its share of the runs since it came
+        watch.count((f"tag.small={i // (21 * half)}-{i % half}",))
     for _ in range(70):
         watch.count((BAD,))
     assert BAD in watch.slots and len(watch.slots) == MAX_GROUPS
+
+
+def test_an_acceptance_waits_for_the_first_runs_of_a_rare_group_but_only_for_a_while():
+    """One group has come to the base model alone so far."""
+    trial = GateTrial(TrialSettings(shifts=False))
+    for i in range(100):
+        observe(trial, 0, i, (BAD,))
+    trial.serve(1)
+    for i in range(600):
+        observe(trial, int(i % 10 > 0), i, (GOOD,))
+    assert lacks_groups(trial) and is_calm(trial) and not is_trusted(trial)
+    assert f"fewer than {SHOWN_RUNS} of its runs" in report_of(trial, NAMES).reason
+    for i in range(SHOWN_RUNS):
+        observe(trial, 1, i, (BAD,))
+    assert not lacks_groups(trial)
+    trial.evidence.groups.slots[BAD].detectors[0].n_tested = 0
+    trial.runs.since = LACKING_SETTLES * trial.settings.settle
+    assert not lacks_groups(trial)
+
+
+def observe(trial: GateTrial, version: int, i: int, groups: tuple[str, ...]) -> None:
+    chances = "live=0.9 control=0.1" if trial.on_trial else ""
+    run = outcome_of(version, "live" if version or not trial.on_trial else "control", chances, "", float(i // 10 % 2))
+    run.groups = groups
+    trial.observe(run)
