@@ -37,8 +37,8 @@ acceptance waits. Neither freezes.
 SEEN_ERRORS: Final = 2.0
 """As ``suspicion.SEEN_ERRORS``."""
 MISSED_MARGINS: Final = 3.0
-"""Times its margin, at most ``GUARD_MARGIN`` beyond it: a guard that may be worse by more, as far as is seen, holds back
-an acceptance. Of calls of which one in a hundred failed, three may.
+"""Times its margin, at most ``GUARD_MARGIN`` beyond it: a guard that may be worse by more, as far as is seen, holds
+back an acceptance. Of calls of which one in a hundred failed, three may.
 """
 KNOWN_SHARE: Final = 0.9
 """Of an arm's runs that have the measure, below which those that lack it may be unlike the others."""
