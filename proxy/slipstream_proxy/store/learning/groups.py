@@ -73,6 +73,7 @@ class Pace:
         self._known: dict[Agent, float] = {}
         self._answers: dict[Agent, deque[float]] = {}
         """Seconds that its latest calls took: a call is known when it has its answer, and none is idle meanwhile."""
+        self._usual_answers: dict[Agent, float] = {}
         self._long: dict[Agent, deque[tuple[float, float]]] = {}
         """(when it ended, its seconds) of the pauses beyond ``LEAST_PACE`` that no later one surpassed."""
 
@@ -88,6 +89,7 @@ class Pace:
                 self._known.pop(gone, None)
                 self._long.pop(gone, None)
                 self._answers.pop(gone, None)
+                self._usual_answers.pop(gone, None)
         self._pauses[agent].append(max(0.0, pause))
         self._known.pop(agent, None)
         if pause * LONGEST_FACTOR > LEAST_PACE:
@@ -102,6 +104,7 @@ class Pace:
         """A call took so long."""
         if agent in self._pauses:
             self._answers.setdefault(agent, deque(maxlen=MAX_PAUSES)).append(max(0.0, seconds))
+            self._usual_answers.pop(agent, None)
 
     def seed(self, tx: Tx, days: DayTables) -> None:
         """Learn from the newest calls that are stored."""
@@ -128,8 +131,9 @@ class Pace:
             least = max(LEAST_PACE, LONGEST_FACTOR * self._longest(agent, now))
             if len(self._pauses[agent]) < WELL_KNOWN:
                 least = max(least, LEAST_TAGGED)
-        slow = _quantile(tuple(self._answers.get(agent, ())))
-        return min(max(least, PAUSE_FACTOR * known) + slow, self.limit)
+        if (answer := self._usual_answers.get(agent)) is None:  # it is asked for each open episode
+            answer = self._usual_answers[agent] = _quantile(tuple(self._answers.get(agent, ())))
+        return min(max(least, PAUSE_FACTOR * known) + answer, self.limit)
 
     def _longest(self, agent: Agent, now: float) -> float:
         """Of the pauses that ended in the last ``PACE_MEMORY_S`` seconds; 0 where all were short.
