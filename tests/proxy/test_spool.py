@@ -10,7 +10,7 @@ import pytest
 
 from slipstream_proxy.log.records import Kind
 from slipstream_proxy.log.segments import encode, list_segments, read_segment
-from slipstream_proxy.log.spool import SpoolWriter
+from slipstream_proxy.log.spool import FLUSH_BYTES, SpoolWriter
 
 
 @pytest.mark.parametrize("durability", ["power", "process", "none"])
@@ -47,6 +47,31 @@ async def test_one_write_a_tick(tmp_path, monkeypatch):
     await spool.close()
     frames = [f for _, path in list_segments(tmp_path)["w"] for f in read_segment(path)]
     assert [(f.head["i"], len(f.reply)) for f in frames[20:]] == [(i, i) for i in range(1000)]
+
+
+@pytest.mark.parametrize("durability", ["power", "process", "none"])
+async def test_many_large_records_are_written_one_after_another(tmp_path, monkeypatch, durability):
+    """In between, other calls go on."""
+    turns, sizes, writev = [0], {}, os.writev
+
+    def counted(fd, pieces):
+        sizes[turns[0]] = sizes.get(turns[0], 0) + sum(map(len, pieces))
+        return writev(fd, pieces)
+
+    async def count():
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(os, "writev", counted)
+    spool = SpoolWriter(tmp_path, "w", durability=durability)
+    counting = asyncio.create_task(count())
+    kept = await asyncio.gather(*(spool.put(Kind.CALL, {"i": i}, b"x" * 400_000) for i in range(20)))
+    await spool.close()
+    counting.cancel()
+    assert all(kept) and max(sizes.values()) < 3 * FLUSH_BYTES
+    frames = [f.head["i"] for _, path in list_segments(tmp_path)["w"] for f in read_segment(path)]
+    assert frames == list(range(20))
 
 
 async def test_a_full_disk_costs_the_record_and_not_the_caller(tmp_path, monkeypatch):
@@ -170,7 +195,7 @@ from pathlib import Path
 from slipstream_proxy.control.storage.spool_reader import backlog, gather
 from slipstream_proxy.log.records import Kind
 from slipstream_proxy.log.segments import list_segments, read_segment
-from slipstream_proxy.log.spool import SpoolWriter
+from slipstream_proxy.log.spool import FLUSH_BYTES, SpoolWriter
 
 folder, over, looks = Path(sys.argv[1]), threading.Event(), []
 

@@ -26,6 +26,8 @@ Done = Callable[[bool], None]
 
 _monotonic: Final[Callable[[], float]] = time.monotonic
 
+FLUSH_BYTES = 2**20
+"""Written at once, or one frame: all else in the process waits for a write."""
 _ENOUGH: Final = 64
 """Frames that are written at once. If they waited for more of their tick, they would leave the processor's cache."""
 _PIECES: Final = 3
@@ -143,19 +145,30 @@ class SpoolWriter:
         self._scheduled = False
         if not self._pieces or self._syncing:
             return
-        pieces, dones = self._pieces, self._dones
-        self._pieces, self._dones = [], []
+        count = self._few()
+        pieces, dones = self._pieces[: count * _PIECES], self._dones[:count]
+        self._pieces, self._dones = self._pieces[count * _PIECES :], self._dones[count:]
         whole, error = self._write(pieces)
         if error is not None:
             dones, lost = dones[:whole], dones[whole:]
             self._give_up(lost, error)
-            if not dones:
-                return
-        if self.durability == "power":
+        if self.durability == "power" and dones:
             self._syncing = True
             self._syncer.submit(self._sync, self._fd, dones)
-        else:
-            _tell(dones, ok=True)
+            return
+        if self._pieces and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+        _tell(dones, ok=True)
+
+    def _few(self) -> int:
+        """How many of the frames that wait are written at once."""
+        size = 0
+        for n in range(len(self._dones)):
+            size += sum(map(len, self._pieces[n * _PIECES : (n + 1) * _PIECES]))
+            if size >= FLUSH_BYTES:
+                return n + 1
+        return len(self._dones)
 
     def _open(self) -> None:
         if self._fd >= 0:
