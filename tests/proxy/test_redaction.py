@@ -41,6 +41,7 @@ def leaves(value: object) -> list[str]:
     return [str(value)]
 
 
+@pytest.mark.timeout(36_000)
 @pytest.mark.parametrize("seed", range(4))
 def test_no_secret_is_stored_whatever_it_is_and_however_it_comes(seed):
     rng = random.Random(seed)
