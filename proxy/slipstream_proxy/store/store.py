@@ -47,6 +47,7 @@ from slipstream_proxy.store.write.learners import LearnerTable
 from slipstream_proxy.store.write.lifecycle import Lifecycle, Pruning
 from slipstream_proxy.store.write.mutations import MutationReplay
 from slipstream_proxy.store.write.restore import EpisodeRestore
+from slipstream_proxy.store.write.unrewarded import UnrewardedRuns
 
 FORGETTINGS_KEY = "forgotten/"
 """How ``t_meta`` names the count of a proxy's forgettings that the store knows."""
@@ -102,6 +103,7 @@ class Store:
             self.batches,
             self.outcomes,
             self.tallies,
+            UnrewardedRuns(rules, pace, self.groups, self.tallies),
         )
         self._positions = SpoolPositions(instance, memory)
         self._snapshots = Snapshots(db, days, self._positions)

@@ -217,3 +217,12 @@ def unweighted_rewards(tx: Tx, rules: Rules, groups: list[str]) -> dict[str, int
     sql = f"""SELECT r.name, count(DISTINCT r.eid) FROM t_rewards r JOIN t_episodes e ON e.eid = r.eid
         WHERE e.reward IS NULL AND {OWN_RUNS} AND e.grp {IN} GROUP BY 1 ORDER BY 2 DESC, 1"""
     return {name: int(count) for name, count in tx.all(sql, (groups,)) if name not in rules.weights}
+
+
+LEFT_UNREWARDED_KEY = "unrewarded runs"
+"""In ``t_meta``."""
+
+
+def left_unrewarded(tx: Tx) -> int:
+    """Runs that have left a group because they never got a reward."""
+    return int(get_meta(tx, LEFT_UNREWARDED_KEY) or 0)

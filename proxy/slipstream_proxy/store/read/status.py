@@ -22,6 +22,7 @@ from slipstream_proxy.store.read.counts import (
     StoreCounts,
     count_siblings,
     counts,
+    left_unrewarded,
     missing_rewards,
     store_counts,
     untrainable_calls,
@@ -120,13 +121,14 @@ class FunnelFigures(NamedTuple):
     again: TrainingAgain
     ends: list[tuple[Agent, bool, float]]
     """Of open episodes: agent, whether untagged, and when the latest call of the first of them to end was over."""
+    unrewarded: int = 0
 
 
 def funnel_figures(tx: Tx, rules: Rules, found: StoreCounts) -> FunnelFigures:
     going = any(t.n for (state, *_), t in found.kept.episodes.items() if state == "open")
     ends = _ends(tx) if going else []
     recent = (_outcomes(tx), _teaching(tx, rules), _last_skipped(tx, found), _kls(tx), _aged(tx), _engine_gap(tx))
-    return FunnelFigures(*recent, training_again(tx), ends)
+    return FunnelFigures(*recent, training_again(tx), ends, left_unrewarded(tx))
 
 
 def _live(tx: Tx) -> bool:
@@ -248,6 +250,8 @@ class FunnelCounts(NamedTuple):
     again: TrainingAgain = TrainingAgain(None, 0, 0, 0)
     corrected: int = 0
     """Trained groups whose rewards are others by now."""
+    unrewarded: int = 0
+    """Runs that left a group because they never got a reward."""
 
 
 def _forming(groups: GroupCounts, split: str) -> Forming:
@@ -392,6 +396,7 @@ def funnel_counts(
         last_skipped=figures.last_skipped,
         kls=figures.kls,
         aged=figures.aged,
+        unrewarded=figures.unrewarded,
         engine_gap=figures.engine_gap,
         untrainable=untrainable_calls(kept),
         siblings=count_siblings(kept),

@@ -43,6 +43,7 @@ from slipstream_proxy.store.values import Name, Position, RecordedCall
 from slipstream_proxy.store.write.claims import InstanceClaim
 from slipstream_proxy.store.write.deletion import Deletion
 from slipstream_proxy.store.write.mutations import RUN_MUTATIONS, MutationReplay
+from slipstream_proxy.store.write.unrewarded import is_back
 
 
 class SpoolPositions:
@@ -351,6 +352,7 @@ class Ingest:
         self.calls.supersede(tx, changes.retried)
         scored = self._combine(tx, changes)
         self._hear(tx, changes, scored)
+        back = {eid for eid in scored if is_back(changes.eps[eid])}
         ended = []
         for eid in changes.done:
             ep = changes.eps[eid]
@@ -362,7 +364,9 @@ class Ingest:
         eps = changes.eps
         # of a run that had ended and failed, a call was answered after all
         known = {ep.eid for ep in ended}
-        ended += [ep for eid in changes.turned - known if (ep := eps[eid]).state == "done" and ep.error is None]
+        ended += [
+            ep for eid in (changes.turned | back) - known if (ep := eps[eid]).state == "done" and ep.error is None
+        ]
         full = self.groups.join(tx, ended, changes.now)
         tx.insert("t_episodes", [eps[eid].row() for eid in changes.new])
         changed = [

@@ -20,6 +20,7 @@ from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import TallyTable
 from slipstream_proxy.store.values import Rules
 from slipstream_proxy.store.write.batches import BatchQueue
+from slipstream_proxy.store.write.unrewarded import UnrewardedRuns
 
 MUTATION_IDS_KEPT_S = 7 * DAY_S
 """Seconds for which ids of mutations are kept. Positions tell what was read; ids guard against reading it twice."""
@@ -100,6 +101,7 @@ class Lifecycle:
     batches: BatchQueue
     outcomes: OutcomeLog
     tallies: TallyTable
+    unrewarded: UnrewardedRuns
     _swept: float = -RARE_SEARCH_INTERVAL_S
     _searched: float = -RARE_SEARCH_INTERVAL_S
     _looked: float = -RARE_SEARCH_INTERVAL_S
@@ -123,6 +125,9 @@ class Lifecycle:
                 self.pins.expire(tx, now - self.rules.idle_timeout)
                 tx.run("DELETE FROM t_early WHERE ts < ?", (sure - self.rules.orphan_ttl,))
                 self.tallies.compact(tx)
+                left, unlocked = self.unrewarded.leave(tx, now)
+                self.memory.drop(left)
+                held |= unlocked
             aged, expired = self.groups.next_aged(tx), self.batches.next_expired(tx)
             complete = {*full, *(self.groups.aged(tx, now) if aged < now else ())}
             self.groups.complete(tx, complete, now)

@@ -84,6 +84,11 @@ def reward_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelL
         comes = name == around.config.judge.name and around.judge_expected
         severity = REMARK if comes else BLOCKS if stuck else SLOWS
         yield FunnelLine(stage="reward", cause=cause, count=count, text=text, fix=fix, severity=severity)
+    if counts.unrewarded:
+        runs = plural(counts.unrewarded, "run", "runs")
+        text = f"{runs} ended without a reward, and so far taught nothing: the others of their groups train"
+        fix = "post a reward for runs that fail, too: else the trainer sees no failure"
+        yield FunnelLine(stage="reward", cause="unrewarded", count=counts.unrewarded, text=text, fix=fix)
     shape = list(shape_lines(counts))
     yield from shape
     equal = [o for o in counts.outcomes if o.high - o.low < SAME_REWARD_DISTANCE]
