@@ -250,7 +250,12 @@ NAMES = "dana omar lucy ivan mei raj tom eva noah zoe liam ana hugo nina paul ro
 def test_of_200_plain_corrections_none_is_refused_that_the_model_follows(tmp_path) -> None:
     """Those that it does not follow would teach it to answer at once, without a search: they are refused as orders are."""
     world, chance, found = Inbox(tmp_path), random.Random(15), Counter()
-    hints, number = Hints(world.tokenizer, "{words}"), world.tokenizer.convert_tokens_to_ids
+    hints = Hints(world.tokenizer, "{words}")
+
+    def number(token: str) -> int:
+        found = world.tokenizer.convert_tokens_to_ids(token)
+        assert isinstance(found, int)
+        return found
 
     def thinks(prompt: np.ndarray, said: list[int]) -> torch.Tensor:
         with torch.no_grad():
@@ -261,7 +266,10 @@ def test_of_200_plain_corrections_none_is_refused_that_the_model_follows(tmp_pat
         name, thing = chance.choice(NAMES), chance.choice(THINGS)
         asked = ("user", f"what day is the {thing} for {name}")
         prompt = render(world.tokenizer, ("system", "find the mail. tools: search read answer"), asked)
-        said = [world.search, *map(number, (chance.choice(["the", "for", "day", thing]), CLOSE, "<|im_end|>"))]
+        said: list[int] = [
+            world.search,
+            *map(number, (chance.choice(["the", "for", "day", thing]), CLOSE, "<|im_end|>")),
+        ]
         with_words = hints.place(prompt, CORRECTIONS[n % len(CORRECTIONS)].format(name=name, thing=thing))
         assert with_words is not None
         teacher, policy = thinks(with_words, said), thinks(prompt, said)

@@ -67,26 +67,27 @@ async def test_what_is_new_is_said_once(server: Server) -> None:
 
 async def test_a_version_is_told_when_it_is_made_and_when_it_serves(server: Server) -> None:
     said: list[str] = []
-    made = {"adapter": "m@3", "state": "loading", "step": 3}
-    serves = {"adapter": "m@3", "state": "candidate", "control": "m"}
+    made: dict[str, object] = {"adapter": "m@3", "state": "loading", "step": 3}
+    serves: dict[str, object] = {"adapter": "m@3", "state": "candidate", "control": "m"}
+    stepped: dict[str, object] = {"step": 3, "adapter": "m@3", "reward": 0.5}
     learning = {"points": [point(0, 0.2)], "success_from": 0.5, "left_out": 0, "bucket": None}
     server.on("GET", "/learning", learning)
 
-    async def look(headline: str, *events: tuple[str, dict[str, object]]) -> list[str]:
+    async def look(watching: Watch, headline: str, *events: tuple[str, dict[str, object]]) -> list[str]:
         lines = [json.dumps({"id": 4, "at": 1e9, "kind": kind, "data": data}) for kind, data in events]
         server.on("GET", "/training/events", "".join(f"{line}\n" for line in lines))
         server.on("GET", "/status", {**STATUS, "funnel": {"lines": []}, "headlines": {"m": headline}})
         said.clear()
-        await watch.look()
+        await watching.look()
         return [line[9:] if line[:1].isdigit() else line for line in said]
 
     async with AsyncClient(server.url) as client:
-        watch = Watch(client, said.append)
-        assert await look("in 12 min, 2 versions") == ["▁ in 12 min, 2 versions"]
-        steps = (("adapter", made), ("step", {"step": 3, "adapter": "m@3", "reward": 0.5}))
-        assert await look("in 13 min, 2 versions", *steps) == ["step 3 m@3: reward 0.5"]
+        watching = Watch(client, said.append)
+        assert await look(watching, "in 12 min, 2 versions") == ["▁ in 12 min, 2 versions"]
+        steps = (("adapter", made), ("step", stepped))
+        assert await look(watching, "in 13 min, 2 versions", *steps) == ["step 3 m@3: reward 0.5"]
         told = ["m@3 serves new episodes, on trial beside m", "▁ in 14 min, 3 versions"]
-        assert await look("in 14 min, 3 versions", ("adapter", serves)) == told
+        assert await look(watching, "in 14 min, 3 versions", ("adapter", serves)) == told
 
 
 async def test_a_proxy_that_goes_away_is_said_once() -> None:
