@@ -266,8 +266,8 @@ def test_of_200_plain_corrections_none_is_refused_that_the_model_follows(tmp_pat
         name, thing = chance.choice(NAMES), chance.choice(THINGS)
         asked = ("user", f"what day is the {thing} for {name}")
         prompt = render(world.tokenizer, ("system", "find the mail. tools: search read answer"), asked)
-        said: list[int] = [
-            world.search,
+        said = [
+            number(SEARCH),
             *map(number, (chance.choice(["the", "for", "day", thing]), CLOSE, "<|im_end|>")),
         ]
         with_words = hints.place(prompt, CORRECTIONS[n % len(CORRECTIONS)].format(name=name, thing=thing))
