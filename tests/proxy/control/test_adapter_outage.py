@@ -109,7 +109,7 @@ async def test_an_engine_that_cannot_load_its_adapter_again_gives_the_gate_no_ev
     plane.engine.refuse["tiny@1"] = status
     plane.engine.restart()
     looking = asyncio.create_task(plane.deps.engines.check_all())
-    await until(lambda: plane.deps.live.value["models"]["tiny"]["arms"] == [], 2.0)  # also while the load hangs
+    await until(lambda: plane.deps.live.value["models"]["tiny"]["arms"] == [], 20.0)  # also while the load hangs
     assert published(plane)["loaded"] == []
     await looking
     assert (await state(plane, 1))["state"] == "candidate"
