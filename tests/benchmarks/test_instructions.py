@@ -26,7 +26,7 @@ MISSING = [name for name in NEEDS if shutil.which(name) is None]
 @pytest.mark.skipif(
     not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists(), reason="Python's headers are not installed"
 )
-def test_a_call_costs_no_more_than_was_written_down(alone, tmp_path):
+def test_a_call_costs_no_more_than_was_written_down(tmp_path):
     written = json.loads((RESULTS / "instructions.json").read_text())
     python = fastest()
     compile_proxy(python)
