@@ -135,10 +135,8 @@ class RunReader:
         said = chat_of(call.reply[:1] if written is None else [written], "assistant", place)
         if len(said) != 1:
             raise Unrendered("template")
-        set_there = call.sampling.get("chat_template_kwargs")
-        switches = set_there if isinstance(set_there, dict) else {}
         tools = [tool_of(t) for t in call.tools]
-        prompt, reply = rendered(self.tokenizer, messages, said[0], tools, self.ends, switches)
+        prompt, reply = rendered(self.tokenizer, messages, said[0], tools, self.ends, call.template_switches)
         if len(prompt) + len(reply) > self.budget:
             raise Unrendered("too_long")
         return prompt, reply

@@ -163,6 +163,8 @@ class SpoolWriter:
 
     def _few(self) -> int:
         """How many of the frames that wait are written at once."""
+        if sum(map(len, self._pieces)) < FLUSH_BYTES:
+            return len(self._dones)
         size = 0
         for n in range(len(self._dones)):
             size += sum(map(len, self._pieces[n * _PIECES : (n + 1) * _PIECES]))

@@ -205,6 +205,12 @@ class CallRecord(Model):
     prefix: SharedPrefix | None = None
     """Where the beginning of ``messages``, ``prompt_ids`` and ``tools`` stands. None: they are whole."""
 
+    @property
+    def template_switches(self) -> dict[str, JsonValue]:
+        """What the engine was told to set in the model's chat template."""
+        found = self.sampling.get("chat_template_kwargs")
+        return found if isinstance(found, dict) else {}
+
 
 class EpisodeState(StrEnum):
     OPEN = "open"

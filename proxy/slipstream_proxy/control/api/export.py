@@ -163,8 +163,7 @@ def set_in_template(call: CallRecord | None) -> JsonObject:
     """What the engine was told to set in the model's template, and TRL sets, too. Each row has it, because TRL reads no
     null there.
     """
-    found = call.sampling.get("chat_template_kwargs") if call is not None else None
-    return {"chat_template_kwargs": found if isinstance(found, dict) else {}}
+    return {"chat_template_kwargs": call.template_switches if call is not None else {}}
 
 
 def sft_row(episode: EpisodeDetail, *, edited: bool = True) -> JsonObject | None:

@@ -53,6 +53,10 @@ PARTIAL_REACH: Final = 0.9
 MAX_EVIDENCE: Final = 1e30
 LEAST_EPISODES: Final = 8
 """Before these the running z says nothing."""
+SEEN_ERRORS: Final = 2.0
+"""Standard errors between what was seen and a loss that would have been seen with 95 %: 1.65, and more because one
+looks again and again.
+"""
 
 
 class BettingDetector:

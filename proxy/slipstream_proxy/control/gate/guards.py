@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from slipstream.shared.error_budget import GUARD_STAKE
 from slipstream_proxy.control.gate.baseline import Baseline, FadingMean, mean_of
-from slipstream_proxy.control.gate.detector import LEAST_EPISODES, BettingDetector
+from slipstream_proxy.control.gate.detector import LEAST_EPISODES, SEEN_ERRORS, BettingDetector
 from slipstream_proxy.control.gate.groups import KNOWN_EVIDENCE, PRIOR_RUNS
 from slipstream_proxy.control.gate.scale import RewardScale
 
@@ -34,8 +34,6 @@ WORSE_ERRORS, WAITING_ERRORS = -1.5, -0.5
 """Standard errors by which a guard is worse than its margin where the control gets half of the runs, and where an
 acceptance waits. Neither freezes.
 """
-SEEN_ERRORS: Final = 2.0
-"""As ``suspicion.SEEN_ERRORS``."""
 MISSED_MARGINS: Final = 3.0
 """Times its margin, at most ``GUARD_MARGIN`` beyond it: a guard that may be worse by more, as far as is seen, holds
 back an acceptance. Of calls of which one in a hundred failed, three may.

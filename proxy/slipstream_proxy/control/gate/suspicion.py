@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from slipstream_proxy.control.gate.detector import BettingDetector
+from slipstream_proxy.control.gate.detector import SEEN_ERRORS, BettingDetector
 from slipstream_proxy.control.gate.groups import SHOWN_RUNS
 from slipstream_proxy.control.gate.guards import Guard
 
@@ -27,10 +27,6 @@ MAX_WAIT_SETTLES: Final = 20
 MAX_SLIDE: Final = 0.05
 """Of the rewards' range: a larger loss beside the best version must be excluded before an acceptance. Three versions
 that each lose 0.02 add up to more.
-"""
-SEEN_ERRORS: Final = 2.0
-"""Standard errors between what was seen and a loss that would have been seen with 95 %: 1.65, and more because one
-looks again and again.
 """
 WAITING_PART: Final = 0.4
 """Of the share that suspicion can give, where an acceptance waits for runs of the control, or of the best version."""

@@ -132,7 +132,7 @@ class Pace:
             if len(self._pauses[agent]) < WELL_KNOWN:
                 least = max(least, LEAST_TAGGED)
         if (answer := self._usual_answers.get(agent)) is None:  # it is asked for each open episode
-            answer = self._usual_answers[agent] = _quantile(tuple(self._answers.get(agent, ())))
+            answer = self._usual_answers[agent] = quantile(tuple(self._answers.get(agent, ())))
         return min(max(least, PAUSE_FACTOR * known) + answer, self.limit)
 
     def _longest(self, agent: Agent, now: float) -> float:
@@ -148,13 +148,13 @@ class Pace:
             pauses = tuple(self._pauses.get(agent, ()))
             if len(pauses) < MIN_KNOWN_PAUSES:
                 return None
-            self._known[agent] = _quantile(pauses)
+            self._known[agent] = quantile(pauses)
         return self._known[agent]
 
 
-def _quantile(seconds: Sequence[float]) -> float:
-    """What ``PAUSE_QUANTILE`` of them are not longer than; 0: there is none."""
-    return sorted(seconds)[math.ceil(PAUSE_QUANTILE * len(seconds)) - 1] if seconds else 0.0
+def quantile(seconds: Sequence[float], share: float = PAUSE_QUANTILE) -> float:
+    """What this share of them are not longer than; 0: there is none."""
+    return sorted(seconds)[math.ceil(share * len(seconds)) - 1] if seconds else 0.0
 
 
 STALE_STATE = "stale"

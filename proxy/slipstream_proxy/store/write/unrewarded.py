@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import NamedTuple
 
-from slipstream_proxy.store.learning.groups import Agent, GroupTable, Pace
+from slipstream_proxy.store.learning.groups import Agent, GroupTable, Pace, quantile
 from slipstream_proxy.store.read.counts import LEFT_UNREWARDED_KEY, left_unrewarded
 from slipstream_proxy.store.tables.driver import IN, Tx
 from slipstream_proxy.store.tables.rows import EpisodeRow
@@ -19,9 +19,9 @@ from slipstream_proxy.store.values import Rules
 
 KNOWN_REWARDS, MIN_KNOWN_REWARDS = 200, 8
 """Newest rewards that say how long after a run they come, and how few say nothing."""
-USUAL_QUANTILE = 0.95
+USUAL_SHARE = 0.95
 LATE_FACTOR = 3.0
-"""Times that usual delay after which a reward is not waited for."""
+"""Times the delay that so many rewards do not exceed, after which one is not waited for."""
 MIN_REWARDED = 2
 """Runs with a reward that a group needs to go on."""
 
@@ -76,11 +76,10 @@ class UnrewardedRuns:
         """Seconds after a run's end in which its reward is waited for; ``groups.max_age`` at most."""
         sql = f"""SELECT e.last_end, r.ts FROM (SELECT eid, ts FROM t_rewards ORDER BY seq DESC LIMIT {KNOWN_REWARDS}) r
             JOIN t_episodes e ON e.eid = r.eid"""
-        delays = sorted(max(ts - end, 0.0) for end, ts in tx.all(sql))
+        delays = [max(ts - end, 0.0) for end, ts in tx.all(sql)]
         if len(delays) < MIN_KNOWN_REWARDS:
             return self.rules.group_max_age
-        usual = float(delays[int(USUAL_QUANTILE * (len(delays) - 1))])
-        return min(LATE_FACTOR * usual, self.rules.group_max_age)
+        return min(LATE_FACTOR * quantile(delays, USUAL_SHARE), self.rules.group_max_age)
 
     def _is_over(self, run: _Lacking, most: float, now: float) -> bool:
         """Its reward is long overdue. It was taken for idle already: it has as long again to go on."""
