@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from pathlib import Path
 
 from slipstream import __version__
 from slipstream.config import Config
@@ -14,14 +13,16 @@ from slipstream.shared.functions import load_function
 from slipstream_proxy.keys import Keys
 from slipstream_proxy.process.descriptors import raise_limit
 from slipstream_proxy.process.parent import Parent, bind, check_bind, lock
+from slipstream_proxy.process.settings_file import SettingsFile
 
 log = logging.getLogger(__name__)
 
 
-def run(config: Config, config_path: Path | None = None, *, new_instance: bool = False) -> int:
+def run(config: Config, file: SettingsFile | None = None, *, new_instance: bool = False) -> int:
     """Serve until SIGTERM or Ctrl-C. → Exit code. Raises ``StartError`` or ``ConfigError`` before anything runs.
 
-    ``new_instance``: of a copied data folder a proxy of its own is made.
+    ``file``: what ``config`` was read from; it is watched. ``new_instance``: of a copied data folder a proxy of its own
+    is made.
     """
     if config.proxy.redact:
         load_function("proxy.redact", config.proxy.redact)
@@ -41,15 +42,15 @@ def run(config: Config, config_path: Path | None = None, *, new_instance: bool =
             if new_instance:
                 identity.make_new(config)
             identity.refuse_twin(config)
-        return _run(config, keyed=keyed)
+        return _run(config, file, keyed=keyed)
     finally:
         os.close(fd)
 
 
-def _run(config: Config, *, keyed: bool) -> int:
+def _run(config: Config, file: SettingsFile | None, *, keyed: bool) -> int:
     sock = bind(config.proxy.host, config.proxy.port)
     try:
-        clean = asyncio.run(Parent(config, sock, keyed=keyed).run())
+        clean = asyncio.run(Parent(config, sock, keyed=keyed, file=file).run())
     finally:
         sock.close()
     return 0 if clean else 1

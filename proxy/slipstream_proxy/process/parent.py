@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import ipaddress
 import logging
@@ -18,6 +19,7 @@ from slipstream.shared.backoff import rest
 from slipstream.shared.processes.health import answers
 from slipstream.shared.processes.proxy_file import PROXY_FILE_NAME, announce_proxy
 from slipstream.shared.processes.supervisor import Child, Supervisor
+from slipstream_proxy.process.settings_file import LOOK_INTERVAL_S, TOLD_FILE_NAME, SettingsFile, SettingsWatch
 
 log = logging.getLogger(__name__)
 CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
@@ -96,9 +98,14 @@ def lock(root: Path) -> int:
 class Parent:
     """Control plane and workers under one supervisor. It starts again what ends, and ends all of them in order."""
 
-    def __init__(self, config: Config, sock: socket.socket, *, keyed: bool = False) -> None:
-        """``keyed``: every call needs a key, also in workers that start after the last key is revoked."""
+    def __init__(
+        self, config: Config, sock: socket.socket, *, keyed: bool = False, file: SettingsFile | None = None
+    ) -> None:
+        """``keyed``: every call needs a key, also in workers that start after the last key is revoked. ``file``: what
+        ``config`` was read from, if it may change.
+        """
         self.config = config
+        self.settings = SettingsWatch(file, config) if file is not None else None
         self.sock = sock
         self.supervisor = Supervisor(self._say)
         env = {CONFIG_ENV: config.model_dump_json(), "SLIPSTREAM_KEYED": "1" if keyed else "0"}
@@ -151,7 +158,10 @@ class Parent:
         """Serve until SIGTERM or SIGINT. Returns whether all children ended by themselves. Raises ``StartError``."""
         self.supervisor.handle_signals()
         self._clear_metrics()
-        (self.config.root / "hangs").unlink(missing_ok=True)
+        for name in ("hangs", TOLD_FILE_NAME):
+            (self.config.root / name).unlink(missing_ok=True)
+        if self.settings is not None:
+            self.supervisor.watch(self._follow(self.settings))
         try:
             for child in (self.control, *self.workers):
                 self.supervisor.start(child)
@@ -163,6 +173,25 @@ class Parent:
             (self.config.root / PROXY_FILE_NAME).unlink(missing_ok=True)
         fine = (0, -signal.SIGTERM, None)  # a child that was just being started may not have its handler yet
         return all(c.exit_code in fine for c in (*self.workers, self.control))
+
+    async def _follow(self, settings: SettingsWatch) -> None:
+        """Hand on what changes in the settings file, until all end."""
+        asked = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
+        while True:
+            told = settings.look(asked=await rest(LOOK_INTERVAL_S, asked))
+            asked.clear()
+            if told is None:
+                continue
+            for child in (self.control, *self.workers):
+                child.env[CONFIG_ENV] = settings.config.model_dump_json()
+            while True:
+                try:
+                    told.write(self.config.root)
+                    break
+                except OSError as e:
+                    log.warning("changed settings cannot be handed on: %s", e)
+                    await asyncio.sleep(ANNOUNCE_EVERY)
 
     def _clear_metrics(self) -> None:
         """An earlier run's; but what was lost stays lost."""

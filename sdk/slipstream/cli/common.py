@@ -101,8 +101,15 @@ def read_config(args: argparse.Namespace, flags: Iterable[str] = ()) -> Config:
         except ValueError as e:
             raise ConfigError(f"environment {CONFIG_ENV}: not JSON: {e}") from e
     base = base or profile_settings(getattr(args, "profile", None))
-    path = args.config or (SETTINGS_FILE_NAME if Path(SETTINGS_FILE_NAME).is_file() and not handed else None)
-    return load_config(path, flags=[*flags, *args.set], base=base)
+    return load_config(settings_path(args), flags=[*flags, *args.set], base=base)
+
+
+def settings_path(args: argparse.Namespace) -> Path | None:
+    """The settings file of this command, if it has one."""
+    if args.config:
+        return Path(args.config)
+    here = Path(SETTINGS_FILE_NAME)
+    return here if here.is_file() and not os.environ.get(CONFIG_ENV) else None
 
 
 def child_env(config: Config) -> dict[str, str]:

@@ -78,7 +78,8 @@ def changed_on_the_way(direct: EngineAnswer, routed: EngineAnswer) -> str | None
     if not prompt:
         return None
     if routed.status != 200:
-        return f"it answers {routed.status} to a chat with tools that the engine answers: {routed.text[:200]}"
+        what = f"it answers {routed.status} to a chat that the engine answers"
+        return f"{what}, and such calls go past it: {routed.text[:200]}"
     found = routed.object.get("prompt_token_ids")
     if not found:
         return "it drops return_token_ids, so that no call through it has token ids or can be trained on"

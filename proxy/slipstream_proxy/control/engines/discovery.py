@@ -30,13 +30,21 @@ class EngineDiscovery:
         self._known: dict[str, list[str]] = {}
         self._heard: dict[str, float] = {}
         self._after = 0.0
+        self._other = False
+        """``urls`` are others than at the last look."""
+
+    def use(self, urls: Sequence[str]) -> None:
+        """From now on ``engine.urls`` are these. What known names and files said stays known."""
+        self.urls, self.sources = list(urls), [url for url in urls if is_source(url)]
+        self.errors = {source: why for source, why in self.errors.items() if source in self.sources}
+        self._after, self._other = 0.0, True
 
     async def look(self) -> list[str] | None:
         """All addresses. None: there is nothing to look at, or it is too soon."""
         now = time.monotonic()
-        if not self.sources or now < self._after:
+        if not self._other and (not self.sources or now < self._after):
             return None
-        self._after = now + DISCOVERY_INTERVAL_S
+        self._after, self._other = now + DISCOVERY_INTERVAL_S, False
         await asyncio.gather(*(self._ask(source) for source in self.sources))
         found: dict[str, None] = {}
         for url in self.urls:

@@ -29,6 +29,7 @@ from slipstream.engines.engine import (
     changed_on_the_way,
     reading,
 )
+from slipstream.settings.engine import EngineConfig
 from slipstream.shared.discovery import is_source
 from slipstream.shared.urls import authorization
 from slipstream_proxy.control.engines.discovery import EngineDiscovery
@@ -45,6 +46,7 @@ from slipstream_proxy.control.engines.replica import (
 )
 from slipstream_proxy.control.shared.threads import end
 from slipstream_proxy.json_types import JsonObject
+from slipstream_proxy.process.settings_file import SettingsNews
 
 log = logging.getLogger(__name__)
 FORGOTTEN_FAILURE_S = 10.0
@@ -86,13 +88,16 @@ class EnginePool:
         patience: float = 60.0,
         router: str | None = None,
         session_header: str = "X-Session-ID",
+        news: SettingsNews | None = None,
     ) -> None:
         """``kind``: ``engine.kind``. ``model``: the trained model's name. ``logins``: ``engine.logins``. ``patience``:
         ``adapters.patience``, in seconds. ``router``, ``session_header``: those of the settings.
+        ``news``: whether ``engine.urls`` and ``engine.router`` are others by now.
         """
+        self.news = news
         self.router, self.session_header = router, session_header
-        self._router_checked: frozenset[str] = frozenset()
-        """The engines that were up when the router was looked at."""
+        self._router_checked: tuple[frozenset[str], str] | None = None
+        """The engines that were up when the router was looked at, and the model that it was asked of."""
         self.rewrites: str | None = None
         """What the router makes of a request. None: nothing, as far as that shows."""
         self.kind, self.model, self.patience = kind, model, patience
@@ -577,12 +582,18 @@ class EnginePool:
         return serves
 
     async def check_router(self) -> None:
-        """Whether the router changes requests: asked again where an engine came or went."""
-        up = frozenset(e.url for e in self.healthy())
-        if self.router is None or not up or up == self._router_checked:
+        """Whether the router changes requests, or refuses a version that the engines have: asked again where one came
+        or went. Some routers know the models alone that an engine had at first.
+        """
+        up = self.healthy()
+        if self.router is None or not up or not self.awake.is_set():
             return
-        engine = self.healthy()[0]
-        asked = engine.server.telling_chat(self.model)
+        engine, shared = up[0], set.intersection(*(e.loaded for e in up)) - self.hidden()
+        about = max(shared, default=self.model)
+        look = frozenset(e.url for e in up), about
+        if look == self._router_checked:
+            return
+        asked = engine.server.telling_chat(about)
         if asked is None:
             return
         try:
@@ -591,7 +602,7 @@ class EnginePool:
         except EngineAway as e:
             self.rewrites = f"it does not answer: {e}" if self.router in str(e) else self.rewrites
             return
-        self._router_checked = up
+        self._router_checked = look
         before, self.rewrites = self.rewrites, changed_on_the_way(direct, routed)
         if self.rewrites and self.rewrites != before:
             log.warning("engine.router %s: %s", self.router, self.rewrites)
@@ -601,16 +612,25 @@ class EnginePool:
 
     async def _discover(self) -> None:
         """Take over which engines there are. What is known of those that stay stays."""
+        if self.news is not None and self.news.look():
+            self._use(self.news.config.engine)
         found = await self.discovery.look()
         if found is None or found == [e.url for e in self.engines]:
             return
         there = {e.url: e for e in self.engines}
         for url in there.keys() - set(found):
-            log.info("engine %s is gone: its name is", url)
+            log.info("engine %s is gone: engine.urls, or what it names, has it no more", url)
             if (look := self._checks.pop(url, None)) is not None:
                 look.cancel()
         self.engines = [there.get(url) or EngineReplica(url) for url in found]
         self.noticed()
+
+    def _use(self, engine: EngineConfig) -> None:
+        """Other engines, or another router before them."""
+        self.discovery.use(list(dict.fromkeys(engine.urls)))
+        if engine.router != self.router:
+            self.router, self.rewrites, self._router_checked = engine.router, None, None
+            self.noticed()
 
     async def check_all(self) -> None:
         """Each engine. One that is slow holds up nothing: its look goes on, and is not begun again meanwhile."""

@@ -55,6 +55,7 @@ from slipstream_proxy.log.ids import new_id
 from slipstream_proxy.log.records import Mutation
 from slipstream_proxy.log.spool import SpoolWriter
 from slipstream_proxy.process import cores
+from slipstream_proxy.process.settings_file import SettingsNews
 from slipstream_proxy.store.values import RecordedCall
 
 log = logging.getLogger("slipstream_proxy.control.run.worker")
@@ -92,6 +93,7 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         patience=config.adapters.patience,
         router=engine.router,
         session_header=engine.session_header,
+        news=SettingsNews(config),
     )
     trials = GateTrials(registry, engines.serves)
     publisher = LivePublisher(registry, trials, engines, live)

@@ -143,6 +143,7 @@ def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
         loaded_somewhere={name for e in deps.engines.healthy() for name in e.loaded},
         lookups=list(deps.engines.discovery.errors.values()),
         rewrites=deps.engines.rewrites,
+        settings=deps.engines.news,
         routers=[(e.url, e.several) for e in deps.engines.healthy() if e.several],
         text_only=any(not e.server.gives_ids for e in deps.engines.engines),
         plugins=deps.plugins.all(),

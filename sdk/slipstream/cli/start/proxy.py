@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import argparse
 
-from slipstream.cli.common import add_config, read_config
+from slipstream.cli.common import add_config, read_config, settings_path
 from slipstream.operate.run.preflight import check_name
 from slipstream.shared.functions import need
 from slipstream.shared.log import setup_logging
@@ -33,7 +33,11 @@ def own_flags(args: argparse.Namespace) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     setup_logging()
-    config = read_config(args, own_flags(args))
+    flags = own_flags(args)
+    config = read_config(args, flags)
     if config.engine.urls and not (config.engine.name or config.engine.model):
         config = check_name(config)  # the engine's own name, if it is up
-    return int(need("slipstream_proxy.main", "proxy").run(config, new_instance=args.new_instance))
+    proxy = need("slipstream_proxy.main", "proxy")
+    path = settings_path(args)
+    file = proxy.SettingsFile(path.absolute(), lambda: read_config(args, flags)) if path is not None else None
+    return int(proxy.run(config, file, new_instance=args.new_instance))

@@ -43,6 +43,7 @@ def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:
         text += ": such calls are recorded so, and can't be trained on"
         fix = f"{DEFAULT_ENGINE.neutral_fix}; or {in_the_file(around.config.model_name)}"
         yield FunnelLine(stage="engine", cause="generation_config", count=1, text=text, fix=fix, severity=SLOWS)
+    yield from _settings(around)
     if around.held:
         text = "the trainer has the GPU: calls wait until its step is done"
         yield FunnelLine(stage="engine", cause="held", count=1, text=text)
@@ -50,6 +51,20 @@ def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:
         text = f"another proxy's adapter: {around.behind}"
         fix = "mount its adapters folder here too, or take it back with `slipstream demote`"
         yield FunnelLine(stage="engine", cause="behind", count=1, text=text, fix=fix, severity=SLOWS)
+
+
+def _settings(around: Surroundings) -> Iterator[FunnelLine]:
+    """A settings file that changed since the start, as far as the proxy does not follow it."""
+    news = around.settings
+    if news is not None and news.error is not None:
+        text = f"the changed settings file cannot be read, and the settings before go on: {news.error}"
+        fix = "correct it: it is read again by itself"
+        yield FunnelLine(stage="engine", cause="settings_unreadable", count=1, text=text, fix=fix, severity=SLOWS)
+    if news is not None and news.waiting:
+        text = f"the settings file changed, and these count from the next start on: {', '.join(news.waiting)}"
+        fix = "start the proxy again, one after the other where there are several"
+        count = len(news.waiting)
+        yield FunnelLine(stage="engine", cause="settings_waiting", count=count, text=text, fix=fix, severity=SLOWS)
 
 
 def _lacking(around: Surroundings) -> Iterator[FunnelLine]:

@@ -14,6 +14,7 @@ from slipstream.engines.engine import NEUTRAL_SAMPLING, EngineSampling
 from slipstream_proxy.control.engines.replica import AdapterOutage, FailedLoad
 from slipstream_proxy.control.observe.schedule import ScheduleState
 from slipstream_proxy.data.observe.losses import Losses
+from slipstream_proxy.process.settings_file import SettingsNews
 
 BLOCKS, SLOWS, REMARK = Severity
 
@@ -53,6 +54,8 @@ class Surroundings:
     """Why names or files of engine.urls say nothing."""
     rewrites: str | None = None
     """What engine.router makes of requests."""
+    settings: SettingsNews | None = None
+    """What changed in the settings file since the start."""
     routers: Sequence[tuple[str, Sequence[str]]] = ()
     """(URL, the engines behind it) of what is configured as one engine."""
     text_only: bool = False

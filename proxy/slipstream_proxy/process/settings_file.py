@@ -1,0 +1,138 @@
+"""The settings file of a running proxy, read again when it changes: its engines follow, all else waits for the next
+start and is named.
+
+The parent watches the file, also where a mounted ConfigMap swaps the link on its way, and at SIGHUP. It writes what it
+found into ``data_dir``, for the control plane, which tells the workers. Children that start later get it with their
+configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from slipstream.config import Config
+from slipstream.errors import ConfigError
+
+log = logging.getLogger(__name__)
+TOLD_FILE_NAME = "settings.json"
+LOOK_INTERVAL_S = 2.0
+LIVE_SETTINGS = ("engine.urls", "engine.router")
+"""What a running proxy takes over."""
+LOGIN_SETTINGS = ("engine.logins", "engine.api_key")
+"""Workers have these from their start: where they change, no engine changes. Nor where none would be left."""
+Stand = tuple[int, int, int, int] | None
+
+
+class SettingsFile(NamedTuple):
+    path: Path
+    read: Callable[[], Config]
+    """With the environment and the flags of the start. Raises ``ConfigError``."""
+
+
+@dataclass(slots=True)
+class ToldSettings:
+    """What the parent found in the file."""
+
+    urls: Sequence[str]
+    router: str | None
+    waiting: Sequence[str] = ()
+    """Changed settings that count from the next start on."""
+    error: str | None = None
+    """Why the file cannot be read. Then nothing has changed."""
+
+    def write(self, root: Path) -> None:
+        temp = root / f"{TOLD_FILE_NAME}.tmp"
+        temp.write_text(json.dumps(asdict(self)))
+        temp.replace(root / TOLD_FILE_NAME)
+
+
+def stand_of(path: Path) -> Stand:
+    """Tells a file from its next version, wherever the links on its way lead. None: there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+def _flat(tree: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    for section, value in tree.items():
+        if isinstance(value, dict):
+            yield from ((f"{section}.{name}", inner) for name, inner in value.items())
+        else:
+            yield section, value
+
+
+def changed_settings(before: Config, after: Config) -> list[str]:
+    """Names of the settings that differ."""
+    old, new = dict(_flat(before.model_dump())), dict(_flat(after.model_dump()))
+    return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+
+
+class SettingsWatch:
+    """The parent's view. ``config``: what the children started with."""
+
+    def __init__(self, file: SettingsFile, config: Config) -> None:
+        self.file, self.config = file, config
+        self._stand = stand_of(file.path)
+        self._first = self._read() or config
+        """As the file was at the start: the model's name may have come from the engine since."""
+
+    def _read(self) -> Config | None:
+        try:
+            return self.file.read()
+        except ConfigError:
+            return None
+
+    def look(self, *, asked: bool = False) -> ToldSettings | None:
+        """What changed since the last look. None: nothing. ``asked``: read it even if it looks the same."""
+        stand = stand_of(self.file.path)
+        if stand == self._stand and not asked:
+            return None
+        self._stand = stand
+        engine = self.config.engine
+        try:
+            new = self.file.read()
+        except ConfigError as e:
+            log.error("the changed settings cannot be read, and those before go on: %s", e)
+            return ToldSettings(engine.urls, engine.router, error=str(e))
+        waiting = changed_settings(self._first, new)
+        if new.engine.urls and not any(name in waiting for name in LOGIN_SETTINGS):
+            taken = {"urls": new.engine.urls, "router": new.engine.router}
+            waiting = [name for name in waiting if name not in LIVE_SETTINGS]
+            if taken != {"urls": engine.urls, "router": engine.router}:
+                log.info("the settings file changed: engine.urls = %s, engine.router = %s", *taken.values())
+            self.config = self.config.model_copy(update={"engine": engine.model_copy(update=taken)})
+        if waiting:
+            log.warning("changed settings count from the proxy's next start on: %s", ", ".join(waiting))
+        return ToldSettings(self.config.engine.urls, self.config.engine.router, waiting)
+
+
+class SettingsNews:
+    """The control plane's view: ``look`` writes what was told into ``config``, which all of it reads."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.path = config.root / TOLD_FILE_NAME
+        self.waiting: Sequence[str] = ()
+        self.error: str | None = None
+        self._stand: Stand = None
+
+    def look(self) -> bool:
+        """Whether the parent has told something new."""
+        stand = stand_of(self.path)
+        if stand == self._stand:
+            return False
+        self._stand = stand
+        try:
+            told = ToldSettings(**json.loads(self.path.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return False
+        self.waiting, self.error = told.waiting, told.error
+        self.config.engine.urls, self.config.engine.router = list(told.urls), told.router
+        return True
