@@ -17,7 +17,7 @@ from slipstream_proxy.data.routes import health
 FOLDER = DEPLOY / "kubernetes"
 OVERLAYS = ["cpu", "production"]
 SECRETS = {"keys.json", "trainer", "judge", "engine-key", "store-url", "judge-key"}
-KUBERNETES = "1.31"
+OLDEST, NEWEST = "1.31", "1.37"
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -45,7 +45,8 @@ def environment(container):
 def test_objects_follow_the_published_schemas(overlay):
     validator = pytest.importorskip("kubernetes_validate")
     for o in overlay[1]:
-        validator.validate(o, KUBERNETES, strict=True)
+        validator.validate(o, OLDEST, strict=True)
+        validator.validate(o, NEWEST, strict=True)
 
 
 def test_that_check_can_fail():
@@ -53,7 +54,7 @@ def test_that_check_can_fail():
     wrong = of(kustomize(FOLDER / "overlays" / "cpu"), "StatefulSet")["proxy"]
     wrong["spec"]["template"]["spec"]["containers"][0]["imagee"] = "x"
     with pytest.raises(validator.ValidationError):
-        validator.validate(wrong, KUBERNETES, strict=True)
+        validator.validate(wrong, NEWEST, strict=True)
 
 
 def test_names_are_unique_and_namespaced(overlay):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
@@ -91,11 +93,30 @@ def _generated(kind: str, folder: Path, spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _patched(objects: list[dict[str, Any]], folder: Path, spec: dict[str, Any]) -> list[dict[str, Any]]:
+    for patch in spec.get("patches", []):
+        target = patch["target"]
+        hit = [o for o in objects if o["kind"] == target["kind"] and o["metadata"]["name"] == target["name"]]
+        assert len(hit) == 1, patch
+        changed = jsonpatch.apply_patch(hit[0], yaml.safe_load((folder / patch["path"]).read_text()))
+        objects[objects.index(hit[0])] = changed
+    return objects
+
+
+def with_component(objects: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """The objects, changed by a kustomize component."""
+    spec = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert spec["kind"] == "Component" and set(spec) <= {"apiVersion", "kind", "resources", "patches"}, set(spec)
+    more = [o for name in spec.get("resources", []) for o in _documents(folder / name)]
+    return _patched([*copy.deepcopy(objects), *more], folder, spec)
+
+
 def kustomize(folder: Path) -> list[dict[str, Any]]:
     """The objects of a kustomization. Unknown fields of it are an error, so that nothing is silently ignored."""
     spec = yaml.safe_load((folder / "kustomization.yaml").read_text())
     known = {
         "apiVersion", "kind", "namespace", "resources", "configMapGenerator", "secretGenerator", "generatorOptions", "images", "patches", "replicas",
+        "components",
     }  # fmt: skip
     assert set(spec) <= known, set(spec) - known
     assert spec.get("generatorOptions") == {"disableNameSuffixHash": True}
@@ -109,15 +130,9 @@ def kustomize(folder: Path) -> list[dict[str, Any]]:
             before = [o for o in objects if o["kind"] == kind and o["metadata"]["name"] == one["name"]]
             assert bool(before) == (one.get("behavior") == "replace"), f"{kind} {one['name']}: {one.get('behavior')}"
             objects = [o for o in objects if o not in before] + [_generated(kind, folder, one)]
-    for patch in spec.get("patches", []):
-        hit = [
-            o
-            for o in objects
-            if o["kind"] == patch["target"]["kind"] and o["metadata"]["name"] == patch["target"]["name"]
-        ]
-        assert len(hit) == 1, patch
-        changed = jsonpatch.apply_patch(hit[0], yaml.safe_load((folder / patch["path"]).read_text()))
-        objects[objects.index(hit[0])] = changed
+    for component in spec.get("components", []):
+        objects = with_component(objects, (folder / component).resolve())
+    objects = _patched(objects, folder, spec)
     for replica in spec.get("replicas", []):
         hit = [o for o in objects if o["metadata"]["name"] == replica["name"] and "replicas" in o.get("spec", {})]
         assert hit, replica
@@ -126,6 +141,38 @@ def kustomize(folder: Path) -> list[dict[str, Any]]:
     for o in objects:
         if o["kind"] not in CLUSTER_WIDE:
             o["metadata"]["namespace"] = spec["namespace"]
+    return objects
+
+
+def helm(folder: Path, values: dict[str, Any]) -> list[dict[str, Any]]:
+    """The objects of a chart with these values. Whatever its templates use beyond this is an error here."""
+
+    def at(path: str) -> Any:
+        found: Any = {"Values": values}
+        for part in path.removeprefix(".").split("."):
+            found = found[part]
+        return found
+
+    def said(action: str) -> str:
+        if action.startswith("toJson "):
+            return json.dumps(at(action.removeprefix("toJson ")))
+        if action.startswith("sha256sum "):
+            return hashlib.sha256(at(action.removeprefix("sha256sum ")).encode()).hexdigest()
+        return str(at(action))
+
+    objects: list[dict[str, Any]] = []
+    for path in sorted((folder / "templates").glob("*.yaml")):
+        lines, shown = [], [True]
+        for line in path.read_text().splitlines():
+            if found := re.fullmatch(r"\{\{- if (not )?(\S+) \}\}", line):
+                shown.append(shown[-1] and bool(at(found[2])) is not bool(found[1]))
+            elif line == "{{- end }}":
+                shown.pop()
+            elif shown[-1]:
+                lines.append(re.sub(r"\{\{ (.+?) \}\}", lambda m: said(m[1]), line))
+        assert shown == [True], path
+        assert not any("{{" in line for line in lines), path
+        objects += [d for d in yaml.safe_load_all("\n".join(lines)) if d]
     return objects
 
 
