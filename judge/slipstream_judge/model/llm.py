@@ -293,7 +293,7 @@ class Llm:
             "model": self.model,
             "messages": messages,
             "timeout": self.patience,
-            "num_retries": 0,
+            "num_retries": 0,  # it repeats a 400, too (findings/litellm-num-retries-repeats-a-400.sh)
             "max_retries": 0,
         }
         if self.api_base:
