@@ -21,6 +21,10 @@ class HardWorld(World):
     """Share of the base model's runs that get a reward."""
     ratio: float = 1.0
     """Times that share, of later versions' runs."""
+    ratios: tuple[float, ...] = ()
+    """The same of version 1, 2, … in turn, in place of ``ratio``."""
+    fading: float = 1.0
+    """Times as often as at first, all runs are rated in the end."""
     lost_failures: bool = False
     """Failures alone go unrated: ``rated`` and ``ratio`` are of these."""
     canary: bool = False
@@ -90,7 +94,10 @@ class HardSimulation(Simulation):
         if world.graded:
             reward = min(max(quality + coin.gauss(0.0, 0.05), 0.0), 1.0)
         more = world.ratio if version else 1.0
-        rated = coin.random() < min(world.rated * more, 1.0)
+        if version and world.ratios:
+            more = world.ratios[(version - 1) % len(world.ratios)]
+        now = world.rated * world.fading ** (self.at / world.episodes)
+        rated = coin.random() < min(now * more, 1.0)
         if world.lost_failures:
             rated = rated or reward > 0.5
         outcome = outcome_of(version, arm, chances, f"t{task}", reward if rated else 0.0, tried_of(chances))
@@ -133,6 +140,11 @@ NULL_WORLDS: dict[str, HardWorld] = {
     },
     "rated 20 %, × 0.5, waves": equal(0.7, rated=0.2, ratio=0.5, drift=0.25, episodes=6000),
     "rated 20 %, × 2, steps": equal(0.7, rated=0.2, ratio=2.0, drift=0.25, bursts=True, period=1500, episodes=6000),
+    "rated 88 %, × 0.25": equal(0.9, rated=0.88, ratio=0.25, episodes=3000),
+    "rated 20 %, each version at a rate of its own, waves": equal(
+        0.65, rated=0.2, ratios=(0.25, 4.0, 0.5, 2.0), drift=0.25, period=1500, every=1000, episodes=6000
+    ),
+    "rated 80 % to 20 %, × 0.5, waves": equal(0.7, rated=0.8, fading=0.25, ratio=0.5, drift=0.2, episodes=6000),
     "rated 30 %, × 0.5, canary": equal(0.7, rated=0.3, ratio=0.5, canary=True, episodes=6000),
     "a side measure of 30 %, × 0.5": equal(0.6, polite=0.3, ratio=0.5, rated=0.3, episodes=6000),
     "autocorrelated rewards": equal(0.5, graded=True, sticky=0.95, episodes=4000),

@@ -27,6 +27,8 @@ def anywhere(coin: random.Random) -> HardWorld:
         coin.choice((0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.98)),
         rated=coin.choice((0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)),
         ratio=coin.choice((0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 4.0)),
+        ratios=coin.choice(((), (), (0.25, 4.0, 0.5, 2.0), (2.0, 0.25, 1.0))),
+        fading=coin.choice((1.0, 1.0, 0.25, 4.0)),
         canary=coin.random() < 0.3,
         share=coin.choice((0.02, 0.1, 0.5, 0.8)),
         holdout=coin.choice((0.02, 0.1, 0.3)),
@@ -54,7 +56,7 @@ def changed(world: HardWorld, coin: random.Random) -> HardWorld:
 
 def is_null(world: HardWorld) -> bool:
     """Where nearly all of the control's runs are rated, a run without a reward has failed: rating less is worse."""
-    return world.ratio >= 1.0 or world.rated <= 0.8
+    return min(world.ratios or (world.ratio,)) >= 1.0 or max(world.rated, world.rated * world.fading) <= 0.88
 
 
 def score(world: HardWorld, seed: int) -> tuple[float, float]:

@@ -127,7 +127,7 @@ class GateConfig(Section):
     by: list[Annotated[str, Field(pattern=r"^(task|tag\..+)$")]] | None = rare(
         None,
         description='Groups of runs that are compared by themselves: "task", "tag.NAME". None: all tags, and tasks; '
-        "[]: none. A group needs 4 % of the traffic.",
+        "[]: none. A group needs 2 % of the traffic.",
         when="the gate should compare by other groups than tags and tasks",
     )
     group_verdict: Literal["all", "group", "say"] = rare(

@@ -13,8 +13,9 @@ episode, so wealth is a supermartingale whenever the tested arm's mean is not lo
 
 **Where some runs have none** (``partial``), a rated run's arm is no such coin any more: users of one version may rate
 less often. Then the guesses are moved so that m = p0, with p0 > p (tested) and p > p0 (reference). A factor is then 1
-at the expected mean for either arm, so rates say nothing where p0 is right. And for each of ``RATING_RATIOS`` r there
-are bets with a r / (a r + 1 - a) in place of a: the probability that a rated run is a tested one, where tested runs are
+at the expected mean for either arm, so rates say nothing where p0 is right: it is the mean of all arms' newest rewards,
+which are alike under the null hypothesis (those of the reference alone are few and old), so r may change slowly, too.
+And for each of ``RATING_RATIOS`` r there are bets with a r / (a r + 1 - a) in place of a: the probability that a rated run is a tested one, where tested runs are
 rated r times as often. Null hypothesis: some constant r and, given the past and that a run is rated, a tested mean that
 is not lower. It conditions on the past, x, and that the run is rated. The bets of the true r are a supermartingale by
 the argument above, whatever p0 is, and the least wealth of all r counts. The error of a neighbouring r has the opposite
@@ -143,11 +144,11 @@ class BettingDetector:
 
     def _see_all(self, x: float, p0: float, tested: bool, share: float) -> None:
         odds = p0 / (1.0 - p0)
-        bets = BET_SIZES
-        for i in range(len(bets)):
-            tilted = odds * bets[i]
+        of_reference = (1.0 - share) * p0
+        for i, size in enumerate(BET_SIZES):
+            tilted = odds * size
             p1 = tilted / (1.0 + tilted)
-            mean = share * p1 + (1.0 - share) * p0
+            mean = share * p1 + of_reference
             p = p1 if tested else p0
             factor = x * p / mean + (1.0 - x) * (1.0 - p) / (1.0 - mean)
             slope = share * ((1.0 - p1) / (1.0 - mean) - p1 / mean)
@@ -162,14 +163,15 @@ class BettingDetector:
             self.others = [list(self.wealths) for _ in RATING_RATIOS[1:]]
             self.likelihoods = [0.0] * len(RATING_RATIOS)
         odds, variance = p0 / (1.0 - p0), p0 * (1.0 - p0)
+        wished = [p0 - odds * size / (1.0 + odds * size) for size in BET_SIZES]
         for k in range(len(RATING_RATIOS)):
             on = share * RATING_RATIOS[k]
             of = on / (on + 1.0 - share)
             self.likelihoods[k] += math.log(of if tested else 1.0 - of)
             row = self.others[k - 1] if k else self.wealths
-            for i in range(len(BET_SIZES)):
-                tilted = odds * BET_SIZES[i]
-                below = min(p0 - tilted / (1.0 + tilted), PARTIAL_REACH * (1.0 - p0) * (1.0 - of) / of)
+            reach = PARTIAL_REACH * (1.0 - p0) * (1.0 - of) / of
+            for i in range(len(wished)):
+                below = min(wished[i], reach)
                 moved = -below if tested else of * below / (1.0 - of)
                 factor = 1.0 + moved * (x - p0) / variance
                 self._multiply(row, i, max(factor, 0.0), of * below / variance)
@@ -181,10 +183,11 @@ class BettingDetector:
         ``slope``: what the factor's mean loses for each unit by which the tested mean is higher.
         """
         row[bet] = min(row[bet] * factor / (1.0 + slope * self.margin), MAX_EVIDENCE)
+        at = bet
         for k in range(1, len(self.shifts)):
             d = self.shifts[k]
             here = factor + slope * d if d > 0.0 else factor / (1.0 - slope * d)
-            at = k * len(BET_SIZES) + bet
+            at += len(BET_SIZES)
             row[at] = min(row[at] * here, MAX_EVIDENCE)
 
     def _least(self, shift: int) -> float:
@@ -192,7 +195,10 @@ class BettingDetector:
         first = shift * len(BET_SIZES)
         last = first + len(BET_SIZES)
         if not self.others:
-            return sum(self.wealths[first:last])
+            total = 0.0
+            for at in range(first, last):
+                total += self.wealths[at]
+            return total
         mixed = sum(math.exp(one) for one in self.likelihoods) / len(self.likelihoods)
         least = MAX_EVIDENCE
         for k in range(len(RATING_RATIOS)):

@@ -64,11 +64,11 @@ class GroupSlot:
         self.earned = at
         """The run up to which credit was earned."""
 
-    def expected(self, otherwise: float, *, best: bool) -> float:
-        """The control's mean, or the best version's. ``otherwise``: what is expected where few of the group's runs are
+    def expected(self, otherwise: float, *, best: bool, pooled: bool = False) -> float:
+        """The control's mean, the best version's, or all arms'. ``otherwise``: what is expected where few of the group's runs are
         known.
         """
-        known = self.best if best else self.baseline.control
+        known = self.baseline.pooled if pooled else self.best if best else self.baseline.control
         return (known.value * known.n + PRIOR_EPISODES * otherwise) / (known.n + PRIOR_EPISODES)
 
     def errors(self, *, best: bool, most: float = MAX_PRIOR_RUNS) -> float:
@@ -82,6 +82,12 @@ class GroupSlot:
         reference = bets.n_reference + min(max(known.n, PRIOR_RUNS), most)
         loss = bets.sum_tested / bets.n_tested - bets.sum_reference / reference
         return (loss + REWARD_MARGIN) / (0.5 * math.sqrt(1.0 / bets.n_tested + 1.0 / reference))
+
+    def loses(self, *, best: bool) -> bool:
+        """Whether ``errors`` may be negative: what most groups are asked for costs little."""
+        bets = self.detectors[best]
+        n = bets.n_tested
+        return n > 0 and bets.sum_tested / n + REWARD_MARGIN < max(bets.sum_reference, 0.0) / max(bets.n_reference, 1)
 
     def earn(self, at: int) -> None:
         """Each run of any group earns credit for the next start."""
@@ -149,7 +155,7 @@ class GroupWatch:
         for name in groups:
             if (slot := self.slots.get(name)) is not None:
                 slot.earn(self.seen)
-                slot.detectors[best].see(x, slot.expected(expected, best=best), tested, share, partial)
+                slot.detectors[best].see(x, slot.expected(expected, best=best, pooled=partial), tested, share, partial)
 
     def learn(self, groups: Sequence[str], x: float, *, tested: bool) -> None:
         """As ``Baseline.see``."""
@@ -202,24 +208,30 @@ class GroupWatch:
             slot.detectors[best].reset(fresh=fresh)
 
     def _heard(self) -> list[GroupSlot]:
-        return [slot for slot in self.slots.values() if slot.name not in self.given]
+        found = list(self.slots.values())
+        return [slot for slot in found if slot.name not in self.given] if self.given else found
 
     def wealth(self, *, best: bool) -> float:
-        return sum(slot.detectors[best].wealth for slot in self._heard())
+        total = 0.0
+        for slot in self._heard():
+            total += slot.detectors[best].wealth
+        return total
 
     def suspicion(self, *, best: bool) -> float:
         """Growth of the evidence of all groups together, or of the worst one, for each unit put in: 1 without
         evidence.
         """
-        found = [slot.detectors[best] for slot in self._heard()]
-        put = sum(detector.put for detector in found)
-        if put <= 0.0:
-            return 1.0
-        return max(self.wealth(best=best) / put, max(d.growth() for d in found) / LONE_GROUP_GROWTH)
+        put = wealth = most = 0.0
+        for slot in self._heard():
+            bets = slot.detectors[best]
+            put += bets.put
+            wealth += bets.wealth
+            most = max(most, bets.growth())
+        return max(wealth / put, most / LONE_GROUP_GROWTH) if put > 0.0 else 1.0
 
     def is_short(self, *, best: bool) -> bool:
         """Whether some group loses, as far as is seen."""
-        return any(slot.errors(best=best) < SUSPICION_ERRORS for slot in self._heard())
+        return any(slot.loses(best=best) and slot.errors(best=best) < SUSPICION_ERRORS for slot in self._heard())
 
     def doubted(self) -> tuple[str, BettingDetector] | None:
         """→ (group, its bets) of the one that is most likely to lose, where so large a loss is not the chance of the
@@ -230,6 +242,8 @@ class GroupWatch:
         worst, found = -1.0, None
         for slot in heard:
             for best in (False, True):
+                if not slot.loses(best=best):
+                    continue
                 errors = min(
                     slot.errors(best=best, most=KNOWN_EVIDENCE) / least, slot.errors(best=best) / -SUSPICION_ERRORS
                 )

@@ -45,6 +45,12 @@ MIN_DEADLINE_S, UNKNOWN_DEADLINE_S = 30.0, 3600.0
 """Seconds."""
 SPARSE_REWARD_SHARE: Final = 0.9
 """Share of the control's runs with a reward below which a run without one says nothing: people rate some runs."""
+USUAL_LOST_SHARES: Final = [0.02, 0.05]
+"""Shares of runs that stay without one where all get one: bets on these show that it is not a tenth."""
+FULL_EVIDENCE, KEPT_EVIDENCE, LEAST_EVIDENCE, MOST_EVIDENCE = 200.0, 2.0, 0.05, 1000.0
+"""Evidence that nearly all runs get a reward: from which on that is shown; below which a run without one takes that
+back; and its bounds, so that a change is seen.
+"""
 
 
 class Deadline:
@@ -58,6 +64,10 @@ class Deadline:
         """The newest version on trial of which a run was counted, and how many of its runs were."""
         self.rewarded, self.n = 1.0, 2.0
         """Share of the control's runs that had a reward in time."""
+        self.full = True
+        """Nearly all of them had one, as far as is seen: else chance would often take eight of nine for nearly all."""
+        self.on_full = [0.5, 0.5]
+        """Wealth of the bets on ``USUAL_LOST_SHARES``."""
         self.began: deque[float] = deque(maxlen=GAP_RUNS)
         """When the newest counted runs began."""
         self._usual: float | None = None
@@ -101,7 +111,7 @@ class Deadline:
     @property
     def sparse(self) -> bool:
         """So many of the control's runs have no reward that lacking one says nothing."""
-        return self.rewarded < SPARSE_REWARD_SHARE and not self.missing_fails
+        return not self.full and not self.missing_fails
 
     def see(self, seconds: float | None, version: int, *, tested: bool) -> None:
         """A run was counted. ``seconds``: until its reward; None: it had none in time."""
@@ -112,9 +122,24 @@ class Deadline:
         else:
             self.n = min(self.n + 1.0, float(REMEMBERED_DURATIONS))
             self.rewarded += ((seconds is not None) - self.rewarded) / self.n
+            self._judge(seconds is not None)
         if seconds is not None:
             (self.tested if tested else self.control).append(seconds)
             self._usual = None
+
+    def _judge(self, rewarded: bool) -> None:
+        """Null hypothesis: given the past, a run of the control gets no reward with a tenth or more. Each factor is
+        larger for a run with one and has mean 1 at a tenth, so the wealth is a supermartingale.
+        """
+        tenth = 1.0 - SPARSE_REWARD_SHARE
+        for i, lost in enumerate(USUAL_LOST_SHARES):
+            factor = (1.0 - lost) / SPARSE_REWARD_SHARE if rewarded else lost / tenth
+            self.on_full[i] = min(max(self.on_full[i] * factor, 0.5 * LEAST_EVIDENCE), 0.5 * MOST_EVIDENCE)
+        shown = sum(self.on_full)
+        if self.rewarded < SPARSE_REWARD_SHARE or (not rewarded and shown < KEPT_EVIDENCE):
+            self.full = False
+        elif shown >= FULL_EVIDENCE:
+            self.full = True
 
     def accept(self) -> None:
         """The tested version is the control from now on."""
@@ -129,7 +154,9 @@ class Deadline:
 
     def dump(self) -> dict[str, JsonValue]:
         counts: list[JsonValue] = [self.version, self.own, self.rewarded, self.n]
-        return {"control": [*self.control], "tested": [*self.tested], "counts": counts, "began": [*self.began]}
+        full: list[JsonValue] = [self.full, *self.on_full]
+        durations: dict[str, JsonValue] = {"control": [*self.control], "tested": [*self.tested]}
+        return {**durations, "counts": counts, "began": [*self.began], "full": full}
 
     def load(self, kept: JsonValue) -> None:
         """None, of a program that had no deadline: it is learned."""
@@ -139,6 +166,8 @@ class Deadline:
         version, own, self.rewarded, self.n = _numbers(kept["counts"])
         self.version, self.own = int(version), int(own)
         self.began = deque(_numbers(kept.get("began", [])), maxlen=GAP_RUNS)
+        full = _numbers(kept.get("full", [self.rewarded >= SPARSE_REWARD_SHARE, *self.on_full]))
+        self.full, self.on_full = bool(full[0]), full[1:]
         self._usual = self._gap = None
 
 

@@ -163,7 +163,8 @@ class GateTrial(TrialState):
         watched = outcome.finished and not self.scale.fixed and comparison.is_reference(self, outcome)
         changed = watched and self.watch.see(outcome.reward, outcome.task)
         self.evidence.groups.count(outcome.groups)
-        x, expected = self.scale.unit(outcome.reward) if outcome.finished else 0.0, self.baseline.of(outcome.task)
+        x = self.scale.unit(outcome.reward) if outcome.finished else 0.0
+        expected = self.baseline.of(outcome.task, pooled=partial)
         if compared is not None:
             tested, share = compared
             if tested:
@@ -176,7 +177,7 @@ class GateTrial(TrialState):
         if changed:  # it was counted as it stood: a run that is left out for its reward would bend the bets
             self.rewards_changed(outcome.at + (outcome.seconds or 0.0))
         else:
-            self._learn(outcome, x, tested=compared is not None and compared[0])
+            self._learn(outcome, x, tested=compared is not None and compared[0], partial=partial)
         return verdict_on(self)
 
     def _count(self, outcome: ArmOutcome, x: float, expected: float) -> None:
@@ -191,15 +192,15 @@ class GateTrial(TrialState):
             runs.own += 1
             runs.own_late += not outcome.finished
             runs.own_above += x - expected
-            runs.own_sum += x - min(expected, self.baseline.of_tested(outcome.task))
+            runs.own_sum += x - min(self.baseline.of(outcome.task), self.baseline.of_tested(outcome.task))
 
-    def _learn(self, outcome: ArmOutcome, x: float, *, tested: bool) -> None:
+    def _learn(self, outcome: ArmOutcome, x: float, *, tested: bool, partial: bool) -> None:
         """What is expected of later runs. ``tested``: it was counted as an episode on trial."""
         groups = self.evidence.groups
         gone = not tested and outcome.version <= self.floor and outcome.version != self.control
         if outcome.arm != BEST_ARM and not gone:
             late = tested or outcome.version > self.floor
-            self.baseline.see(x, outcome.task, tested=late)
+            self.baseline.see(x, outcome.task, tested=late, pooled=partial)
             groups.learn(outcome.groups, x, tested=late)
         if outcome.version == self.best:
             groups.learn_best(outcome.groups, x)

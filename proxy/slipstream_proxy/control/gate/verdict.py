@@ -26,7 +26,8 @@ def verdict_on(trial: TrialState) -> Decision:
         return _rollback(trial)
     if trial.settings.guard_action == "rollback" and suspicion.alarm(trial) is not None:
         return Decision.ROLLBACK
-    return Decision.ACCEPT if _may_accept(trial) and _is_accepted(trial) else Decision.UNDECIDED
+    accepted = _may_accept(trial) and _is_accepted(trial) and not trial.scale.is_coarse()
+    return Decision.ACCEPT if accepted else Decision.UNDECIDED
 
 
 def evidence_against(trial: TrialState) -> float:
@@ -46,16 +47,18 @@ def _rollback(trial: TrialState) -> Decision:
 def _may_accept(trial: TrialState) -> bool:
     # where some go first, what they say of it is not enough for everybody
     least = 2 * MIN_OWN_EPISODES if trial.settings.canary and trial.settings.first else MIN_OWN_EPISODES
-    held = is_among_first(trial) or suspicion.is_frozen(trial) or trial.scale.is_coarse()
+    held = is_among_first(trial) or suspicion.is_frozen(trial)
     return trial.on_trial and trial.runs.own >= least and not held
 
 
 def _is_accepted(trial: TrialState) -> bool:
     settled = trial.runs.since >= trial.settings.settle
+    proven = trial.evidence.better.wealth >= 1.0 / trial.settings.alpha and trial.runs.own_sum >= 0.0
+    if not settled and not proven:
+        return False
     # the evidence for "better" is of all versions on trial together: the newest must not have lost it again
     heard = settled or not trial.settings.by_group or trial.evidence.groups.is_heard(best=False)
-    proven = trial.evidence.better.wealth >= 1.0 / trial.settings.alpha and trial.runs.own_sum >= 0.0 and heard
-    return (proven and suspicion.is_calm_aside(trial)) or (settled and suspicion.is_trusted(trial))
+    return (proven and heard and suspicion.is_calm_aside(trial)) or (settled and suspicion.is_trusted(trial))
 
 
 def beats_best(trial: TrialState) -> bool:

@@ -8,12 +8,13 @@ import random
 from dataclasses import replace
 
 import pytest
-from benchmarks.gate.hard_worlds import FOUND_WORLDS, HardSimulation, equal
+from benchmarks.gate.hard_worlds import FOUND_WORLDS, NULL_WORLDS, HardSimulation, equal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.trial import warm
 
 from slipstream_proxy.control.gate.detector import BET_SIZES, RATING_RATIOS, BettingDetector
+from slipstream_proxy.control.gate.line import Deadline
 from slipstream_proxy.control.gate.report import report_of
 from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
 from slipstream_proxy.control.gate.trial import GateTrial
@@ -107,6 +108,50 @@ def test_users_who_rate_less_often_take_nothing_back(rated, ratio, mean):
     simulations = [HardSimulation(world, seed) for seed in range(6)]
     assert [s.play().rollbacks for s in simulations] == [0] * 6
     assert max(s.most for s in simulations) < -1.0
+
+
+def test_each_version_may_be_rated_at_a_rate_of_its_own_while_everybody_drifts():
+    world = NULL_WORLDS["rated 20 %, each version at a rate of its own, waves"]
+    simulations = [HardSimulation(world, seed) for seed in range(4)]
+    assert [s.play().rollbacks for s in simulations] == [0] * 4
+    assert max(s.most for s in simulations) < -1.0
+
+
+def test_where_a_tenth_of_the_controls_runs_is_unrated_chance_does_not_make_that_nearly_none():
+    world = NULL_WORLDS["rated 88 %, × 0.25"]
+    assert [HardSimulation(world, seed).play().rollbacks for seed in range(3)] == [0] * 3
+
+
+@pytest.mark.parametrize(("lost", "most"), [(0.12, 0.02), (0.1, 0.03)])
+def test_that_nearly_all_runs_get_a_reward_has_to_be_shown(lost, most):
+    """A tenth or more get none: at the end of 300 runs it is seldom thought that nearly all get one."""
+    wrong = 0
+    for seed in range(400):
+        deadline, coin = Deadline(), random.Random(seed)
+        for _ in range(300):
+            deadline.see(None if coin.random() < lost else 1.0, 0, tested=False)
+        wrong += not deadline.sparse
+    assert wrong <= most * 400
+
+
+def test_few_lost_rewards_do_not_hide_versions_that_hang():
+    """Two of a hundred get none: that nearly all get one is known after 200 runs, also after an outage and a restart."""
+    known = again = 0
+    for seed in range(100):
+        deadline, coin = Deadline(), random.Random(seed)
+        for _ in range(200):
+            deadline.see(None if coin.random() < 0.02 else 1.0, 0, tested=False)
+        known += not deadline.sparse
+        for _ in range(40):
+            deadline.see(None, 0, tested=False)
+        assert deadline.sparse
+        later = Deadline()
+        later.load(json.loads(json.dumps(deadline.dump())))
+        assert later.sparse
+        for _ in range(300):
+            later.see(None if coin.random() < 0.02 else 1.0, 0, tested=False)
+        again += not later.sparse
+    assert known >= 95 and again >= 95
 
 
 def test_who_rates_less_often_is_shown_by_arm_and_a_person_is_asked():
