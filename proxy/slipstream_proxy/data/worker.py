@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import gc
 import logging
 import os
 import signal
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 from slipstream.config import Config
 from slipstream.shared.log import setup_logging
 from slipstream_proxy.process import compiled
+from slipstream_proxy.process.garbage import keep_started
 
 IS_COMPILED = __name__ == "__main__" and compiled.use()
 
@@ -118,9 +118,7 @@ def main() -> int:
     sock = socket.socket(fileno=fd)
     sock.setblocking(False)
     keep_memory()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 50, 50)  # calls leave no cycles behind; what lives long is scanned seldom
+    keep_started(20_000)
     uvloop.run(serve(config, number, sock))
     return 0
 

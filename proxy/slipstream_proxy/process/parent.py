@@ -72,6 +72,10 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+NEWER_STORE_EXIT_CODE = 3
+"""Of a control plane whose store a newer program wrote: without its adapters all calls would meet the base model."""
+
+
 def lock(root: Path) -> int:
     """Own the data folder as long as the file stays open. Raises ``StartError``."""
     try:
@@ -135,7 +139,7 @@ class Parent:
             env,
             grace,
             max_failures=None,
-            hopeless=(),
+            hopeless=(NEWER_STORE_EXIT_CODE,),
             pauses=(0.2, 10.0),
             dies_by=dies_by,
             fds=fds,

@@ -111,9 +111,10 @@ def check_format(root: Path, version: str) -> None:
     except (OSError, ValueError) as e:
         raise StartError(f"{path} cannot be read: {e}; restore it from a backup") from e
     if found > DATA_FOLDER_FORMAT:
+        later = " (a later build than this one)" if wrote == version else ""
         raise StartError(
             f"data_dir {root} was written by slipstream {wrote} (format {found}), and {version} knows formats up to "
-            f"{DATA_FOLDER_FORMAT}: install {wrote} or newer, or restore a backup from before the "
+            f"{DATA_FOLDER_FORMAT}: install {wrote} or newer{later}, or restore a backup from before the "
             "upgrade into an empty folder"
         )
     if (found, wrote) != (DATA_FOLDER_FORMAT, version):

@@ -7,7 +7,9 @@ import shutil
 import time
 from pathlib import Path
 
+import duckdb
 import pytest
+from tests.support import process, slipstream
 from tests.support.plane import until
 from tests.support.postgres import fresh_schema, postgres  # noqa: F401 - a fixture
 from tests.support.records import rules
@@ -172,3 +174,15 @@ def test_a_line_that_a_kill_cut_off_takes_no_other_with_it(tmp_path):
         file.write('["k", "forgo')
     identity.remember_forgotten(tmp_path, [("k", "second"), ("k", "third")])
     assert identity.forgotten_in(tmp_path) == {("k", mark_of(name)) for name in ("first", "second", "third")}
+
+
+def test_a_newer_store_file_in_an_older_folder_ends_the_proxy(tmp_path):
+    """It would serve the base model, and say that it is ready."""
+    data, config, log = tmp_path / "data", tmp_path / "slipstream.toml", tmp_path / "proxy.log"
+    open_store(f"duckdb://{data}/slipstream.duckdb", rules()).close()
+    with duckdb.connect(str(data / "slipstream.duckdb")) as con:
+        con.execute("UPDATE t_meta SET value = '999' WHERE name = 'schema'")
+    config.write_text(f'data_dir = "{data}"\n[engine]\nurls = ["http://127.0.0.1:9"]\nname = "m"\n[proxy]\nport = 0\n')
+    with process(slipstream("proxy", "--config", str(config)), log) as proxy:
+        assert proxy.wait(60) == 1
+    assert "schema is version 999" in log.read_text() and "install" in log.read_text()

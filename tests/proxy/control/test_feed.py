@@ -7,6 +7,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipstream_proxy.control.storage import feed as feed_module
 from slipstream_proxy.control.storage.feed import Feed
 
 
@@ -90,3 +91,28 @@ async def test_readers_that_never_read_cost_no_memory():
     tracemalloc.stop()
     assert grown < 200_000
     assert (await take(readers[0], 1))[0][0] == "reset"
+
+
+async def test_an_event_is_written_once_for_all_readers_and_they_take_turns(monkeypatch):
+    """Sixteen readers of a key that calls as fast as it can took half of the control plane's time."""
+    made = []
+    dumps = json.dumps
+    monkeypatch.setattr(feed_module.json, "dumps", lambda *args, **kwargs: made.append(1) or dumps(*args, **kwargs))
+    feed = Feed()
+    readers = [feed.lines(None, None) for _ in range(16)]
+    for lines in readers:
+        await anext(lines)
+    for i in range(1000):
+        feed.publish("call", "k", call=f"c{i}", episode="e")
+    pieces = {lines: [] for lines in readers}
+    order = []
+
+    async def follow(lines) -> None:
+        while sum(piece.count(b"event:") for piece in pieces[lines]) < 1000:
+            pieces[lines].append(await anext(lines))
+            order.append(lines)
+
+    await asyncio.gather(*(follow(lines) for lines in readers))
+    assert len(made) == 1000
+    assert len({b"".join(found) for found in pieces.values()}) == 1
+    assert set(order[:16]) == set(readers), "each had a piece before anybody had a second one"

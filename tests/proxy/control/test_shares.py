@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 
 import pytest
 
+from slipstream_proxy.control.shared import shares as shares_module
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.shares import STREAMS_OF_KEY, KeyShares, WaitingLine
 
@@ -59,7 +61,7 @@ async def test_streams_of_one_key_leave_room_for_the_operators(plane):
         reply.close()
 
 
-async def test_a_line_goes_on_whoever_leaves_it():
+async def test_a_line_goes_on_whoever_leaves_it(monkeypatch):
     shares, line = KeyShares(), WaitingLine("things", 1, 2, 0.2)
     order: list[str] = []
 
@@ -72,6 +74,7 @@ async def test_a_line_goes_on_whoever_leaves_it():
     await asyncio.sleep(0)
     leaves, stays = asyncio.create_task(use("leaves", 0)), asyncio.create_task(use("stays", 0.4))
     await asyncio.sleep(0)
+    monkeypatch.setattr(shares_module, "REFUSAL_PAUSE_S", 0.0)
     with pytest.raises(Problem, match="run already"):
         await use("too many", 0)
     leaves.cancel()
@@ -98,3 +101,20 @@ async def test_a_key_s_searches_rest_for_as_long_as_they_took():
         assert time.monotonic() - times[3] < 0.15
     await asyncio.sleep(0.3)
     assert not shares._running and not shares._waiting
+
+
+async def test_a_key_that_asks_again_and_again_is_refused_in_its_own_time():
+    """Refusals as fast as it asks took a core: 240 streams too many, each asked for again at once."""
+    shares = KeyShares()
+    asked = [asyncio.create_task(asyncio.wait_for(_too_many(shares), 0.3)) for _ in range(3)]
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(STREAMS_OF_KEY):
+            await stack.enter_async_context(shares.stream("other"))
+    assert [type(e) for e in await asyncio.gather(*asked, return_exceptions=True)] == [TimeoutError] * 3
+    assert not shares._pausing and not shares._streams, "nothing is left of who went away"
+
+
+async def _too_many(shares: KeyShares) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(STREAMS_OF_KEY + 1):
+            await stack.enter_async_context(shares.stream("k"))

@@ -8,15 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import READS_POOL, SEARCHES_POOL, Pool, in_pool
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +35,10 @@ READS_LINE: Final = WaitingLine("reads", 4, 64, 10.0, READS_POOL)
 SEARCHES_LINE: Final = WaitingLine("searches", 1, 8, 10.0, SEARCHES_POOL, rests=True)
 LONGEST_REST_S: Final = 5.0
 STREAMS_OF_KEY: Final = 16
+REFUSAL_PAUSE_S, PAUSING_REFUSALS = 0.5, 256
+"""Seconds after which a key is told that it asks too much: it would ask again at once. And how many of its requests wait
+so; more are told at once, since each holds a connection.
+"""
 
 
 class KeyShares:
@@ -47,6 +48,7 @@ class KeyShares:
         self._running: Counter[tuple[str, str]] = Counter()
         self._waiting: dict[tuple[str, str], deque[asyncio.Future[None]]] = {}
         self._streams: Counter[str] = Counter()
+        self._pausing: Counter[str] = Counter()
         self.refused = 0
 
     @asynccontextmanager
@@ -71,6 +73,7 @@ class KeyShares:
     async def _wait(self, mine: tuple[str, str], line: WaitingLine) -> None:
         waiting = self._waiting.setdefault(mine, deque())
         if len(waiting) >= line.waiting:
+            await self._pause(mine[0])
             raise self._full(line)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting.append(turn)
@@ -99,10 +102,23 @@ class KeyShares:
         if not self._running[mine]:
             del self._running[mine]
 
-    @contextmanager
-    def stream(self, key: str) -> Iterator[None]:
+    async def _pause(self, key: str) -> None:
+        """Before a refusal."""
+        if self._pausing[key] >= PAUSING_REFUSALS:
+            return
+        self._pausing[key] += 1
+        try:
+            await asyncio.sleep(REFUSAL_PAUSE_S)
+        finally:
+            self._pausing[key] -= 1
+            if not self._pausing[key]:
+                del self._pausing[key]
+
+    @asynccontextmanager
+    async def stream(self, key: str) -> AsyncIterator[None]:
         """An endless reply. Raises ``Problem`` 429 beyond the key's share."""
         if self._streams[key] >= STREAMS_OF_KEY:
+            await self._pause(key)
             self.refused += 1
             why = f"this key follows the events {STREAMS_OF_KEY} times already"
             raise Problem(429, why, fix="close one, or poll", headers={"retry-after": "30"})

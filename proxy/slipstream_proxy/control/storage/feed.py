@@ -12,7 +12,8 @@ import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from slipstream.shared.backoff import rest
 from slipstream_proxy.control.storage.spool_reader import Item
@@ -59,23 +60,33 @@ class EndlessReplies:
 FeedName = Literal["call", "episode", "reward", "group", "adapter", "step", "status"]
 MAX_KEPT_EVENTS = 4096
 """Events in the ring, about half a kilobyte each."""
+EVENTS_PER_PIECE = 128
+"""Events that a reader gets before others have a turn."""
 HEARTBEAT_INTERVAL_S = 10.0
 STEP_KINDS = frozenset({"step", "skipped", "undone"})
 ADAPTER_KINDS = frozenset({"adapter", "canary", "promote", "rollback", "refused", "live", "accept"})
 
 
-class FeedEvent(NamedTuple):
+@dataclass(slots=True)
+class FeedEvent:
     """One event. ``key``: whose it is (the API key's id); None: everybody's."""
 
     number: int
     name: str
     key: str | None
     ids: Mapping[str, str | int | None]
+    _text: bytes = b""
 
-    @property
-    def data(self) -> bytes:
-        """As JSON: made for those who read it, since most events come while nobody looks."""
-        return json.dumps({k: v for k, v in self.ids.items() if v is not None}, default=str).encode()
+    def text(self, epoch: str) -> bytes:
+        """As its readers get it: made once for all of them, and not at all while nobody looks."""
+        if not self._text:
+            data = json.dumps({k: v for k, v in self.ids.items() if v is not None}, default=str)
+            self._text = _text(self.name, f"{epoch}-{self.number}", data)
+        return self._text
+
+
+def _text(name: str, id: str, data: str) -> bytes:
+    return f"event: {name}\nid: {id}\ndata: {data}\n\n".encode()
 
 
 class Feed:
@@ -181,16 +192,14 @@ class Feed:
             told = self._told
             if place is None or place < self._oldest():
                 place = self.last
-                yield self._text("reset", place, b"{}")
+                yield _text("reset", f"{self.epoch}-{place}", "{}")
             if place < self.last:
-                count, place = self.last - place, self.last
-                recent = [self._ring[i] for i in range(len(self._ring) - count, len(self._ring))]
-                seen = (e for e in recent if key is None or e.key in (None, key))
-                if text := b"".join(self._text(e.name, e.number, e.data) for e in seen):
+                begin = place - self._oldest()
+                some = [self._ring[i] for i in range(begin, min(begin + EVENTS_PER_PIECE, len(self._ring)))]
+                place = some[-1].number
+                if text := b"".join(e.text(self.epoch) for e in some if key is None or e.key in (None, key)):
                     yield text
+                await asyncio.sleep(0)
                 continue
             if not await rest(heartbeat, told):
                 yield b": still here\n\n"
-
-    def _text(self, name: str, number: int, data: bytes) -> bytes:
-        return f"event: {name}\nid: {self.epoch}-{number}\ndata: ".encode() + data + b"\n\n"

@@ -51,10 +51,10 @@ from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import own_runs
 from slipstream_proxy.store.values import EpisodeFilter, KnownEpisode, Name
 
-FIRST_WINDOW, MAX_WINDOW = 256, 16_384
-"""Episodes of the first window, and of the largest."""
-SEARCH_CHUNK = 4096
-"""Episodes of whose calls are read at once, before the clock is looked at."""
+FIRST_WINDOW, MAX_WINDOW = 256, 2048
+"""Episodes of the first window, and of the largest: what is read at once, before the clock is looked at. While a window
+is passed between DuckDB and Python, no other thread runs.
+"""
 EPISODES_PER_TEXT_CHECK = 64
 """Episodes whose text is read at once."""
 MAX_SEARCH_WORDS = 8
@@ -139,24 +139,18 @@ class CallSearch:
         size, cursor = FIRST_WINDOW, wanted.cursor
         while True:
             window = self._window(tx, replace(wanted, cursor=cursor), where_of, size)
-            for first in range(0, min(size, len(window)), SEARCH_CHUNK):
-                chunk = window[first : min(first + SEARCH_CHUNK, size)]
-                hits = self._hits(tx, chunk, wanted, wanted.limit + 1 - len(found), until)
-                found += hits.found
-                if len(found) > wanted.limit:
-                    last = found[wanted.limit - 1]
-                    return Found(
-                        [c.eid for c in found[: wanted.limit]], cursor_of(last.started, last.eid), last.started
-                    )
-                cursor = cursor_of(hits.last.started, hits.last.eid)
-                more = not hits.whole or first + len(chunk) < len(window)
-                if more and time.monotonic() > until:
-                    return Found([c.eid for c in found], cursor, hits.last.started)
-                if not hits.whole:
-                    break
-            else:
-                if len(window) <= size:
-                    return Found([c.eid for c in found], None, None)
+            if not window:
+                return Found([c.eid for c in found], None, None)
+            hits = self._hits(tx, window[:size], wanted, wanted.limit + 1 - len(found), until)
+            found += hits.found
+            if len(found) > wanted.limit:
+                last = found[wanted.limit - 1]
+                return Found([c.eid for c in found[: wanted.limit]], cursor_of(last.started, last.eid), last.started)
+            if hits.whole and len(window) <= size:
+                return Found([c.eid for c in found], None, None)
+            cursor = cursor_of(hits.last.started, hits.last.eid)
+            if time.monotonic() > until:
+                return Found([c.eid for c in found], cursor, hits.last.started)
             size = min(MAX_WINDOW, size * 8)
 
     def all(self, tx: Tx, wanted: EpisodeFilter, where_of: Where) -> list[str]:

@@ -278,7 +278,8 @@ class NewerSchema(StoreError):
     def __init__(self, found: int, wrote: str | None) -> None:
         """``wrote``: the program that changed it last, as far as it says."""
         text = f"the store's schema is version {found}, which slipstream {wrote or 'of a later release'} wrote"
-        fix = f"install {wrote} or newer" if wrote else "install a newer one"
+        later = " (a later build than this one)" if wrote == __version__ else ""
+        fix = f"install {wrote} or newer{later}" if wrote else "install a newer one"
         super().__init__(f"{text}, and {__version__} knows {SCHEMA_VERSION}: {fix}")
 
 

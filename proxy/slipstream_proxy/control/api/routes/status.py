@@ -251,7 +251,7 @@ async def get_stream(ctx: Ctx) -> web.StreamResponse:
     feed = ctx.deps.feed
     if ctx.caller.sees_all:
         return await _streamed(ctx, feed)
-    with ctx.deps.shares.stream(ctx.caller.key):
+    async with ctx.deps.shares.stream(ctx.caller.key):
         return await _streamed(ctx, feed)
 
 
