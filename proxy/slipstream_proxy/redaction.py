@@ -78,6 +78,14 @@ class Redaction:
         digest = hmac.new(self._secret, slug.encode("utf-8", "replace"), hashlib.sha256).hexdigest()[:16]
         return f"redacted-{digest}{generation}"
 
+    def group(self, text: str) -> str:
+        """Likewise, of ``tag.NAME=VALUE`` or ``task=NAME``: as the runs have it that are meant."""
+        kind, _, value = text.partition("=")
+        if kind == "task":
+            return f"task={self.name('task', value)}"
+        tag = self.name("tag_name", kind.removeprefix("tag."))
+        return f"tag.{tag}={self.text(f'tag.{tag}', value) or 'redacted'}"
+
     def texts(self, record: Mapping[str, str]) -> dict[str, str]:
         """What may be stored of these texts; ``request`` and ``reply`` are JSON. Raises whatever the function does."""
         given = {name: _plain(text) if name in _JSON else text for name, text in record.items()}
@@ -124,14 +132,18 @@ FREE_TEXT_FIELDS: Final[dict[type[BaseModel], str]] = {
     c.CommentIn: "comment",
     c.AnnotationIn: "note",
     c.PauseIn: "pause",
+    c.GateIn: "gate",
+    c.RerunIn: "rerun",
 }
 """Bodies in which people and agents write → what ``proxy.redact`` knows their fields by: ``reward.reason``."""
-ID_FIELDS: Final = {"call", "key", "thumb"}
+ID_FIELDS: Final = {"call", "key", "thumb", "group", "id"}
 """Fields of these that say which, or choose."""
 
 
 def redacted_body(redaction: Redaction | None, body: BaseModel) -> BaseModel:
     """What ``proxy.redact`` leaves of the texts that somebody wrote. Raises whatever the function does."""
+    if redaction is not None and isinstance(body, c.ScoresIn):
+        return _redacted_scores(redaction, body)
     if redaction is None or type(body) not in FREE_TEXT_FIELDS:
         return body
     name = FREE_TEXT_FIELDS[type(body)]
@@ -142,7 +154,24 @@ def redacted_body(redaction: Redaction | None, body: BaseModel) -> BaseModel:
     found |= {tag: name_of(found[tag]) if found[tag] else "redacted" for tag in ("name", "source") if tag in found}
     if key := getattr(body, "key", None):
         found["key"] = redaction.id(f"{name}.key", key)
+    if group := getattr(body, "group", None):
+        found["group"] = redaction.group(group)
     return body.model_copy(update=found)
+
+
+def _redacted_scores(redaction: Redaction, body: c.ScoresIn) -> c.ScoresIn:
+    """A judge may put together what a run said in pieces."""
+    scores = [
+        score.model_copy(
+            update={
+                "reason": redaction.texts({"reward.reason": score.reason})["reward.reason"],
+                "meta": redaction.tree("reward.meta", score.meta),
+            }
+        )
+        for score in body.scores
+    ]
+    failed = body.failed and redaction.texts({"judge.failed": body.failed})["judge.failed"]
+    return body.model_copy(update={"scores": scores, "failed": failed})
 
 
 def redaction_of(config: Config) -> Redaction | None:

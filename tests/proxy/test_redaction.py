@@ -10,9 +10,11 @@ import pytest
 from tests.support.dataplane import post, redact_with
 from tests.support.planted import SIGNS, case, dumped
 
+from slipstream import contract as c
+from slipstream_proxy.control.api.app import ALL_ROUTES
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.log.records import CallHead
-from slipstream_proxy.redaction import Redaction, make_texts
+from slipstream_proxy.redaction import FREE_TEXT_FIELDS, Redaction, make_texts, redacted_body
 
 CASES = int(os.environ.get("REDACTION_CASES", "400"))
 """``REDACTION_CASES=100000`` tries as many."""
@@ -152,3 +154,34 @@ async def test_no_name_that_is_kept_or_shown_holds_a_secret(start, fake, caplog)
     assert frames[0].head["task"].startswith("pay-with-CARD"), "tasks that differ in a secret are one"
     assert frames[0].head["episode"] == frames[2].head["episode"] != frames[3].head["episode"], "runs stay apart"
     assert frames[0].head["tags"]["episode-text"] == "run of CARD"
+
+
+CARD = "4111-1111-1111-1111"
+OF_PROGRAMS = {c.JudgeReport, c.BatchAck}
+"""Bodies whose words our own programs choose."""
+WRITTEN_FIELDS = {"reason", "text", "failed", "reply"}
+"""Fields of bodies in which people, agents and judges write."""
+
+
+def test_what_is_written_in_any_body_of_the_api_is_redacted():
+    bodies = {route.body for route in ALL_ROUTES if route.body is not None}
+    written = {body for body in bodies if WRITTEN_FIELDS & body.model_fields.keys()}
+    assert {c.RewardIn, c.GateIn, c.ScoresIn, c.RerunIn} <= written
+    assert written == {*FREE_TEXT_FIELDS, c.ScoresIn, *OF_PROGRAMS}
+
+
+def test_words_of_judges_and_of_who_takes_a_version_back_are_redacted():
+    redaction = redaction_of(CARD)
+    score = c.Score(episode="e", value=0.5, reason=f"it put together {CARD}", meta={"note": [CARD]})
+    bodies = [
+        c.ScoresIn(lease="l", scores=[score]),
+        c.ScoresIn(lease="l", failed=f"the model said {CARD}"),
+        c.RerunIn(id="r", text=f"task {CARD}"),
+        c.GateIn(reason=f"it says {CARD}", group=f"tag.card={CARD}"),
+        c.GateIn(group=f"tag.{CARD}=a b"),
+        c.GateIn(group=f"task=pay {CARD}"),
+    ]
+    for body in bodies:
+        after = redacted_body(redaction, body)
+        assert CARD not in after.model_dump_json() and type(after).model_validate(after.model_dump()), body
+    assert redacted_body(redaction, c.GateIn(group="tag.customer=acme & co")).group == "tag.customer=acme & co"
