@@ -216,7 +216,7 @@ async def test_replies_share_a_workers_memory_and_the_largest_one_ends(start, se
                 await writer.drain()
 
     proxy = await start(engine={"urls": [await serve(engine)]})
-    proxy.plane.pools._memory.limit = 2**20
+    proxy.plane.pools.memory.limit = 2**20
     small = asyncio.create_task(post(proxy.url, {**ASK, "user": "small"}))
     async with asyncio.timeout(60):
         replies = await asyncio.gather(*(post(proxy.url, ASK) for _ in range(4)))
@@ -224,6 +224,30 @@ async def test_replies_share_a_workers_memory_and_the_largest_one_ends(start, se
         assert (await small)[0] == 200
     assert all(status == 502 and b"1048576 bytes together" in body for status, _, body in replies)
     assert sum(len(frame.reply) for frame in await proxy.record(5)) < 4 * 2**20
+
+
+async def test_relayed_replies_share_it_too(start, serve):
+    """Each is kept whole where the model has another name in it."""
+
+    async def engine(reader, writer):
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+        while True:
+            writer.write(b" " * 65536)
+            await writer.drain()
+
+    proxy = await start(engine={"urls": [await serve(engine)]}, models={"nick": {"base": "tiny"}})
+    proxy.plane.pools.memory.limit = 2**20
+    async with asyncio.timeout(60), aiohttp.ClientSession() as session:
+
+        async def embed() -> tuple[int, bytes]:
+            async with session.post(proxy.url + "/v1/embeddings", json={"model": "nick", "input": "x"}) as reply:
+                return reply.status, await reply.read()
+
+        replies = await asyncio.gather(*(embed() for _ in range(4)), *(post(proxy.url, ASK) for _ in range(2)))
+    assert [reply[0] for reply in replies] == [502] * 6
+    assert any(b"1048576 bytes together" in reply[1] for reply in replies[:4])
+    assert not proxy.plane.pools.memory.relayed
 
 
 @pytest.mark.parametrize("kind", [b"application/json", b"text/event-stream"])

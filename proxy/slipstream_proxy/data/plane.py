@@ -118,7 +118,7 @@ class Plane:
             redaction=self.redaction,
         )
         self.state = ServerState(config, self.services, self.hosts)
-        self.passthrough = Passthrough(config, self.admission, self.models, self.live, self.holding)
+        self.passthrough = Passthrough(config, self.admission, self.models, self.live, self.holding, self.pools.memory)
 
     def _steps(self) -> list[CallStep]:
         """In the order in which a call meets them."""

@@ -32,6 +32,7 @@ from slipstream.engines.engine import (
 from slipstream.settings.engine import EngineConfig
 from slipstream.shared.discovery import is_source
 from slipstream.shared.urls import authorization
+from slipstream_proxy.answers import whole_answer
 from slipstream_proxy.control.engines.discovery import EngineDiscovery
 from slipstream_proxy.control.engines.effect import WITHOUT_EFFECT, changes, question, twin_of
 from slipstream_proxy.control.engines.replica import (
@@ -64,10 +65,6 @@ SAMPLING_TIMEOUT = 20.0
 
 async def _fits(name: str) -> str | None:
     return None
-
-
-MOST_READ = 16 * 2**20
-"""Bytes of an engine's answer to the control plane's own questions."""
 
 
 class EnginePool:
@@ -224,12 +221,7 @@ class EnginePool:
                 if 300 <= response.status < 400:
                     why = "which is never followed: name the address that answers in engine.urls"
                     raise EngineAway(f"{url}: it redirects (status {response.status}), {why}")
-                data = b""
-                async for part in response.content.iter_any():
-                    data += part
-                    if len(data) > MOST_READ:
-                        raise EngineAway(f"{url}: it answers with more than {MOST_READ} bytes")
-                text = data.decode("utf-8", "replace")
+                text = (await whole_answer(response)).decode("utf-8", "replace")
                 try:
                     read = json.loads(text) if text.strip() else None
                 except (ValueError, RecursionError):

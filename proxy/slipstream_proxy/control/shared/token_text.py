@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import os
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
@@ -14,6 +15,7 @@ from typing import NamedTuple, Protocol
 import aiohttp
 
 from slipstream.config import Config
+from slipstream_proxy.answers import whole_answer
 from slipstream_proxy.control.shared.threads import in_thread
 
 UNFINISHED_CHARACTER = "\ufffd"
@@ -25,6 +27,8 @@ MOST_ASKED = 4096
 AT_ONCE = 16
 DETOKENIZE_TIMEOUT_S = 10.0
 MAX_CACHED_TOKENS = 200_000
+TOKEN_BYTES = 2**14
+"""The longest answer about one token."""
 
 
 class Decoder(Protocol):
@@ -106,7 +110,7 @@ class TokenTexter:
         try:
             if unknown:
                 await self._ask(urls[0], model, unknown)
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError) as e:
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError, RecursionError) as e:
             why = f"{urls[0]} does not tell tokens' texts ({type(e).__name__}); set engine.model to the model's folder"
             return TokenTexts(None, None, why)
         return TokenTexts([[self._told[model, i] for i in ids] for ids in lists], urls[0] if urls else None)
@@ -120,7 +124,7 @@ class TokenTexter:
             asked = {"model": model, "tokens": [id]}
             async with gate, session.post(f"{url}/detokenize", json=asked, allow_redirects=False) as reply:
                 reply.raise_for_status()
-                self._told[model, id] = str((await reply.json())["prompt"])
+                self._told[model, id] = str(json.loads(await whole_answer(reply, TOKEN_BYTES))["prompt"])
 
         async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
             await asyncio.gather(*(one(session, token) for token in ids))

@@ -16,6 +16,7 @@ import aiohttp
 from slipstream.engines import DEFAULT_ENGINE, ENGINE_OBJECTS
 from slipstream.engines.engine import ChatTemplate, Engine, EngineAnswer, EngineQuestion, Steps, ask_in_loop
 from slipstream.settings import EngineConfig
+from slipstream_proxy.answers import whole_answer
 from slipstream_proxy.data.engines.live import LiveView
 from slipstream_proxy.dialects.base import dumps, loads
 
@@ -100,7 +101,7 @@ async def _answer(session: aiohttp.ClientSession, url: str, question: EngineQues
     data = dumps(question.body) if question.body is not None else None
     asking = session.request(question.method, url + question.path, data=data, headers=headers, allow_redirects=False)
     async with asking as reply:
-        body = await reply.read()
+        body = await whole_answer(reply)
         return EngineAnswer(reply.status, loads(body) if reply.status == 200 else None, body.decode("utf-8", "replace"))
 
 

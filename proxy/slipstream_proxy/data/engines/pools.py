@@ -24,7 +24,7 @@ class Pools:
         self._heard: dict[str, float] = {}
         """When the latest byte came that the table knows of."""
         self._by_url: dict[str, Pool] = {}
-        self._memory = ReplyMemory()
+        self.memory = ReplyMemory()
         self._engine = engine
         self._keys: dict[str, bytes] = {}
         """Engine → the header line with its own key."""
@@ -34,7 +34,7 @@ class Pools:
     def of(self, url: str) -> Pool:
         found = self._by_url.get(url)
         if found is None:
-            found = self._by_url[url] = self.separate(url, self._memory)
+            found = self._by_url[url] = self.separate(url, self.memory)
             self._heard[url] = found.heard
         return found
 

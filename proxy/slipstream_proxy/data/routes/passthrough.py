@@ -49,8 +49,16 @@ class Passthrough:
     """Relays requests to an engine that is up."""
 
     def __init__(
-        self, config: Config, admission: Admission, models: ModelMap, live: LiveView, holding: Holding
+        self,
+        config: Config,
+        admission: Admission,
+        models: ModelMap,
+        live: LiveView,
+        holding: Holding,
+        memory: upstream.ReplyMemory,
     ) -> None:
+        """``memory``: what the replies that are kept until they are whole share with those of captured calls."""
+        self._memory = memory
         self._config, self._admission, self._models, self._live, self._holding = (
             config,
             admission,
@@ -146,14 +154,14 @@ class Passthrough:
             data, names = await self._mapped(request)
             reply = await self._ask_any(request, prefix.path, data)
             async with reply:
-                return await _relay(request, reply, names, self._config.proxy.upstream_timeout)
+                return await self._relay(request, reply, names)
         finally:
             self._admission.leave(key)
 
     async def pass_preflight(self, request: web.BaseRequest, prefix: Prefix) -> web.StreamResponse:
         """A browser asks, without a key, whether a page may send something: the engine knows which pages may."""
         async with await self._ask_any(request, prefix.path, None) as reply:
-            return await _relay(request, reply, None, self._config.proxy.upstream_timeout)
+            return await self._relay(request, reply, None)
 
     async def _ask_any(self, request: web.BaseRequest, path: str, data: Data) -> aiohttp.ClientResponse:
         """The first engine that answers, and knows what is asked for; a body that is streamed goes to one only."""
@@ -217,7 +225,7 @@ class Passthrough:
         self._admission.enter(key)
         try:
             async with await self._ask_any(request, "/v1/models", None) as reply:
-                body = await _whole(reply, self._config.proxy.upstream_timeout)
+                body = await self._whole(reply)
                 headers = from_engine(reply.headers)
                 if reply.status != 200:
                     return WholeReply(status=reply.status, headers=headers, body=body)
@@ -235,36 +243,42 @@ class Passthrough:
         read["data"] = [{**card, "id": name} for name in self._models.names()]
         return WholeReply(status=200, headers=headers, body=dumps(read))
 
-
-async def _relay(
-    request: web.BaseRequest, reply: aiohttp.ClientResponse, names: Names | None, timeout: float
-) -> web.StreamResponse:
-    headers = from_engine(reply.headers)
-    if not 200 <= reply.status < 600:
-        raise RequestRefused(502, f"the model's server answers with the status {reply.status}", retry_after=1.0)
-    if names is not None or (reply.content_length is not None and reply.content_length <= _WHOLE):
+    async def _relay(
+        self, request: web.BaseRequest, reply: aiohttp.ClientResponse, names: Names | None
+    ) -> web.StreamResponse:
+        headers = from_engine(reply.headers)
+        if not 200 <= reply.status < 600:
+            raise RequestRefused(502, f"the model's server answers with the status {reply.status}", retry_after=1.0)
+        if names is None and (reply.content_length is None or reply.content_length > _WHOLE):
+            return await hand_on(request, reply, headers, self._config.proxy.upstream_timeout)
         try:
-            body = await _whole(reply, timeout)
+            body = await self._whole(reply)
         except (aiohttp.ClientError, OSError, TimeoutError) as e:
             status = 504 if isinstance(e, TimeoutError) else 502
             raise RequestRefused(status, f"the model's server broke off: {type(e).__name__}", retry_after=1.0) from e
         if names is not None:
             body = _renamed(body, *names, everywhere=reply.status >= 400)
         return WholeReply(status=reply.status, headers=headers, body=body)
-    return await hand_on(request, reply, headers, timeout)
 
-
-async def _whole(reply: aiohttp.ClientResponse, timeout: float) -> bytes:
-    """The body. Raises ``RequestRefused`` (502) where it is larger than a captured call's may be."""
-    parts: list[bytes] = []
-    size = 0
-    async for part in parts_of(reply, timeout):
-        size += len(part)
-        if size > upstream.MAX_REPLY:
-            message = f"the model's server answers with more than {upstream.MAX_REPLY} bytes"
-            raise RequestRefused(502, message, retry_after=1.0)
-        parts.append(part)
-    return b"".join(parts)
+    async def _whole(self, reply: aiohttp.ClientResponse) -> bytes:
+        """The body. Raises ``RequestRefused`` (502) where it is larger than a captured call's may be."""
+        parts: list[bytes] = []
+        kept = upstream.KeptReply(reply.close)
+        self._memory.relayed.add(kept)
+        try:
+            async for part in parts_of(reply, self._config.proxy.upstream_timeout):
+                kept.received += len(part)
+                parts.append(part)
+                largest = self._memory.grow(len(part))
+                if kept.received > upstream.MAX_REPLY or largest is kept:
+                    most = f"more than {upstream.MAX_REPLY} bytes"
+                    why = upstream.TOO_MUCH % self._memory.limit if largest is kept else most
+                    raise RequestRefused(502, f"the model's server answers with {why}", retry_after=1.0)
+                if largest is not None:
+                    largest.give_up(upstream.TOO_MUCH % self._memory.limit)
+        finally:
+            self._memory.relayed.discard(kept)
+        return b"".join(parts)
 
 
 def _renamed(body: bytes, engines: bytes, clients: bytes, *, everywhere: bool) -> bytes:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections.abc import Callable
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -281,22 +282,35 @@ class UpstreamConnection(Connection):
         return self.paused or bool(self._held)
 
 
+class KeptReply:
+    """A reply of a relayed request, which is kept until it is whole. ``close`` ends it."""
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self.close = close
+        self.received = 0
+
+    def give_up(self, why: str) -> None:
+        self.close()
+
+
 class ReplyMemory:
     """What all replies that are under way share. Each is kept until it is whole, for its record."""
 
     def __init__(self, limit: int = REPLIES_BYTES) -> None:
         self.limit = limit
         self.pools: list[Pool] = []
+        self.relayed: set[KeptReply] = set()
         self.turns = Turns()
         self._grown = 0
         """What came since the replies were counted, and what they were then."""
 
-    def grow(self, size: int) -> UpstreamConnection | None:
+    def grow(self, size: int) -> UpstreamConnection | KeptReply | None:
         """So many bytes came. → The largest reply, where all together are too large: it is to end."""
         self._grown += size
         if self._grown <= self.limit:
             return None
-        running = [c for pool in self.pools for c in pool.all if c.receiver is not None]
+        running: list[UpstreamConnection | KeptReply] = [*self.relayed]
+        running += [c for pool in self.pools for c in pool.all if c.receiver is not None]
         self._grown = sum(c.received for c in running)
         return max(running, key=lambda c: c.received) if self._grown > self.limit else None
 

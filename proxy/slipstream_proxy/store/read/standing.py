@@ -51,7 +51,7 @@ class StandingTable:
 
     def _looked_up(self, asks: Sequence[RewardAsk], now: float) -> dict[RewardAsk, Standing]:
         with self.db.read() as tx:
-            owners = self._owners(tx, asks)
+            owners = self._owners(tx, [ask for ask in asks if ask.anyone or not ask.begun])
             eids = {ask: eid_of(ask.of(owners[ask.episode]), ask.episode) for ask in asks}
             known = self._known(tx, eids.values())
             new = [eid for ask, eid in eids.items() if eid not in known and not ask.begun]
@@ -93,9 +93,11 @@ class StandingTable:
         return {asked[eid]: _StandingRow(*found) for eid, *found in rows}
 
     def _owners(self, tx: Tx, asks: Sequence[RewardAsk]) -> dict[str, list[str]]:
-        """Episode → keys that have one of this id."""
+        """Episode → keys that have one of this id. Of a run that has begun, with its own key, nobody asks."""
         ids = list({ask.episode for ask in asks})
         found: dict[str, list[str]] = defaultdict(list)
+        if not ids:
+            return found
         sql = f"SELECT id, key FROM t_episodes WHERE id {IN} AND state <> 'deleted' ORDER BY key"
         for name, key in tx.all(sql, (ids,)):
             if len(found[name]) < MAX_OWNERS_TOLD:
