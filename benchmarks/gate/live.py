@@ -1,7 +1,7 @@
 """Thumbs on a tenth of the runs, on a real vLLM: ``python -m benchmarks.gate.live [--runs N] [--out FILE]``.
 
-Agents call through a proxy of default settings. Every version is as good as the base model. Users rate a tenth of the base
-model's runs, and half as often what is newer. Real are the engine, its adapters, the proxy, the store and the gate's
+Agents call through a proxy of default settings. Every version is as good as the base model. Users rate a tenth of the
+base model's runs, and half as often what is newer. Real are the engine, its adapters, the proxy, the store and the gate's
 clock. Made up are the users, and the pace: an hour of one run a second is played as fast as the machine goes. The last
 line is one JSON object.
 """

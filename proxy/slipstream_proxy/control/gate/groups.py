@@ -65,8 +65,8 @@ class GroupSlot:
         """The run up to which credit was earned."""
 
     def expected(self, otherwise: float, *, best: bool, pooled: bool = False) -> float:
-        """The control's mean, the best version's, or all arms'. ``otherwise``: what is expected where few of the group's runs are
-        known.
+        """The control's mean, the best version's, or all arms'. ``otherwise``: what is expected where few of the
+        group's runs are known.
         """
         known = self.baseline.pooled if pooled else self.best if best else self.baseline.control
         return (known.value * known.n + PRIOR_EPISODES * otherwise) / (known.n + PRIOR_EPISODES)
