@@ -16,12 +16,13 @@ less often. Then the guesses are moved so that m = p0, with p0 > p (tested) and 
 at the expected mean for either arm, so rates say nothing where p0 is right: it is the mean of all arms' newest rewards,
 which are alike under the null hypothesis (those of the reference alone are few and old), so r may change slowly, too.
 And for each of ``RATING_RATIOS`` r there are bets with a r / (a r + 1 - a) in place of a: the probability that a rated
-run is a tested one, where tested runs are rated r times as often. Null hypothesis: some constant r and, given the past and that a run is rated, a tested
-mean that is not lower. It conditions on the past, x, and that the run is rated. The bets of the true r are a supermartingale by
-the argument above, whatever p0 is, and the least wealth of all r counts. The error of a neighbouring r has the opposite
-sign on its other side, so the least of the two lies below. A ratio that the arms of the rated runs refute counts less
-and less: its part of the bets that they do, the mixture's likelihood over its own, is a martingale under that ratio
-too, and stands in the sum. ``benchmarks.gate.search_null`` looks for worlds that break both.
+run is a tested one, where tested runs are rated r times as often. Null hypothesis: some constant r and, given the past
+and that a run is rated, a tested mean that is not lower. It conditions on the past, x, and that the run is rated. The
+bets of the true r are a supermartingale by the argument above, whatever p0 is, and the least wealth of all r counts.
+The error of a neighbouring r has the opposite sign on its other side, so the least of the two lies below. A ratio that
+the arms of the rated runs refute counts less and less: its part of the bets that they do, the mixture's likelihood over
+its own, is a martingale under that ratio too, and stands in the sum. ``benchmarks.gate.search_null`` looks for worlds
+that break both.
 
 Wealth is put in again at every start (a version arrives, the control moves): the sum over starts is an e-detector
 (Shin, Ramdas, Rinaldo 2023, arXiv 2203.03532), and the expected sum never exceeds what was put in. Guesses p1 are a
