@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -92,31 +93,36 @@ class Packed:
     """One fingerprint for each reply."""
     counted: tuple[int, int] | None = None
     """Tokens in and out of an imported call, whose ids nobody knows."""
+    _sequences: list[TokenPrint] | None = None
 
     @property
     def tokens(self) -> tuple[int, int]:
         return self.counted or (int(self.prompt.ids.size), int(self.completion.size))
 
-    def sequences(self) -> list[Ids]:
+    def sequences(self) -> list[TokenPrint]:
         """Prompt and completion of each choice."""
-        parts, at = [], 0
+        if self._sequences is not None:
+            return self._sequences
+        parts: list[TokenPrint] = []
+        at = 0
         for n in self.firsts:
-            parts.append(np.concatenate((self.prompt.ids, self.completion[at : at + n])))
+            ids = np.concatenate((self.prompt.ids, self.completion[at : at + n]))
+            parts.append(TokenPrint.of(ids, self.prompt.blocks))
             at += n
+        self._sequences = parts
         return parts
 
     def known(self, call: str) -> Known:
         """The call as one that later ones may begin with."""
         links = chain([digest(self.replies[0])] if self.replies else [], self.prompt.chain)
-        first = self.completion[: self.firsts[0]] if self.firsts else NO_IDS
-        tokens = TokenPrint.of(np.concatenate((self.prompt.ids, first)))
+        tokens = self.sequences()[0] if self.firsts else TokenPrint.of(self.prompt.ids, self.prompt.blocks)
         return Known(call, Links(links), tokens.packed(), self.prompt.tools_digest)
 
     def answered(self, call: str) -> Answered:
         """The call as one that later ones may extend."""
         links = self.prompt.chain
         ends = [chain([digest(reply)], links[-1:])[-1] for reply in self.replies]
-        tokens = [TokenPrint.of(ids).whole() for ids, n in zip(self.sequences(), self.firsts, strict=True) if n]
+        tokens = [tokens.whole() for tokens, n in zip(self.sequences(), self.firsts, strict=True) if n]
         return Answered(call, links[-1], self.words, ends, tokens, self.issued)
 
 
@@ -262,6 +268,7 @@ def call_row(
     )
 
 
+@lru_cache(maxsize=64)
 def left_out_reason(kind: str) -> str:
     """Why a call of a kind that is not trained on is not."""
     return UntrainableReason.KIND.of(kind)

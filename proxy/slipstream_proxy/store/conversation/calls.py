@@ -145,8 +145,9 @@ class KnownCalls:
         """Remember an episode, or that it has grown."""
         self._known[eid] = calls
         self._known.move_to_end(eid)
-        self._size += calls.size - self._sizes.get(eid, 0)
-        self._sizes[eid] = calls.size
+        size = calls.size
+        self._size += size - self._sizes.get(eid, 0)
+        self._sizes[eid] = size
         while self._size > self._memory and len(self._known) > 1:
             old, left = self._known.popitem(last=False)
             self._size -= self._sizes.pop(old)

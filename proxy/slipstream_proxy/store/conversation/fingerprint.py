@@ -124,11 +124,12 @@ class TokenPrint:
     end: bytes
 
     @classmethod
-    def of(cls, ids: Ids) -> TokenPrint:
+    def of(cls, ids: Ids, begun: Sequence[bytes] = (EMPTY_FINGERPRINT,)) -> TokenPrint:
+        """``begun``: the first links of its blocks, where they are known."""
         data = np.ascontiguousarray(ids, "<i4").tobytes()
         whole = len(ids) // BLOCK_TOKENS
         size = 4 * BLOCK_TOKENS
-        blocks = chain([data[i * size : (i + 1) * size] for i in range(whole)])
+        blocks = chain([data[i * size : (i + 1) * size] for i in range(len(begun) - 1, whole)], begun)
         return cls(blocks, len(ids), _link(blocks[-1], data[whole * size :]))
 
     def packed(self) -> TokenPrint:

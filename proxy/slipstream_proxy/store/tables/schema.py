@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from types import NoneType
 from typing import get_args, get_type_hints
 
@@ -138,7 +139,12 @@ VIEW_NAMES = ("episodes", "calls", "messages", "rewards", "adapters")
 
 def day_of(at: float) -> str:
     """UTC day of a time, ``YYYY-MM-DD``. A clock that is out of all range counts as the epoch's or the last day."""
-    return datetime.fromtimestamp(min(max(at, 0.0), 253_402_300_799.0), UTC).strftime("%Y-%m-%d")
+    return _day(int(min(max(at, 0.0), 253_402_300_799.0) // 86_400))
+
+
+@lru_cache(maxsize=64)
+def _day(number: int) -> str:
+    return datetime.fromtimestamp(86_400 * number, UTC).strftime("%Y-%m-%d")
 
 
 def table_of(day: str) -> str:
