@@ -2,13 +2,13 @@
 # Guess: Mode.TOOLS_STRICT sends the tool with strict: true and additionalProperties: false.
 # Is: it sends what Mode.TOOLS does: neither. So a server that puts a grammar on strict tools alone, as vLLM does,
 # leaves the arguments free. An invalid reply is asked four times by default, a 503 once.
-# Seen in instructor 1.17.0 with openai 3.57.0 (September 2026), against a local server.
+# Seen in instructor 1.17.0 with openai 2.54.0 (September 2026), against a local server.
 # Here: docs/frameworks.md; docs/decisions.md, strict tools.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 ${PYTHON:-python3} -m pip install -qq --disable-pip-version-check --no-warn-conflicts --no-compile --target "$folder/lib" \
-  'instructor==1.17.0' 'openai==3.57.0'
+  'instructor==1.17.0' 'openai==2.54.0'
 PYTHONPATH="$folder/lib" ${PYTHON:-python3} -S - "$folder" <<'PY'
 import http.server
 import importlib.metadata
