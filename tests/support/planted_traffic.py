@@ -281,7 +281,7 @@ async def read(scan: Scan, session: aiohttp.ClientSession, url: str) -> None:
         await get("page", f"{API}/episodes/{one['id']}?key={one['key']}&tokens=true")
         await get("page", f"{API}/episodes/{one['id']}/comments?key={one['key']}")
     await get("metrics", "/metrics")
-    asked = {"worker": "w", "names": ["judge"], "limit": 64, "seconds": 1.0, "singles": True}
+    asked = {"worker": "w", "names": ["judge"], "limit": 64, "seconds": 600.0, "singles": True}
     while leased := await get("judge's groups", f"{API}/groups/lease", method="POST", json=asked):
         for group in GroupLease.model_validate_json(leased).groups:
             shown = force([of_episode(e) for e in group.episodes], 10**6)
