@@ -9,12 +9,18 @@ from contextlib import AbstractContextManager, ExitStack, redirect_stderr, redir
 from typing import IO, Any, TextIO, cast
 
 _STEERING = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+    r"\u180e\u200b\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
-"""C0 but tab and line feed, DEL, C1, what ends a line in some viewers, what turns the direction of a text, and halves
-of surrogate pairs, which cannot be written.
+"""C0 but tab and line feed, DEL, C1, what ends a line in some viewers, what turns the direction of a text, halves of
+surrogate pairs, which cannot be written, and signs that are never seen.
 """
-_HIGH = re.compile(r"[\x7f-\x9f]")
+_HIGH = re.compile(r"[\x7f-\x9f\U000e0000-\U000e007f]")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """As JSON writes it."""
+    return "".join(f"\\u{unit:04x}" for unit in memoryview(found[0].encode("utf-16-le")).cast("H"))
 
 
 def printable(text: object, *, lines: bool = False) -> str:
@@ -31,7 +37,7 @@ class PrintableStream:
 
     def write(self, text: str) -> int:
         # JSON knows no other escape of these, and has those below the blank as escapes already
-        self.wrapped.write(printable(_HIGH.sub(lambda m: f"\\u{ord(m[0]):04x}", text), lines=True))
+        self.wrapped.write(printable(_HIGH.sub(_escaped, text), lines=True))
         return len(text)
 
     def writelines(self, lines: Any) -> None:

@@ -14,7 +14,7 @@ _LOGIN = re.compile(
 )
 _VALUE = r"('[^']*'|\"[^\"]*\"|[^&#;\s\"'<>]+)"
 _QUERY = re.compile(
-    r"(?<=[?&])(pass|password|passwd|pwd|sslpassword|token|access_token|api_key|apikey|key|auth|secret|client_secret"
+    r"(?<=[?&#])(pass|password|passwd|pwd|sslpassword|token|access_token|api_key|apikey|key|auth|secret|client_secret"
     rf"|sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token)={_VALUE}"
     rf"|(?<!\w)(password|sslpassword)\s{{0,4}}=\s{{0,4}}{_VALUE}",
     re.IGNORECASE,

@@ -15,7 +15,7 @@ from tests.support.server import Server
 
 from slipstream.cli import main
 from slipstream.shared.log import setup_logging
-from slipstream.shared.printable import own, printable, printing
+from slipstream.shared.printable import PrintableStream, own, printable, printing
 
 BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 NASTY = st.text(
@@ -54,6 +54,15 @@ def test_any_value_in_a_log_line_is_one_line(text: str, form: str) -> None:
     handler.setStream(said)
     logging.getLogger("part").info(form, {"x": text} if "(x)" in form else text, extra={"model": text})
     assert harmless(said.getvalue()) and said.getvalue().count("\n") == 1
+
+
+def test_signs_that_are_never_seen_are_shown() -> None:
+    """Else one name looks like another, and a text may say to a model what no person reads."""
+    unseen = "\u180e\u200b\u2060\u2064\ufeff\ufff9\U000e0041"
+    assert printable(f"live{unseen}") == r"live\u180e\u200b\u2060\u2064\ufeff\ufff9\U000e0041"
+    said = io.StringIO()
+    PrintableStream(said).write(json.dumps({"a": unseen}, ensure_ascii=False))
+    assert unseen not in said.getvalue() and json.loads(said.getvalue()) == {"a": unseen}
 
 
 def test_a_reason_forges_no_line(capsys: pytest.CaptureFixture[str]) -> None:

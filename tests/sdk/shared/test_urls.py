@@ -29,6 +29,7 @@ URLS = [
     f"password='{SECRET} x' host=h",
     f"https://host/x?api_key={SECRET}",
     f"https://host/x?a=b&token={SECRET}#f",
+    f"https://host/x#access_token={SECRET}&a=b",
     f"http://user:it's-{SECRET}@host:8000",
     f"http://user:un/escaped?{SECRET}@host:8000/v1",
     f"//user:{SECRET}@host/x",
