@@ -7,7 +7,6 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream_proxy.control.storage import feed as feed_module
 from slipstream_proxy.control.storage.feed import Feed
 
 
@@ -97,7 +96,7 @@ async def test_an_event_is_written_once_for_all_readers_and_they_take_turns(monk
     """Sixteen readers of a key that calls as fast as it can took half of the control plane's time."""
     made = []
     dumps = json.dumps
-    monkeypatch.setattr(feed_module.json, "dumps", lambda *args, **kwargs: made.append(1) or dumps(*args, **kwargs))
+    monkeypatch.setattr(json, "dumps", lambda *args, **kwargs: made.append(1) or dumps(*args, **kwargs))
     feed = Feed()
     readers = [feed.lines(None, None) for _ in range(16)]
     for lines in readers:
