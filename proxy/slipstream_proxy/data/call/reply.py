@@ -56,7 +56,7 @@ class EngineReply:
         """``hearing``: of what format a stream is whose words are asked for at its end."""
         self.head = head
         self.first = now
-        self.stream = head.status == 200 and head.content_type.startswith(b"text/event-stream")
+        self.stream = head.status == 200 and head.streams
         if self.stream:
             self.events = EventCutter()
             if hearing is not None:

@@ -220,7 +220,7 @@ class RepeatedHead(Generic[T]):
 
     def matches(self, data: bytes) -> bool:
         before, after = self._before, self._after
-        if not data.startswith(before):
+        if data[: len(before)] != before:  # costs less than ``startswith``, which makes a tuple of its arguments
             return False
         if not after:
             return True
@@ -253,7 +253,7 @@ class ResponseHead:
     engine's, and the guards.
     """
 
-    __slots__ = ("block", "chunked", "content_type", "fields", "keep_alive", "length", "status")
+    __slots__ = ("block", "chunked", "content_type", "fields", "keep_alive", "length", "status", "streams")
 
     def __init__(self, head: bytes) -> None:
         """``head`` with its status line, without the blank line's own CRLF. Raises ``RemoteProtocolError``."""
@@ -301,6 +301,8 @@ class ResponseHead:
         elif self.length is None:
             self.keep_alive = False
         fields += GUARD_LINES
+        self.streams = self.content_type.startswith(b"text/event-stream")
+        """Its body is events."""
         self.fields = fields
         self.block = b"".join([b"%b\r\n" % line for line in fields])
 

@@ -1,7 +1,8 @@
 """Whose replies a worker reads next, so that one key's large ones do not hold up everybody's small ones.
 
 A read that brings a few tokens is taken at once. Of a larger one each key has a piece read in a turn of the event
-loop; the rest waits in the key's line, and what its socket brings waits in the system until the line is done.
+loop; the rest waits in the key's line, and what its socket brings waits in the system until the line is done. A byte of
+a stream's events costs a worker sixteen times as much as one of a whole reply, so that of these all is larger.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ SMALL_BYTES: Final = 2048
 """Of a read that never waits."""
 PIECE_BYTES: Final = 4096
 """Of each key in one turn: what the events of that take is what everybody else waits for."""
+WHOLE_FACTOR: Final = 16
+"""By so much a piece of a whole reply may be larger."""
 KEYS_OF_TURN: Final = 8
 """Whose lines go on in one turn."""
 

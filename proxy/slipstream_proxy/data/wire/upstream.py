@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from slipstream_proxy.data.wire.http1 import ChunkedBody, RemoteProtocolError, RepeatedHead, ResponseHead
 from slipstream_proxy.data.wire.receiver import Connection, Receiver, Sent
-from slipstream_proxy.data.wire.turns import SMALL_BYTES, Turns
+from slipstream_proxy.data.wire.turns import SMALL_BYTES, WHOLE_FACTOR, Turns
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,8 @@ class UpstreamConnection(Connection):
         self._head: ResponseHead | None = None
         self._body: ChunkedBody | None = None
         self._left: int | None = None
+        self._ease = 1
+        """By what its pieces may be larger than those of events."""
         self.received = self._informational = 0
         self.fresh = True
         self.paused = False
@@ -69,7 +71,7 @@ class UpstreamConnection(Connection):
 
     def send(self, data: bytes, receiver: Receiver) -> None:
         self.receiver = receiver
-        self._head = self._body = None
+        self._head = self._body = self._left = None
         self.received = self._informational = 0
         self._buffer = b""
         self.last = self.pool.now
@@ -90,16 +92,21 @@ class UpstreamConnection(Connection):
                 raise RemoteProtocolError(TOO_MUCH % self.pool.memory.limit)
             if largest is not None:
                 largest.give_up(TOO_MUCH % self.pool.memory.limit)
-            if self._held or not (
-                len(data) <= SMALL_BYTES or self.pool.memory.turns.at_once(self.receiver.share(), len(data))
-            ):
-                self._held += data
-                self._wait(self.receiver)
-                self._flow()
-            else:
-                self._take(data)
+            if self._head is None:
+                data = self._take_head(data)
+            if self.receiver is not None and (data or self._left == 0):
+                self._take_in_turn(data, self.receiver)
         except RemoteProtocolError as e:
             self.give_up(str(e))
+
+    def _take_in_turn(self, data: bytes, receiver: Receiver) -> None:
+        size = len(data) // self._ease
+        if not self._held and (size <= SMALL_BYTES or self.pool.memory.turns.at_once(receiver.share(), size)):
+            self._take_body(data)
+            return
+        self._held += data
+        self._wait(receiver)
+        self._flow()
 
     def _wait(self, receiver: Receiver) -> None:
         if not self._in_line:
@@ -108,13 +115,13 @@ class UpstreamConnection(Connection):
 
     def take_turn(self, size: int) -> bool:
         if self._held and not self.paused:
-            piece = self._held[self._at : self._at + size]
+            piece = self._held[self._at : self._at + size * self._ease]
             self._at += len(piece)
             if self._at == len(self._held):
                 self._held, self._at = b"", 0
             self.last = self.pool.now
             try:
-                self._take(piece)
+                self._take_body(piece)
             except RemoteProtocolError as e:
                 self.give_up(str(e))
             except Exception:
@@ -134,16 +141,11 @@ class UpstreamConnection(Connection):
             else:
                 self.transport.resume_reading()
 
-    def _take(self, data: bytes) -> None:
-        if self._head is None:
-            self._take_head(data)
-        else:
-            self._take_body(data)
-
     def give_up(self, why: str) -> None:
         self._fail(f"the upstream's answer is malformed: {why}", "broken")
 
-    def _take_head(self, data: bytes) -> None:
+    def _take_head(self, data: bytes) -> bytes:
+        """→ What stands behind it. Without its end it waits for the next read."""
         if self._buffer:
             data = self._buffer + data
             self._buffer = b""
@@ -155,17 +157,16 @@ class UpstreamConnection(Connection):
         else:
             read = self._read_head(data)
             if read is None:
-                return
+                return b""
             head, data = read
             length = head.length
         self._head = head
         self._left = length
         self._body = ChunkedBody() if head.chunked else None
-        receiver = self.receiver
-        assert receiver is not None
-        receiver.on_headers_complete(head)
-        if self.receiver is receiver and (data or self._left == 0):
-            self._take_body(data)
+        self._ease = 1 if head.streams else WHOLE_FACTOR
+        assert self.receiver is not None
+        self.receiver.on_headers_complete(head)
+        return data
 
     def _read_head(self, data: bytes) -> tuple[ResponseHead, bytes] | None:
         """The head, and what stands behind it; None: it goes on."""
