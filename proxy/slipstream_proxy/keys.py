@@ -12,14 +12,16 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Final
 
 from slipstream.contract import KeyScope
 from slipstream.errors import SlipstreamError
 from slipstream_proxy.json_types import JsonObject
 
+_monotonic: Final[Callable[[], float]] = time.monotonic
 KEY_SCOPES = tuple(scope.value for scope in KeyScope)
 
 
@@ -72,7 +74,7 @@ class Keys:
 
     def generation(self) -> int:
         """Changes when the file has changed (looked at once a second at most)."""
-        if time.monotonic() - self._looked > 1.0:
+        if _monotonic() - self._looked > 1.0:
             self._load()
         return self._generation
 

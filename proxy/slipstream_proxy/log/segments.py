@@ -60,12 +60,13 @@ def frame(
 
 
 _pack: Final[Callable[[int, int], bytes]] = _FRAME.pack
+_CALL: Final = Kind.CALL
 _CALL_STARTS: Final = [_PAYLOAD.pack(Kind.CALL, size) for size in range(2048)]
 
 
 def _start(kind: Kind, size: int) -> bytes:
     """What stands before a head of so many bytes."""
-    return _CALL_STARTS[size] if kind is Kind.CALL and size < 2048 else _PAYLOAD.pack(kind, size)
+    return _CALL_STARTS[size] if kind is _CALL and size < 2048 else _PAYLOAD.pack(kind, size)
 
 
 def common_head(members: JsonObject) -> bytes:

@@ -277,7 +277,8 @@ class ActiveCall(Call):
 
     def _record(self, reply: bytes, status: int, outcome: str, done: Done | None) -> None:
         """``done`` is called when the record is durable, or was given up."""
-        self.services.recorder.record(self.look(), status, outcome, self.route.body, reply, done)
+        alone = len(self.services.in_flight) == 1
+        self.services.recorder.record(self.look(), status, outcome, self.route.body, reply, done, alone=alone)
 
     def _refuse_recorded(self, reply: bytes, e: RequestRefused) -> None:
         """The client gets the error once the call is recorded."""

@@ -37,8 +37,7 @@ def body_hash(body: bytes) -> str:
 
 def _has_long_integer(body: Payload) -> bool:
     """Only looks where requests have them: a walk through whole conversations would cost more than all the rest."""
-    for name in ("tools", "response_format", "seed"):
-        value = body.get(name)
-        if value is not None and has_long_integer(value):
-            return True
-    return False
+    tools, form, seed = body.get("tools"), body.get("response_format"), body.get("seed")
+    if tools is None and form is None and seed is None:
+        return False
+    return any(value is not None and has_long_integer(value) for value in (tools, form, seed))

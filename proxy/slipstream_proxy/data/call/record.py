@@ -138,10 +138,18 @@ class Recorder:
         self._commons = Commons()
 
     def record(
-        self, call: CallResult, status: int, outcome: str, request: bytes, reply: bytes, done: Done | None
+        self,
+        call: CallResult,
+        status: int,
+        outcome: str,
+        request: bytes,
+        reply: bytes,
+        done: Done | None,
+        *,
+        alone: bool = False,
     ) -> None:
-        """``done`` is called when the record is durable or given up. ``split: off`` is counted and not stored. Never
-        raises.
+        """``done`` is called when the record is durable or given up. ``split: off`` is counted and not stored.
+        ``alone``: as ``SpoolWriter.append``. Never raises.
         """
         if call.prefixes is not None and call.episode is not None:
             reply = self._prompts.whole(call.episode, call.prefixes, reply, stream=call.stream)
@@ -171,7 +179,7 @@ class Recorder:
             log.exception("a call could not be recorded")
             self._spool.give_up(done, e)
             return
-        self._spool.append(_CALL, head, request, reply, done, common)
+        self._spool.append(_CALL, head, request, reply, done, common, alone=alone)
 
     def _common(
         self,

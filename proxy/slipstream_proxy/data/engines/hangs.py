@@ -48,8 +48,8 @@ class HangTable:
             self.release(url)  # what this worker's predecessor tried
 
     def version(self) -> bytes:
-        """Another one whenever an engine begins or ceases to hang."""
-        return self._table[: _VERSION.size]
+        """Another one whenever an engine begins or ceases to hang, as other workers say."""
+        return self._table[: _VERSION.size] if self._map.shared else b""
 
     def hung(self, url: str) -> float:
         """Since when its calls hang, or 0.0."""

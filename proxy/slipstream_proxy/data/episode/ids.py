@@ -22,7 +22,7 @@ class _Ids:
 
     def make(self, now: float) -> str:
         self.count = count = (self.count + 1) & 0xFFFFFF
-        time = int(now * 1000.0) * 1000
+        time = int(float(int(now * 1000.0)) * 1000.0)  # exact, and cheaper than integers beyond 30 bits
         if time >> 24 != self.high:
             self.high = time >> 24
             self.start = f"{self.high:08x}"

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _LINE = re.compile(rb"POST (/[!-~]*) HTTP/1\.1\r\n")
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
+_LARGE_BYTES: Final = LARGE_REPLY_BYTES
 _SLOW = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"content-encoding", b"origin"))
 _PIPELINED: Final = 256 * 1024
 """Bytes that a client may send ahead while its call runs; then its socket is not read until the call ends."""
@@ -304,7 +305,7 @@ class ClientConnection(Sink):
             start = STATUS_LINES.get(status) or status_line(status)
             last = b"connection: close\r\n\r\n" if close else b"\r\n"
             length = digits(len(body))
-            if len(body) >= LARGE_REPLY_BYTES:
+            if len(body) >= _LARGE_BYTES:
                 transport.write(b"%b%bcontent-length: %b\r\n%b" % (start, block, length, last))
                 self._call, self._closes = None, close  # the call holds the body, too
                 self._rest = self._state.rests.hold(body)
