@@ -56,6 +56,9 @@ _INI = (
     "[mypy]\nexplicit_package_bases = True\nnamespace_packages = True\nignore_missing_imports = True\nmypy_path = {}\n"
 )
 
+_FLAGS = "-fno-plt -fno-semantic-interposition"
+"""A call of a compiled function, or of the interpreter's, is no jump through a table."""
+
 
 def folder(modules: tuple[str, ...] = COMPILED_MODULES) -> Path:
     """Where the compiled form of these very sources lies, if it was made."""
@@ -115,7 +118,7 @@ def build(modules: tuple[str, ...] = COMPILED_MODULES) -> Path:
         shutil.copytree(PACKAGE_FOLDER, work / "slipstream_proxy", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         (work / "mypy.ini").write_text(_INI.format(f"{work}:{Path(slipstream.__file__).parents[1]}"))
         command = [sys.executable, "-m", "mypyc", *(f"slipstream_proxy/{m}" for m in modules)]
-        env = {"MYPYC_OPT_LEVEL": "2", **os.environ}
+        env = {"MYPYC_OPT_LEVEL": "2", "CFLAGS": _FLAGS, **os.environ}
         subprocess.run(
             command, cwd=work, env=env, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )

@@ -82,7 +82,7 @@ class Capture(CallStep):
         target, dialect, episode = call.asked.target, call.asked.dialect, call.asked.episode
         if target.explores and not dialect.routeless:  # others are written below: a format may have no such member
             payload.update((name, value) for name, value in target.sampling if name in payload or name == "temperature")
-        else:
+        elif target.sampling:
             payload.update(target.sampling)
         if dialect.name == "responses":  # its reply tells the caller what was sampled with
             self._say_sampling(payload, target)
