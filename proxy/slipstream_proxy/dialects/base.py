@@ -261,8 +261,10 @@ class EventCutter:
 
     def single(self, data: bytes) -> bool:
         """Whether this is exactly one event, as most of what a server sends is. Then ``feed`` is not needed."""
-        _, end, more = data.partition(b"\n\n")
-        return len(end) > 0 and not more and not self._parts and not data.partition(b"\r")[1]
+        if self._parts or data.partition(b"\r")[1]:
+            return False
+        _, _, behind = data.partition(b"\n")  # of one line, as nearly all are
+        return behind == b"\n" or (behind[-2:] == b"\n\n" and not data.partition(b"\n\n")[2])
 
     def feed(self, data: bytes) -> list[bytes]:
         if self._parts:
@@ -364,10 +366,11 @@ _FINISH: Final = b'finish_reason":'
 _IDS: Final = (_IDS_KEY, b'token_ids": [')
 _LOGPROBS: Final = ((_LOGPROBS_KEY, b',"finish_reason":'), (b'"logprobs": {', b', "finish_reason":'))
 _FROM_I: Final = _FINISH[1:]
+_BEFORE_IDS: Final = _IDS_KEY[:-1]
 _NULL: Final = b"null"
 _FROM_F: Final = len(_FINISH)
 _NEAR: Final = 4
-"""How often a single letter is looked for, which is cheap, before the whole text."""
+"""How often a single letter is looked for, which is cheap, before a whole key."""
 LARGE_REPLY_BYTES: Final = 16 * 2**20
 """Bytes from which on a reply is copied once, and not for each of its changes."""
 
@@ -386,7 +389,7 @@ def nulled(text: bytes, *, ids: bool, logprobs: bool) -> bytes | None:
 def _usual(text: bytes) -> bytes | None:
     """``nulled`` of one choice that has both, as nearly all replies and events are; None: it is another.
 
-    It is cut apart, because the arguments of ``find`` cost more than a search.
+    It is cut apart at single letters: looking for one byte is fast, and the arguments of ``find`` cost more than that.
     """
     before, found, rest = text.partition(_LOGPROBS_KEY)
     inside, _, behind = rest.partition(b"f")  # of which most events have no other
@@ -394,17 +397,33 @@ def _usual(text: bytes) -> bytes | None:
         behind = behind[len(_FROM_I) :]
     else:
         inside, _, behind = rest.partition(_FINISH)
-    if not found or inside[-3:] != b'},"' or behind.partition(_LOGPROBS_KEY)[1]:
+    if not found or inside[-3:] != b'},"' or _opens(before, b"[", _IDS_KEY) or _opens(behind, b"{", _LOGPROBS_KEY):
         return None
-    parts = (b'%b"logprobs":null,"finish_reason":%b' % (before, behind)).split(_IDS_KEY)
-    if len(parts) < 2:
-        return None
-    for n in range(1, len(parts)):
-        _, end, more = parts[n].partition(b"]")
-        if not end:
+    kept = [before, b'"logprobs":null,"finish_reason":']
+    for _ in range(_NEAR):
+        piece, bracket, behind = behind.partition(b"[")
+        kept.append(piece)
+        if not bracket:
+            return b"".join(kept) if _NULL in kept else None
+        if piece[-len(_BEFORE_IDS) :] != _BEFORE_IDS:
+            kept.append(bracket)
+            continue
+        _, bracket, behind = behind.partition(b"]")
+        if not bracket:
             return None
-        parts[n] = more
-    return b'token_ids":null'.join(parts)
+        kept.append(_NULL)
+    return None
+
+
+def _opens(text: bytes, bracket: bytes, key: bytes) -> bool:
+    """Whether the key, which ends with this bracket, stands there, or so many brackets that nobody looked."""
+    for _ in range(_NEAR):
+        before, found, text = text.partition(bracket)
+        if not found:
+            return False
+        if before[1 - len(key) :] == key[:-1]:
+            return True
+    return True
 
 
 def _at_once(reply: bytes, *, ids: bool, logprobs: bool) -> bytes | None:

@@ -154,7 +154,7 @@ def has_media(messages: Json) -> bool:
 
 def untrainable(body: JsonObject, *, trust: bool) -> str | None:
     """The first reason why sampling was not the policy's own. ``trust`` overrides all but media, beams and echo."""
-    usual = all(name not in _CONSTRAINING for name in body)  # compiled, this costs less than ``isdisjoint``
+    usual = _CONSTRAINING.isdisjoint(body)
     if has_media(body.get("messages")) or not (usual or body.get("prompt_embeds") is None):
         return UntrainableReason.MEDIA.of()
     temperature = body.get("temperature")

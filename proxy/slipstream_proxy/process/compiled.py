@@ -56,7 +56,7 @@ _INI = (
     "[mypy]\nexplicit_package_bases = True\nnamespace_packages = True\nignore_missing_imports = True\nmypy_path = {}\n"
 )
 
-_FLAGS = "-fno-plt -fno-semantic-interposition"
+_FLAGS = "-g0 -fno-plt -fno-semantic-interposition"
 """A call of a compiled function, or of the interpreter's, is no jump through a table."""
 
 

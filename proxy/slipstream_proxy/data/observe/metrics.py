@@ -12,7 +12,6 @@ import json
 import math
 import os
 import time
-from bisect import bisect_left
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -61,8 +60,10 @@ class Histogram:
     def observe(self, seconds: float) -> None:
         self.total += seconds
         if not self._above < seconds <= self._most:
-            self._at = at = bisect_left(_BOUNDS, seconds)
-            self._above = _BOUNDS[at - 1] if at else -math.inf
+            at = 0
+            while at < len(_BOUNDS) and _BOUNDS[at] < seconds:
+                at += 1
+            self._at, self._above = at, _BOUNDS[at - 1] if at else -math.inf
             self._most = _BOUNDS[at] if at < len(_BOUNDS) else math.inf
         self.counts[self._at] += 1
 

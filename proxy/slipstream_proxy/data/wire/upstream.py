@@ -12,7 +12,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 from urllib.parse import urlsplit
 
 from slipstream_proxy.data.wire.http1 import ChunkedBody, RemoteProtocolError, RepeatedHead, ResponseHead
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 MAX_HEAD = 256 * 1024
 MAX_INFORMATIONAL = 16
 """Heads with a status of 1xx before one response."""
-MAX_REPLY = 256 * 2**20
+MAX_REPLY: Final = 256 * 2**20
 """Bytes of one response. All of them are kept for its record."""
 REPLIES_BYTES = 512 * 2**20
 """Bytes of all responses that a worker receives at a time."""
