@@ -36,8 +36,8 @@ SEARCHES_LINE: Final = WaitingLine("searches", 1, 8, 10.0, SEARCHES_POOL, rests=
 LONGEST_REST_S: Final = 5.0
 STREAMS_OF_KEY: Final = 16
 REFUSAL_PAUSE_S, PAUSING_REFUSALS = 0.5, 256
-"""Seconds after which a key is told that it asks too much: it would ask again at once. And how many of its requests wait
-so; more are told at once, since each holds a connection.
+"""Seconds after which a key is told that it asks too much, since it would ask again at once. And how many of its
+requests wait so: more are told at once, for each holds a connection.
 """
 
 
