@@ -27,10 +27,13 @@ def test_it_waits_for_more_while_runs_come_late_and_for_fewer_once_they_do_not()
     for _ in range(5):
         cadence.note(T, behind(*[3] * 8))
     assert cadence.wanted(T) == (16, 120.0)
-    cadence.note(T, behind(*[2] * 8))
+    cadence.note(T, behind(*[2] * 6, 3, 3))
     assert cadence.wanted(T)[0] == 16, "neither late nor early"
-    cadence.note(T, behind(*[1] * 8))
-    assert cadence.wanted(T) == (8, 60.0)
+    cadence.note(T, behind(*[2] * 8))
+    assert cadence.wanted(T) == (13, pytest.approx(96.0))
+    for _ in range(7):
+        cadence.note(T, behind(*[2] * 8))
+    assert cadence.wanted(T) == (4, 30.0)
 
 
 def test_a_control_arm_is_no_reason_to_wait() -> None:
@@ -52,15 +55,15 @@ def test_what_is_trained_on_however_old_it_is_says_nothing_of_the_pace() -> None
 
 def simulate(
     concurrency: int, seconds: float, step: float, *, adapts: bool, episodes: int = 12_000
-) -> tuple[float, float]:
-    """Agents of ``concurrency`` runs at once, each of about ``seconds``; steps that take ``step`` seconds. → (share of runs lost, first step's time)."""
+) -> tuple[float, float, float]:
+    """Agents of ``concurrency`` runs at once, each of about ``seconds``; steps that take ``step`` seconds. → (share of runs lost, first step's time, groups of a step)."""
     random = np.random.default_rng(0)
     cadence, version, busy_until, first = Cadence(), 0, 0.0, 0.0
     running = [(seconds * random.lognormal(0, 0.3), 0) for _ in range(concurrency)]  # (ends, version it began with)
     heapq.heapify(running)
     open_group: list[int] = []
     ready: list[tuple[float, list[int]]] = []
-    lost = trained = 0
+    lost = trained = steps = groups = 0
     swap: tuple[float, int] | None = None
     for _ in range(episodes):
         now, began = heapq.heappop(running)
@@ -78,12 +81,13 @@ def simulate(
             if version > 5:  # the first steps find out
                 lost += sum(s > T.max_staleness for s in stale)
                 trained += len(stale)
+                steps, groups = steps + 1, groups + len(batch)
             if adapts:
                 cadence.note(T, behind(*stale))
             busy_until = now + step
             first = first or busy_until
             swap = (busy_until, version + 1)
-    return lost / max(1, trained), first
+    return lost / max(1, trained), first, groups / max(1, steps)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +95,15 @@ def simulate(
     [(8, 3.0, 1.0), (32, 2.0, 1.0), (32, 120.0, 20.0), (128, 60.0, 5.0), (256, 120.0, 10.0)],
 )
 def test_runs_stay_fresh_at_the_defaults(concurrency: int, seconds: float, step: float) -> None:
-    lost, first = simulate(concurrency, seconds, step, adapts=True)
+    lost, first, _ = simulate(concurrency, seconds, step, adapts=True)
     assert lost <= 0.05
     assert first <= seconds * 2 + 120
+
+
+def test_runs_that_are_as_fresh_as_they_can_be_hardly_make_a_step_wait() -> None:
+    lost, _, groups = simulate(64, 1.0, 1.0, adapts=True, episodes=4000)
+    assert groups <= 1.3 * 64 / GROUP, "what comes while a step computes"
+    assert lost <= 0.05
 
 
 def test_without_it_a_busy_agent_loses_its_runs() -> None:

@@ -165,7 +165,7 @@ class TrainerConfig(Section):
         ),
     )
     target_kl: Positive = rare(
-        0.003,
+        0.01,
         description="KL of a full step, nats a token, that an automatic learning rate aims at.",
         when="steps are too careful or too wild",
     )

@@ -18,19 +18,23 @@ from slipstream_trainer.batch.rows import Sample
 
 AGE_QUANTILE = 0.75
 """The quantile of the runs' ages in a batch. Runs of the control arm are always old, but fewer than a quarter."""
-LATE_SHARE, EARLY_SHARE = 0.5, 0.25
-"""Shares of ``max_staleness`` above which a step waits for more groups, and below which it waits for fewer."""
+LATE_SHARE, EARLY_SHARE = 0.7, 0.5
+"""Shares of ``max_staleness`` above which a step waits for more groups, and up to which it waits for fewer. Steps
+overlap with runs, so that the shortest run is one or two versions behind, however many groups a step waits for."""
+MORE, FEWER = 2.0, 0.8
+"""What the groups of a step are multiplied by: runs that come late are lost, so it waits for more at once, and tries
+with a few less."""
 
 
 @dataclass(slots=True)
 class Cadence:
     """Follows the staleness of batches."""
 
-    factor: int = 1
+    factor: float = 1.0
 
     def wanted(self, t: TrainerConfig) -> tuple[int, float]:
         """(``min_groups``, ``max_wait``) of the next lease."""
-        return min(t.max_groups, t.min_groups * self.factor), t.max_wait * self.factor
+        return min(t.max_groups, round(t.min_groups * self.factor)), t.max_wait * self.factor
 
     def note(self, t: TrainerConfig, samples: Sequence[Sample]) -> None:
         """After a lease. Runs that are trained on however old they are say nothing of how fast versions come."""
@@ -41,6 +45,6 @@ class Cadence:
             return
         behind = float(np.quantile(list(runs.values()), AGE_QUANTILE))
         if behind > LATE_SHARE * t.max_staleness and t.min_groups * self.factor < t.max_groups:
-            self.factor *= 2
+            self.factor *= MORE
         elif behind <= EARLY_SHARE * t.max_staleness and self.factor > 1:
-            self.factor //= 2
+            self.factor = max(1.0, self.factor * FEWER)

@@ -32,6 +32,12 @@ try:
 finally:
     import_utils.is_vllm_available = _found
 
+ADAM_BETAS = 0.8, 0.95
+"""AdamW's memory of gradients and of their squares: 5 and 20 steps. With its usual 0.9 and 0.999 the first batches, in
+which rewards are rare and gradients large, shorten every later step, and a direction goes on for steps after what it
+was sampled from has gone.
+"""
+
 __all__ = ["GRPOConfig", "GRPOTrainer", "grpo_config", "teachers"]
 
 
@@ -78,6 +84,8 @@ def grpo_config(config: Config, output: Path) -> GRPOConfig:
         disable_dropout=True,
         temperature=1.0,
         optim="adamw_torch",
+        adam_beta1=ADAM_BETAS[0],
+        adam_beta2=ADAM_BETAS[1],
         lr_scheduler_type="constant",
         dataloader_pin_memory=False,
         remove_unused_columns=False,
