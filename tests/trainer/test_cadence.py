@@ -38,8 +38,13 @@ def test_it_waits_for_more_while_runs_come_late_and_for_fewer_once_they_do_not()
 
 def test_a_control_arm_is_no_reason_to_wait() -> None:
     cadence = Cadence()
-    cadence.note(T, behind(*[0] * 13, 40, 40, 40))
+    runs = behind(*[0] * 8, *[4] * 8)
+    for run in runs[8:]:
+        run.adapter = "inbox@3"
+    cadence.note(T, runs, control="inbox@3")
     assert cadence.factor == 1
+    cadence.note(T, runs)
+    assert cadence.factor == 2
 
 
 def test_what_is_trained_on_however_old_it_is_says_nothing_of_the_pace() -> None:

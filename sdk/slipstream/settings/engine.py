@@ -77,10 +77,10 @@ class EngineConfig(Section):
         when="`top` shows one full core of vLLM while the GPU waits",
     )
     max_loras: int = rare(
-        4,
+        8,
         ge=2,
         description="Adapters that vLLM computes with at once.",
-        when="more versions than four are in use at once",
+        when="more versions than eight are in use at once",
     )
     max_lora_rank: int = Field(16, ge=1, description="Largest rank that vLLM takes.")
     max_model_len: int | None = Field(None, ge=16, description="Context length; None: the model's own.")

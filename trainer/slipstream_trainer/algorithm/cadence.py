@@ -17,7 +17,7 @@ from slipstream.settings import TrainerConfig
 from slipstream_trainer.batch.rows import Sample
 
 AGE_QUANTILE = 0.75
-"""The quantile of the runs' ages in a batch. Runs of the control arm are always old, but fewer than a quarter."""
+"""The quantile of the runs' ages in a batch: fewer than a quarter may be late for another reason."""
 LATE_SHARE, EARLY_SHARE = 0.7, 0.5
 """Shares of ``max_staleness`` above which a step waits for more groups, and up to which it waits for fewer. Steps
 overlap with runs, so that the shortest run is one or two versions behind, however many groups a step waits for."""
@@ -36,11 +36,13 @@ class Cadence:
         """(``min_groups``, ``max_wait``) of the next lease."""
         return min(t.max_groups, round(t.min_groups * self.factor)), t.max_wait * self.factor
 
-    def note(self, t: TrainerConfig, samples: Sequence[Sample]) -> None:
-        """After a lease. Runs that are trained on however old they are say nothing of how fast versions come."""
+    def note(self, t: TrainerConfig, samples: Sequence[Sample], control: str | None = None) -> None:
+        """After a lease. Runs that are trained on however old they are say nothing of how fast versions come, and
+        neither do those of ``control``, an older version that the gate still gives to new runs.
+        """
         if any(s.trainable and s.staleness > t.max_staleness for s in samples):
             return
-        runs = {s.run: s.staleness for s in samples if s.call}
+        runs = {s.run: s.staleness for s in samples if s.call and s.adapter != control}
         if not runs or not t.max_staleness:
             return
         behind = float(np.quantile(list(runs.values()), AGE_QUANTILE))

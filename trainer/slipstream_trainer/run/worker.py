@@ -227,7 +227,7 @@ class Worker:
 
     def _train(self, leased: LeasedBatch) -> Result:
         samples = read_samples(leased.packed, self.trainer.vocab)
-        self.cadence.note(self.config.trainer, samples)
+        self.cadence.note(self.config.trainer, samples, self.current.control())
         weights = self.current.state.weights
         elsewhere = weights == self.config.model_name and changes_base(self.trainer.model)  # trainer.init_adapter
         for s in samples:

@@ -152,6 +152,12 @@ class CurrentPolicy:
         self.fallen = fallen(self.known, self.state.published)
         self.forgotten = set(known.forgotten)
 
+    def control(self) -> str | None:
+        """The version that the gate compares the live one with, which new runs get beside it. None: there is none."""
+        ours = (a.name for a in self.known.values() if a.best and a.model == self.config.model_name)
+        best = next(ours, self.config.model_name)
+        return best if best != self.live else None
+
     def go_back_if_taken(self) -> bool:
         """To weights and optimiser of the version that is live; or of the newest version, where the steps since then
         were taken on episodes of which one was forgotten.

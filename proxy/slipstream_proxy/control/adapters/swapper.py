@@ -36,9 +36,10 @@ log = logging.getLogger(__name__)
 UNLOAD_GRACE_S = 3.0
 """Seconds between the moment an adapter is no longer served and its unloading: a worker may still hold a pin to it."""
 TICK_INTERVAL_S = 0.5
-PINS_SHARE, PINS_CHEAP, PINS_REST = 0.005, 0.003, 2.0
-"""Counting the open episodes' pins takes at most this share of the time, unless a count takes fewer seconds than
-``PINS_CHEAP``; the rest after one is at most ``PINS_REST`` seconds, fewer than ``UNLOAD_GRACE_S``."""
+PINS_SHARE, PINS_SHARE_FULL, PINS_CHEAP, PINS_REST = 0.005, 0.05, 0.003, 2.0
+"""Counting the open episodes' pins takes at most this share of the time, a larger one while versions hold all slots,
+unless a count takes fewer seconds than ``PINS_CHEAP``; the rest after one is at most ``PINS_REST`` seconds, fewer than
+``UNLOAD_GRACE_S``."""
 FIRST_CHECK = 5.0
 MOVE_CAUSES = ("slot", "taken_back", "refused")
 """Causes for which a running episode leaves its adapter. All are counted from the start: an alert asks for them."""
@@ -139,7 +140,9 @@ class Swapper:
             await in_thread(self.forget_files)
 
     async def _pins(self) -> None:
-        """How many open episodes each adapter has. In a large store that is counted less often."""
+        """How many open episodes each adapter has. In a large store that is counted less often. While versions hold all
+        slots it is counted sooner again: a trainer that makes one a second would wait for slots that are free already.
+        """
         if (store := self.stores.current) is None or (began := time.monotonic()) < self._count_after:
             return
         try:
@@ -148,7 +151,8 @@ class Swapper:
             log.warning("pins cannot be read, keeping the known ones: %s", e)
         now = time.monotonic()
         if now - began > PINS_CHEAP:
-            self._count_after = now + min((now - began) / PINS_SHARE, PINS_REST)
+            share = PINS_SHARE_FULL if self.is_full() else PINS_SHARE
+            self._count_after = now + min((now - began) / share, PINS_REST)
 
     async def _waits(self, adapter: Adapter) -> bool:
         """It waits for the verdict on what is served (``gate.pace``), for a replay, or for a slot. Of those that
