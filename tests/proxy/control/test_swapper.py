@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from types import SimpleNamespace
 
 import pytest
 from tests.support.adapter_world import TrainerSide, World, accept_after, agent, play, world_config
 from tests.support.fake_engine import LoraEngine
 from tests.support.plane import register, state, until
+
+from slipstream_proxy.control.adapters import swapper as swapper_module
 
 
 async def pin(plane, episode: str, *, key: str = "-", task: str = "t", split: str = "train") -> dict:
@@ -75,6 +79,33 @@ async def test_a_version_waits_for_a_slot_and_the_oldest_episodes_move_only_afte
     assert (await pin(plane, "e1")) == {"adapter": "tiny@5", "arm": "live", "chances": ""}
     moved = (await plane.ask("GET", "/status"))[1]["moved_episodes"]
     assert set(moved) == {"slot"}
+
+
+@pytest.mark.parametrize(("versions", "rest"), [(1, 2.0), (3, 0.4)])
+async def test_ended_runs_are_counted_sooner_while_versions_hold_all_slots(make_plane, monkeypatch, versions, rest):
+    plane = await make_plane(engine={"max_loras": 3})
+    for n in range(1, versions + 1):
+        await register(plane, n)
+        await pin(plane, f"e{n}")
+        await plane.call(f"e{n}", adapter=f"tiny@{n}")
+        await plane.seen(f"e{n}")
+    await until(lambda: plane.deps.registry.pins.get(f"tiny@{versions}"))
+    swapper = plane.deps.swapper
+    assert swapper.is_full() == (versions == 3)
+    began = time.monotonic()
+    clock = SimpleNamespace(now=began, monotonic=lambda: clock.now)
+    open_pins = plane.deps.stores.require().pins
+
+    def slowly(count=open_pins.open) -> dict[str, int]:
+        clock.now += 0.02
+        return count()
+
+    monkeypatch.setattr(open_pins, "open", slowly)
+    monkeypatch.setattr(swapper_module, "time", clock)
+    clock.now = swapper._count_after = began + 10.0
+    await swapper._pins()
+    began += 10.0
+    assert swapper._count_after - began == pytest.approx(0.02 + rest)
 
 
 @pytest.mark.parametrize("seed", range(4))

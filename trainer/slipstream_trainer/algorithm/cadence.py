@@ -21,7 +21,7 @@ AGE_QUANTILE = 0.75
 LATE_SHARE, EARLY_SHARE = 0.7, 0.5
 """Shares of ``max_staleness`` above which a step waits for more groups, and up to which it waits for fewer. Steps
 overlap with runs, so that the shortest run is one or two versions behind, however many groups a step waits for."""
-MORE, FEWER = 2.0, 0.8
+RISE_FACTOR, FALL_FACTOR = 2.0, 0.8
 """What the groups of a step are multiplied by: runs that come late are lost, so it waits for more at once, and tries
 with a few less."""
 
@@ -47,6 +47,6 @@ class Cadence:
             return
         behind = float(np.quantile(list(runs.values()), AGE_QUANTILE))
         if behind > LATE_SHARE * t.max_staleness and t.min_groups * self.factor < t.max_groups:
-            self.factor *= MORE
+            self.factor *= RISE_FACTOR
         elif behind <= EARLY_SHARE * t.max_staleness and self.factor > 1:
-            self.factor = max(1.0, self.factor * FEWER)
+            self.factor = max(1.0, self.factor * FALL_FACTOR)
