@@ -131,9 +131,9 @@ def _whole(router: Router, engines: list[LoraEngine], folder: Path) -> None:
             assert all(call.trainable for call in calls) == (router.drops != "return_token_ids")
     served: dict[str, set[str]] = defaultdict(set)
     for engine in engines:
-        for body, _ in engine.seen:
-            if "messages" in body and str(said := body["messages"][0]["content"]).startswith("run "):
-                assert body["model"] == "tiny@1"
+        for sent, _ in engine.seen:
+            if "messages" in sent and str(said := sent["messages"][0]["content"]).startswith("run "):
+                assert sent["model"] == "tiny@1"
                 served[str(said).split()[1]].add(engine.url)
     assert len(served) == RUNS and all(len(at) == 1 for at in served.values()), "each run stays at its engine"
     assert not router.learns or len(set().union(*served.values())) == 2, "both engines have runs"

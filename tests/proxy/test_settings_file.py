@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -111,7 +112,7 @@ async def test_a_running_proxy_takes_another_engine_and_leaves_one_without_losin
     """Calls go on meanwhile. The new engine gets the adapter before it gets calls of it."""
     first, second = await LoraEngine().start(), await LoraEngine().start()
     engine = {"urls": [first.url], "name": "tiny", "health_interval": 0.2}
-    tree = {"engine": engine, "gate": {"holdout": 0.0}, "proxy": {"port": 0, "workers": 2}}
+    tree: dict[str, Any] = {"engine": engine, "gate": {"holdout": 0.0}, "proxy": {"port": 0, "workers": 2}}
     statuses, stop = [], threading.Event()
 
     def agents(url: str) -> None:

@@ -11,6 +11,7 @@ from tests.support.fake_engine import LoraEngine
 from tests.support.plane import register, state, until
 
 from slipstream_proxy.control.adapters import swapper as swapper_module
+from slipstream_proxy.control.shared.threads import end
 
 
 async def pin(plane, episode: str, *, key: str = "-", task: str = "t", split: str = "train") -> dict:
@@ -92,8 +93,10 @@ async def test_ended_runs_are_counted_sooner_while_versions_hold_all_slots(make_
     await until(lambda: plane.deps.registry.pins.get(f"tiny@{versions}"))
     swapper = plane.deps.swapper
     assert swapper.is_full() == (versions == 3)
+    await end(swapper._tasks)
     began = time.monotonic()
-    clock = SimpleNamespace(now=began, monotonic=lambda: clock.now)
+    clock = SimpleNamespace(now=began)
+    clock.monotonic = lambda: clock.now
     open_pins = plane.deps.stores.require().pins
 
     def slowly(count=open_pins.open) -> dict[str, int]:
