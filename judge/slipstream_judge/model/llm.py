@@ -186,7 +186,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _no_connection(error: BaseException) -> bool:
     """LiteLLM calls a refused connection a server error; what it was stands further down its chain
-    (findings/litellm-refused-connection-is-a-500.sh).
+    (findings/README.md).
     """
     names = {"APIConnectionError", "ConnectError"}
     return any(isinstance(e, ConnectionError) or type(e).__name__ in names for e in _chain(error))
@@ -194,7 +194,7 @@ def _no_connection(error: BaseException) -> bool:
 
 def _status(error: BaseException) -> int:
     """The HTTP status that the API answered with, whatever LiteLLM made of it (it goes by words:
-    findings/litellm-status-follows-the-words.sh); 0: none.
+    findings/README.md); 0: none.
     """
     found = [s for e in _chain(error) if isinstance(s := getattr(e, "status_code", None), int)]
     return found[-1] if found else 0
@@ -293,7 +293,7 @@ class Llm:
             "model": self.model,
             "messages": messages,
             "timeout": self.patience,
-            "num_retries": 0,  # it repeats a 400, too (findings/litellm-num-retries-repeats-a-400.sh)
+            "num_retries": 0,  # it repeats a 400, too (findings/README.md)
             "max_retries": 0,
         }
         if self.api_base:

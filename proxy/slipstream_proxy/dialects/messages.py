@@ -116,7 +116,7 @@ class MessagesTranslator(ChatEvents):
             function = call["function"]
             given = object_of(arguments_of(function))
             if given is None and choice.get("finish_reason") == "length":
-                break  # what was cut short must not run (findings/anthropic-cut-tool-call-looks-whole.sh)
+                break  # what was cut short must not run (findings/README.md)
             if given is None or not function["name"]:
                 raise ValueError("the arguments of a tool call are no JSON object")
             content.append({"type": "tool_use", "id": call_id(call), "name": function["name"], "input": given})

@@ -119,7 +119,7 @@ def trl_settings(t: TrainerConfig) -> dict[str, Any]:
         "loss_type": loss.type,
         "importance_sampling_level": loss.level,
         "epsilon": t.epsilon,
-        "epsilon_high": 1 + high if loss is CISPO_LOSS else high,  # findings/trl-cispo-s-epsilon-is-the-cap.sh
+        "epsilon_high": 1 + high if loss is CISPO_LOSS else high,  # findings/README.md
         "max_completion_length": MAX_COMPLETION_TOKENS,
         "use_bias_correction_kl": True,
         "vllm_importance_sampling_correction": True,

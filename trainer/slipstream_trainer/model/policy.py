@@ -157,7 +157,7 @@ def _last(name: str) -> str:
 @contextlib.contextmanager
 def targets_as_given() -> Iterator[None]:
     """PEFT takes ``gate_proj``, ``up_proj`` and ``down_proj`` of a mixture of experts to be names of its routed
-    experts (findings/peft-names-of-layers-mean-routed-experts.sh). Here they mean what the model's modules are called.
+    experts (findings/README.md). Here they mean what the model's modules are called.
     """
     from peft.utils import transformers_weight_conversion as conversion
 
@@ -256,7 +256,7 @@ def base_options(config: Config, described: PretrainedConfig) -> dict[str, objec
 
 def as_plain(base: PreTrainedModel) -> None:
     """Take from a base that was stored quantised what rounds in its forward: compressed-tensors leaves linear layers
-    that round their inputs again, through which no gradient passes (findings/compressed-tensors-stops-gradients.sh).
+    that round their inputs again, through which no gradient passes (findings/README.md).
     The weights stay.
 
     Raises ``StartError`` for a linear layer through which none passes all the same.

@@ -1,7 +1,7 @@
 """The file of a DuckDB store: transactions on it, opening it (or setting it aside when it is broken), and writing it
 anew.
 
-Freed blocks of a DuckDB file keep their bytes (findings/duckdb-keeps-deleted-text-in-its-file.sh), so it is rewritten
+Freed blocks of a DuckDB file keep their bytes (findings/README.md), so it is rewritten
 beside reads and writes. A reading transaction copies what is there, table by table, into a new file. What is written
 meanwhile is noted and done again in the new file, until little is left; then nobody writes for a moment, the rest is
 done, and the new file takes the old one's place. A kill leaves the old file as it is.

@@ -112,7 +112,7 @@ def _compiled(template: str) -> Template:
 
 
 def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None, **_: object) -> str:
-    """Jinja's own sorts keys (findings/jinja-tojson-sorts-what-templates-write.sh)."""
+    """Jinja's own sorts keys (findings/README.md)."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
 
 
