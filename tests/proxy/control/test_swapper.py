@@ -114,7 +114,7 @@ async def test_ended_runs_are_counted_sooner_while_versions_hold_all_slots(make_
 @pytest.mark.parametrize("seed", range(4))
 def test_no_running_episode_changes_its_adapter_however_fast_steps_are(tmp_path, monkeypatch, seed):
     """Runs of two turns five seconds apart, a step every 0.4 s, ten minutes long."""
-    config = world_config(tmp_path, 400)
+    config = world_config(tmp_path, 1600)
 
     async def main() -> World:
         world = World(config, seed, monkeypatch)
@@ -129,7 +129,7 @@ def test_no_running_episode_changes_its_adapter_however_fast_steps_are(tmp_path,
 
 
 def test_long_runs_are_moved_no_sooner_than_stated_and_counted(tmp_path, monkeypatch):
-    config = world_config(tmp_path, 400)
+    config = world_config(tmp_path, 1600)
 
     async def main() -> World:
         world = World(config, 0, monkeypatch)
