@@ -183,6 +183,12 @@ def test_reward_that_favours_a_token_makes_it_likelier(make) -> None:
     assert batch()[1].logprobs_C[0] > start + 0.3
 
 
+@pytest.mark.parametrize(("algorithm", "betas"), [("grpo", (0.8, 0.95)), ("sft", (0.9, 0.999))])
+def test_adam_soon_forgets_the_gradients_of_an_earlier_policy(make, algorithm: str, betas: tuple[float, float]) -> None:
+    optimizer = make(algorithm=algorithm).optimizer
+    assert {group["betas"] for group in optimizer.param_groups} == {betas}
+
+
 @pytest.mark.parametrize("scale", [4.0, 40.0])
 def test_a_step_that_goes_too_far_is_shortened_to_its_target(make, scale: float) -> None:
     """A rate many times the fit's stands for a gradient that Adam has not seen before."""

@@ -32,10 +32,10 @@ try:
 finally:
     import_utils.is_vllm_available = _found
 
-ADAM_BETAS = 0.8, 0.95
+ADAM_BETAS, IMITATION_BETAS = (0.8, 0.95), (0.9, 0.999)
 """AdamW's memory of gradients and of their squares: 5 and 20 steps. With its usual 0.9 and 0.999 the first batches, in
 which rewards are rare and gradients large, shorten every later step, and a direction goes on for steps after what it
-was sampled from has gone.
+was sampled from has gone. What is imitated stays the same, and has the usual ones.
 """
 
 __all__ = ["GRPOConfig", "GRPOTrainer", "grpo_config", "teachers"]
@@ -64,6 +64,7 @@ def teachers() -> dict[str, tuple[Callable[..., Trainer], Callable[..., Training
 def grpo_config(config: Config, output: Path) -> GRPOConfig:
     t = config.trainer
     gpu = torch.cuda.is_available()
+    betas = IMITATION_BETAS if t.algorithm == "sft" else ADAM_BETAS
     return GRPOConfig(
         output_dir=str(output),
         report_to=t.report_to or "none",
@@ -84,8 +85,8 @@ def grpo_config(config: Config, output: Path) -> GRPOConfig:
         disable_dropout=True,
         temperature=1.0,
         optim="adamw_torch",
-        adam_beta1=ADAM_BETAS[0],
-        adam_beta2=ADAM_BETAS[1],
+        adam_beta1=betas[0],
+        adam_beta2=betas[1],
         lr_scheduler_type="constant",
         dataloader_pin_memory=False,
         remove_unused_columns=False,
