@@ -34,7 +34,15 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoTokenizer
 
 from slipstream.settings import TrainerConfig
-from slipstream_trainer.algorithm.learning_rate import Reach, StepPace, start_rate
+from slipstream_trainer.algorithm.learning_rate import (
+    EPISODE_NATS,
+    FULL_STEP_EPISODES,
+    MOST_STEPS,
+    TOO_FAR,
+    Reach,
+    StepPace,
+    start_rate,
+)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
@@ -349,7 +357,7 @@ class World:
         target = torch.tensor([r.target_kl for r in reaches], device=DEVICE)
         full = kl = self.moved(batch, trainer_T, of_T, tokens)
         for _ in range(2):
-            factor = torch.where(kl > 2 * target, (target / kl).clamp(min=0.0025).sqrt(), 1.0)
+            factor = torch.where(kl > TOO_FAR * target, (target / kl).clamp(min=0.0025).sqrt(), 1.0)
             with torch.no_grad():
                 for p, old in zip(self.policies.trained, before, strict=True):
                     p.copy_(torch.lerp(old, p, factor.view(-1, 1, 1)))
@@ -368,11 +376,11 @@ class World:
 
     def reach(self, v: int, teach: int, tokens: float) -> Reach:
         """As ``StepPace.reach``, whose batch has other types."""
-        t, share = settings_of(self.learners[v].rules), min(2.0, teach / 64)
+        t, share = settings_of(self.learners[v].rules), min(MOST_STEPS, teach / FULL_STEP_EPISODES)
         rate = start_rate(t, self.policies.config["hidden_size"]) * self.learners[v].pace.scale
         if t.learning_rate != "auto":
             return Reach(rate, math.inf)
-        return Reach(rate * math.sqrt(share), min(t.target_kl, self.runs / tokens * min(1.0, share)))
+        return Reach(rate * math.sqrt(share), min(t.target_kl, EPISODE_NATS * self.runs / tokens * min(1.0, share)))
 
     def optimise(self, rate: torch.Tensor) -> None:
         """AdamW of each variant, its gradient clipped to 1."""
