@@ -100,6 +100,11 @@ def space_of(root: Path, adapters: Path) -> dict[str, int]:
     return dict(found.most_common()) | ({"other": other} if other else {})
 
 
+def release_of(wrote: str, version: str) -> str:
+    """What to install to read what release ``wrote`` has written. ``version``: this program's, perhaps the same."""
+    return f"{wrote} or newer{' (a later build than this one)' if wrote == version else ''}"
+
+
 def check_format(root: Path, version: str) -> None:
     """Note in the folder which program wrote it. Raises ``StartError`` for one that a newer program wrote."""
     path = root / "format"
@@ -111,10 +116,9 @@ def check_format(root: Path, version: str) -> None:
     except (OSError, ValueError) as e:
         raise StartError(f"{path} cannot be read: {e}; restore it from a backup") from e
     if found > DATA_FOLDER_FORMAT:
-        later = " (a later build than this one)" if wrote == version else ""
         raise StartError(
             f"data_dir {root} was written by slipstream {wrote} (format {found}), and {version} knows formats up to "
-            f"{DATA_FOLDER_FORMAT}: install {wrote} or newer{later}, or restore a backup from before the "
+            f"{DATA_FOLDER_FORMAT}: install {release_of(wrote, version)}, or restore a backup from before the "
             "upgrade into an empty folder"
         )
     if (found, wrote) != (DATA_FOLDER_FORMAT, version):

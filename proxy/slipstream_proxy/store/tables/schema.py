@@ -16,6 +16,7 @@ from types import NoneType
 from typing import get_args, get_type_hints
 
 from slipstream import __version__
+from slipstream.shared.files import release_of
 from slipstream_proxy.store.tables.driver import Driver, StoreError, Tx
 from slipstream_proxy.store.tables.rows import BatchRow, CallRow, EpisodeRow, GroupRow, MemberRow, PinRow, RewardRow
 from slipstream_proxy.store.tables.tallies import drop_tallies
@@ -284,8 +285,7 @@ class NewerSchema(StoreError):
     def __init__(self, found: int, wrote: str | None) -> None:
         """``wrote``: the program that changed it last, as far as it says."""
         text = f"the store's schema is version {found}, which slipstream {wrote or 'of a later release'} wrote"
-        later = " (a later build than this one)" if wrote == __version__ else ""
-        fix = f"install {wrote} or newer{later}" if wrote else "install a newer one"
+        fix = f"install {release_of(wrote, __version__) if wrote else 'a newer one'}"
         super().__init__(f"{text}, and {__version__} knows {SCHEMA_VERSION}: {fix}")
 
 
