@@ -9,14 +9,14 @@ from hashlib import sha256
 from typing import Annotated, ClassVar
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     StringConstraints,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
+
+from slipstream.models import StrictModel
 
 ID_PATTERN = r"^[A-Za-z0-9._~-]{1,160}$"
 """Stored ids: what a client may choose (``TAG_PATTERN``), and what we add to it (``~2``, a call's number)."""
@@ -98,10 +98,9 @@ class Split(StrEnum):
     """A step of somebody's run, sampled once more (``explore = "siblings"``): no run of an agent."""
 
 
-class Model(BaseModel):
-    """Base of all bodies: an unknown field is an error, so that nobody misses a typo."""
+class Model(StrictModel):
+    """Base of all bodies."""
 
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
     known_as: ClassVar[Mapping[str, str]] = {}
     """What others call a field → the field: what a refusal suggests."""
 

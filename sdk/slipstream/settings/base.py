@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
+
+from slipstream.models import StrictModel
 
 WHEN_KEY = "when"
 """Of a field's schema: who needs it."""
@@ -40,8 +42,8 @@ Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+class Section(StrictModel):
+    model_config = ConfigDict(allow_inf_nan=False)
 
     def notes(self) -> list[str]:
         """What follows from the settings together, for who looks at them."""

@@ -28,9 +28,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from slipstream.contract import API_PREFIX, SCOPE_OF_SOURCE, TEACHER_SCOPES, Error, KeyScope, Model
+from slipstream.models import StrictModel
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.shares import CHANGES_LINE, READS_LINE, SEARCHES_LINE, WaitingLine
 from slipstream_proxy.control.shared.threads import in_thread
@@ -55,10 +56,8 @@ AUDITED_FIELDS = ("reason", "text", "group")
 EVERY_SCOPE = tuple(KeyScope)
 
 
-class Query(BaseModel):
-    """Base of query parameters: an unknown one is an error, as in bodies."""
-
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+class Query(StrictModel):
+    """Base of query parameters."""
 
 
 @dataclass(frozen=True, slots=True)
