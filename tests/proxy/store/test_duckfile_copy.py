@@ -77,17 +77,13 @@ def test_what_is_written_meanwhile_is_in_the_new_file(store, monkeypatch):
     thread = threading.Thread(target=rewrite)
     thread.start()
     copying.wait(20)
-    rounds, waits = 0, []
-    until = time.monotonic() + 60
-    while thread.is_alive() and time.monotonic() < until:
-        time.sleep(0.05)
-        started = time.perf_counter()
+    rounds = 0
+    while thread.is_alive() and rounds < 12:
         day = NOW + 86_400 * (rounds % 3)
         store.ingest([call(f"n{rounds}", at=day, done=True), reward(f"n{rounds}", 0.5)], at(0, 2 + rounds))
         pin(store, "-", f"p{rounds}", "m", "m@1", "live", NOW)
         store.forget([("-", f"t{rounds % 20}-0")], NOW)
         assert store.episodes.get("-", f"n{rounds}").reward == 0.5
-        waits.append(time.perf_counter() - started)
         rounds += 1
     thread.join()
     assert failed == [] and rounds > 3
