@@ -1,5 +1,5 @@
 # make demo    watch the inbox agent get better (SEED=n)
-# make test    set up, then the tests, real vLLM among them (make test-slow: what takes minutes)
+# make test    set up, then the tests, real vLLM among them (make test-slow: what takes minutes; ARGS="-k some"; make room-store: a part)
 # make lint    ruff, mypy and the limits of the source tree
 # make structure   the figures of the source tree, and which are over their limit
 # make page    build the web page from page/ into the package (needs npm)
@@ -54,20 +54,47 @@ services:
 $(NODE_AGENT): examples/words/package-lock.json
 	@npm ci --prefix examples/words --silent --no-audit --no-fund || echo "npm ci --prefix examples/words failed: the Node agent is not tested"
 
-test: test-fast test-engine
-
 # Import what the tests import, beside the linters: else each of their processes compiles it, 75 seconds of a slow core
 warm: setup
 	@$(BIN)/python -m pytest -qqq --collect-only >$(VENV)/collected.txt || { cat $(VENV)/collected.txt; exit 1; }
 
-test-fast: setup services | $(NODE_AGENT)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile -m "not engine and not slow and not learning and not chaos" $(ARGS)
+# A room of tests is a process of its own, which imports what its tests need: all that all tests need takes 50 seconds of
+# a core and a gigabyte. Three rooms run at once, those of the engine and then the long ones first.
+engine-1_room = $(shell grep -rl --include='test_*.py' mark.engine tests | sort -r | awk 'NR % 2')
+engine-2_room = $(shell grep -rl --include='test_*.py' mark.engine tests | sort -r | awk 'NR % 2 == 0')
+store_room = tests/proxy/store
+control-1_room = $(wildcard tests/proxy/control/test_[a-m]*.py)
+control-2_room = $(wildcard tests/proxy/control/test_[n-z]*.py tests/proxy/control/*/)
+proxy-1_room = $(wildcard tests/proxy/test_[a-h]*.py)
+proxy-2_room = $(wildcard tests/proxy/test_[i-z]*.py)
+trainer_room = tests/trainer
+vllm_room = tests/engine tests/integration
+sdk_room = tests/sdk
+examples_room = tests/examples tests/benchmarks
+judge_room = tests/judge tests/plugins
+rest_room = $(filter-out tests/proxy/ $(addsuffix /,$(foreach room,$(FAST_ROOMS),$($(room)_room))),$(wildcard tests/*/))
+ENGINE_ROOMS = engine-1 engine-2
+FAST_ROOMS = store control-1 control-2 proxy-1 trainer proxy-2 vllm sdk examples judge
+ROOMS = @$(MAKE) --no-print-directory --keep-going --output-sync --jobs 3 $(addprefix room-,$(1))
 
-# the files that have such tests: each process would else import what all others need, for 30 seconds
-ENGINE_TESTS = $(shell grep -rl --include='test_*.py' mark.engine tests | sort -r)
-# in this order, which has the files of one long test before those of many short ones: else a worker waits at the end
+test: setup services | $(NODE_AGENT)
+	$(call ROOMS,$(ENGINE_ROOMS) $(FAST_ROOMS) rest)
+
+test-fast: setup services | $(NODE_AGENT)
+	$(call ROOMS,$(FAST_ROOMS) rest)
+
 test-engine: setup services
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "engine and not slow and not learning and not chaos" $(or $(ARGS),$(ENGINE_TESTS))
+	$(call ROOMS,$(ENGINE_ROOMS))
+
+USUAL = not slow and not learning and not chaos
+room-engine-%:
+	@$(call PYTEST,engine-$*,engine and $(USUAL))
+
+room-%:
+	@export OMP_NUM_THREADS=1; $(call PYTEST,$*,not engine and $(USUAL))
+
+# 5: of what ARGS asks for, the room has nothing
+PYTEST = echo "room $(1)"; $(BIN)/python -m pytest -q -m "$(2)" $($(1)_room) $(ARGS) || [ $$? = 5 ]
 
 # What is seldom needed: before a release, and by whoever changes it
 test-slow: setup services
