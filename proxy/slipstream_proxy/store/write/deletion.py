@@ -19,8 +19,6 @@ from itertools import groupby
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from slipstream.contract import JUDGE_CACHE_PREFIX
 from slipstream.contract.status import ErasingProxy
@@ -267,6 +265,9 @@ def forget_archived(path: Path, names: Collection[Name], proxy: str) -> int:
 
     ``proxy``: whose file it is meanwhile, where several have one folder.
     """
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
     part, gone = path.with_name(f".{path.name}.{proxy}.part"), 0
     with pq.ParquetWriter(part, ARCHIVE_SCHEMA, compression="zstd") as writer:
         for batch in pq.ParquetFile(path).iter_batches(1000):
@@ -324,6 +325,8 @@ class CallArchive:
             eids = [eid for (eid,) in tx.all(f"SELECT DISTINCT eid FROM {table} ORDER BY eid")]
         if not eids:
             return None
+        import pyarrow.parquet as pq
+
         with pq.ParquetWriter(part, ARCHIVE_SCHEMA, compression="zstd") as writer:
             for earlier in self._archived(path, table):
                 writer.write_table(earlier)
@@ -336,6 +339,9 @@ class CallArchive:
 
     def _archived(self, path: Path, table: str) -> Iterator[pa.Table]:
         """What an archive of this day holds, without calls that the table has too: the last try was killed."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
         if not path.exists():
             return
         for batch in pq.ParquetFile(path).iter_batches(1000):
