@@ -38,7 +38,7 @@ def ask(table: LearnerTable, folder: Folder, now: float, known: list[str] | None
     return table.take("m", wanted, now)[0]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_at_most_one_token_is_taken_whatever_happens(store, seed: int) -> None:
     """Answers that are lost, pauses longer than a lease, restarts, and a copy of a folder."""
     dice, table, now = random.Random(seed), store.learners, 1000.0

@@ -66,16 +66,22 @@ def left_over(store) -> list[str]:
 
 
 def test_what_is_forgotten_is_in_no_page(store, postgres):
+    def checkpoint() -> None:
+        with psycopg.connect(postgres, autocommit=True) as con:
+            con.execute("CHECKPOINT")
+
+    checkpoint()
+    began = time.time() - 1.0  # what was written before holds none of it
     secrets = {"a": noise(1, 600), "b": noise(2, 30_000)}
     for name, text in {**secrets, "c": noise(3, 30_000)}.items():
         store.ingest([call(name, messages=[{"role": "user", "content": text}], done=True), reward(name)], {})
     folder = Path(re.search(r"host=([^&]+)", postgres)[1]) / "data" / "base"
 
     def pieces(text: str) -> int:
-        with psycopg.connect(postgres, autocommit=True) as con:
-            con.execute("CHECKPOINT")
+        checkpoint()
         parts = [text[i : i + 40].encode() for i in range(0, len(text) - 40, 280)]
-        files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+        written = [path for path in folder.rglob("*") if path.is_file() and path.stat().st_mtime >= began]
+        files = [path.read_bytes() for path in written]
         return sum(any(part in data for data in files) for part in parts)
 
     before = shape(store)
