@@ -54,7 +54,7 @@ services:
 $(NODE_AGENT): examples/words/package-lock.json
 	@npm ci --prefix examples/words --silent --no-audit --no-fund || echo "npm ci --prefix examples/words failed: the Node agent is not tested"
 
-# Import what the tests import, beside the linters: else each of their processes compiles it, 75 seconds of a slow core
+# Compile what the tests import, beside the linters: else the first rooms compile it each by itself, 75 seconds of a slow core
 warm: setup
 	@$(BIN)/python -m pytest -qqq --collect-only >$(VENV)/collected.txt || { cat $(VENV)/collected.txt; exit 1; }
 
