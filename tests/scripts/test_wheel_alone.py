@@ -37,7 +37,7 @@ def environment(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> di
         if not path.name.startswith(LEFT_OUT):
             (links / path.name).symlink_to(path)
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    return {**kept, "PYTHONPATH": f"{installed}{os.pathsep}{links}", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**kept, "PYTHONPATH": f"{installed}{os.pathsep}{links}"}
 
 
 def run(environment: dict[str, str], folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
