@@ -113,12 +113,13 @@ class Fleet:
             await self.reward(episode, float(number), member)
 
     async def call(self, episode: str, turn: int, member: int) -> None:
-        why = ""
+        whys = []
         for again in range(TRIES):
-            why = await self.post(self.members[(member + again) % 2].url, episode, turn)
-            if not why:
+            whys.append(await self.post(self.members[(member + again) % 2].url, episode, turn))
+            if not whys[-1]:
                 return
             await asyncio.sleep(0.5 * 2**again)
+        why = "; ".join(whys)
         if any(fault in why for fault in ENGINES_FAULT) and time.monotonic() - self.engine_was_away < 10.0:
             self.failed_by_engine += 1
             return
