@@ -79,8 +79,11 @@ def limit_self(timeout: float) -> None:
 
 
 def say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:  # who asked has given up
+        os._exit(1)
 
 
 TEMPORAL_TYPE_PATTERN = re.compile(

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -26,6 +29,17 @@ def test_the_program_imports_nothing_of_ours():
     names = [a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names]
     names += [str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
     assert "duckdb" in names and not [n for n in names if n.startswith("slipstream")]
+
+
+def test_who_has_given_up_finds_no_traceback_in_its_log(tmp_path):
+    asked = {"database": str(tmp_path / "none"), "config": {}, "role": None, "query": "", "limit": 1, "timeout": 5.0}
+    argv = [sys.executable, "-P", query.__file__]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stdout.close()
+        process.stdin.write(json.dumps(asked).encode() + b"\n")
+        process.stdin.close()
+        assert process.stderr.read() == b""
 
 
 def test_values_come_as_json(store):
