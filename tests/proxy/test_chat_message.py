@@ -21,6 +21,32 @@ def test_a_message_grows_by_its_deltas() -> None:
     assert tool_ids(message) == ["call_1"]
 
 
+def test_parts_of_a_list_and_of_an_object_grow_too() -> None:
+    message: dict = {"role": "assistant", "content": None}
+    for delta in (
+        {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "4111-"}]}], "audio": {"id": "a"}},
+        {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "1111"}]}]},
+        {"reasoning_details": [{"index": 1, "type": "t", "text": "x"}, {"index": 0, "type": "t", "text": "a"}]},
+        {"reasoning_details": [{"index": 1, "type": "t", "text": "y", "signature": None}]},
+        {"content": "So", "function_call": {"name": "f", "arguments": '{"a"'}, "audio": {"id": "a", "data": "AA"}},
+        {"content": ".", "function_call": {"arguments": ":1}"}, "audio": {"data": "BB"}},
+    ):
+        add_delta(message, delta, CallPlaces())
+    assert message == {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": [{"type": "text", "text": "4111-1111"}]},
+            {"type": "text", "text": "So."},
+        ],
+        "audio": {"id": "a", "data": "AABB"},
+        "reasoning_details": [
+            {"index": 1, "type": "t", "text": "xy", "signature": None},
+            {"index": 0, "type": "t", "text": "a"},
+        ],
+        "function_call": {"name": "f", "arguments": '{"a":1}'},
+    }
+
+
 def test_what_clients_change_around_a_message_does_not_matter() -> None:
     said = {"role": "assistant", "content": "a"}
     assert canonical(said) == canonical({**said, "content": [{"type": "text", "text": "a"}], "refusal": None})

@@ -6,6 +6,7 @@ import json
 import random
 import re
 import string
+from collections.abc import Callable
 
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_vllm import packing
@@ -32,13 +33,22 @@ def sse(rng: random.Random, events: list[dict]) -> bytes:
     return "".join(f"{name}data: {dumped(rng, e)}{end}" for name, e in zip(named, events, strict=True)).encode()
 
 
+NESTED_DELTAS: dict[str, Callable[[str], dict]] = {
+    "function_call": lambda part: {"function_call": {"arguments": part}},
+    "audio": lambda part: {"audio": {"id": "a", "transcript": part}},
+    "reasoning_details": lambda part: {"reasoning_details": [{"type": "reasoning.text", "index": 0, "text": part}]},
+    "parts": lambda part: {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": part}]}]},
+}
+"""Of engines that bring a text inside of an object or a list: OpenAI's older and audio models, OpenRouter, Mistral."""
+
+
 def chat_stream(rng: random.Random, said: str, field: str) -> bytes:
     events: list[dict] = [
         {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}], "prompt_token_ids": [1, 2]}
     ]
     packed = rng.random() < 0.5
     for n, part in enumerate(pieces(rng, said)):
-        delta: dict = {field: part}
+        delta: dict = NESTED_DELTAS[field](part) if field in NESTED_DELTAS else {field: part}
         if field == "tool_calls":
             call = {"index": 0, "function": {"arguments": part} | ({"name": "f"} if not n else {})}
             delta = {field: [call | ({"id": "call_1", "type": "function"} if not n else {})]}
@@ -159,8 +169,8 @@ def case(
         return name, False, dumped(rng, whole_reply(name, said)).encode()
     quoted = dumped(rng, {"card": said})
     if name == "chat":
-        field = rng.choice(["content", "reasoning", "reasoning_content", "tool_calls"])
-        return name, True, chat_stream(rng, quoted if field == "tool_calls" else said, field)
+        field = rng.choice(["content", "reasoning", "reasoning_content", "tool_calls", *NESTED_DELTAS])
+        return name, True, chat_stream(rng, quoted if field in ("tool_calls", "function_call") else said, field)
     if name == "messages":
         field = rng.choice(["text", "thinking", "partial_json"])
         return name, True, messages_stream(rng, quoted if field == "partial_json" else said, field)

@@ -113,10 +113,59 @@ def add_delta(message: JsonObject, delta: JsonObject, places: CallPlaces) -> Non
         if name == "tool_calls":
             for part in as_list(value):
                 _add_tool(message.setdefault("tool_calls", []), part, places)
-        elif isinstance(value, str) and name != "role":
-            put_behind(message, name, value)
         elif value is not None:
-            message[name] = value
+            _grow(message, name, value)
+
+
+_LABELS: Final = frozenset(("format", "id", "index", "name", "role", "type"))
+"""Members that say which part this is, and are no text of it. Deltas repeat them."""
+
+
+def _grow(holder: JsonObject, name: str, value: Json) -> None:
+    """Put behind what the holder has so far. An object's members grow each by itself, and a list's part goes on in the
+    one with its index, else in the last one of its type: as OpenAI's client puts deltas together.
+    """
+    before = holder.get(name)
+    if name in _LABELS:
+        holder[name] = value
+        return
+    if name == "content" and isinstance(value, str) and isinstance(before, list):
+        value = [{"type": "text", "text": value}]  # some engines send thoughts in parts, and then a text
+    if isinstance(value, str) and not isinstance(before, dict | list):
+        put_behind(holder, name, value)
+    elif isinstance(value, dict):
+        into = holder.setdefault(name, {}) if before is None or isinstance(before, dict) else {}
+        holder[name] = into = into or {}
+        for member, held in value.items():
+            _grow(into, member, held)
+    elif isinstance(value, list) and not isinstance(before, str):
+        holder[name] = parts = before if isinstance(before, list) else []
+        for part in value:
+            _grow_part(parts, part)
+    else:
+        holder[name] = value
+
+
+def _grow_part(parts: JsonList, part: Json) -> None:
+    last = parts[-1] if parts else None
+    if isinstance(part, str) and isinstance(last, str):
+        held = {"text": last}
+        put_behind(held, "text", part)
+        parts[-1] = held["text"]
+        return
+    if isinstance(part, dict):
+        into: Json = last
+        if "index" in part:
+            into = next((p for p in reversed(parts) if isinstance(p, dict) and p.get("index") == part["index"]), None)
+        if isinstance(into, dict) and into.get("type") == part.get("type"):
+            for name, value in part.items():
+                _grow(into, name, value)
+            return
+        parts.append({})
+        for name, value in part.items():
+            _grow(parts[-1], name, value)
+        return
+    parts.append(part)
 
 
 def _add_tool(calls: list[JsonObject], part: JsonObject, places: CallPlaces) -> None:
