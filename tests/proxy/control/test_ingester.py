@@ -225,6 +225,30 @@ async def test_a_call_after_a_long_rest_is_found_at_the_next_look(plane, monkeyp
     assert max(pauses) == ingest.IDLE_POLL_S == 0.25, "so nothing waits for longer than a quarter of a second"
 
 
+async def test_rounds_rest_while_rewards_come_for_which_nobody_waits(plane, monkeypatch):
+    """One key's calls and another's rewards kept it at work without a rest, in small rounds that cost most a record."""
+    ingester, rests = plane.deps.ingester, []
+
+    async def counted(seconds, wake):
+        if wake is ingester._hurry:
+            rests.append(seconds)
+            return await rest(60.0, wake)
+        return await rest(seconds, wake)
+
+    monkeypatch.setattr(ingest, "rest", counted)
+    await plane.call("e1")
+    await plane.ask("POST", "/episodes/e1/rewards", {"value": 1.0})
+    await until(lambda: rests)
+    headers = {**plane.as_("-"), "x-slipstream-begun": "1"}
+    async with plane.client.post("/slipstream/v1/episodes/e1/rewards", json={"value": 0.5}, headers=headers) as r:
+        assert r.status == 200
+    await asyncio.sleep(0.3)
+    assert len(plane.deps.mutations._behind) == 1, "it rests, though a reward has come"
+    status, body = await plane.ask("GET", "/episodes/e1")
+    assert (status, [reward["value"] for reward in body["rewards"]]) == (200, [1.0, 0.5]), "who reads ends the rest"
+    assert max(rests) <= ingest.LONGEST_REST_S
+
+
 async def test_a_record_whose_end_comes_later_is_read_when_it_is_there(plane):
     await plane.call("e1")
     await plane.seen("e1")

@@ -26,15 +26,15 @@ class WaitingLine:
     patience_s: float
     pool: Pool | None = None
     """Whose threads ask the store; None: those that nothing less urgent uses."""
-    rests: bool = False
-    """A place is empty after each request for as long as that took: one key has half of a core at most."""
+    rests: float = 0.0
+    """A place is empty after each request for so many times as long as that took."""
 
 
 CHANGES_LINE: Final = WaitingLine("changes", 32, 1024, 30.0)
 READS_LINE: Final = WaitingLine("reads", 4, 64, 10.0, READS_POOL)
-SEARCHES_LINE: Final = WaitingLine("searches", 1, 8, 10.0, SEARCHES_POOL, rests=True)
+SEARCHES_LINE: Final = WaitingLine("searches", 1, 8, 10.0, SEARCHES_POOL, rests=3.0)
 LONGEST_REST_S: Final = 5.0
-STREAMS_OF_KEY: Final = 16
+STREAMS_OF_KEY: Final = 4
 REFUSAL_PAUSE_S, PAUSING_REFUSALS = 0.5, 256
 """Seconds after which a key is told that it asks too much, since it would ask again at once. And how many of its
 requests wait so: more are told at once, for each holds a connection.
@@ -66,7 +66,7 @@ class KeyShares:
                 yield
         finally:
             if line.rests:
-                loop.call_later(min(loop.time() - began, LONGEST_REST_S), self._go_on, mine)
+                loop.call_later(min(line.rests * (loop.time() - began), LONGEST_REST_S), self._go_on, mine)
             else:
                 self._go_on(mine)
 

@@ -187,8 +187,10 @@ log = logging.getLogger(__name__)
 
 ROUND_RECORDS, MAX_ROUND_RECORDS = 512, 4096
 """Records of a round, and of one when many wait: a round that was full doubles the next one."""
-SMALL_ROUND_RECORDS = 64
-"""A round of fewer, for which nobody waits, is followed by a rest as long as it took: others write, too."""
+RESTS_PER_ROUND, LONGEST_REST_S = 3.0, 0.25
+"""A round that is not full, after which nobody waits, is followed by a rest of so many times as long: others compute
+and write, too, and the next round brings more at less cost a record.
+"""
 BATCH_BYTES = 64 * 2**20
 POLL_S, IDLE_POLL_S = 0.05, 0.25
 """Seconds between looks at the spool; and at one to which nothing has been written for a few seconds."""
@@ -249,7 +251,6 @@ class Ingester:
         self._sure = False
         """The store is where ``_positions`` say: nothing has failed since they were read there."""
         self._batch = ROUND_RECORDS
-        self._small = False
         self._damaged: set[tuple[str, int]] = set()
         """Writer and number of segments whose damage has been told."""
         self._stand: frozenset[tuple[str, int, int]] = frozenset()
@@ -262,6 +263,8 @@ class Ingester:
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._askers: list[asyncio.Future[None]] = []
         """Who waits for all that was written before (``arrived``)."""
+        self._hurry = asyncio.Event()
+        """Somebody waits for what is written already. Whoever gave a reward does not."""
         self._full = False
         """The latest round took as much as one may, and more was there perhaps."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -304,6 +307,10 @@ class Ingester:
     def wake(self) -> None:
         self._wake.set()
 
+    def hurry(self) -> None:
+        """Somebody waits for what ``expect`` was asked about: the next round begins at once."""
+        self._hurry.set()
+
     def blank(self, names: Collection[tuple[str, str]]) -> None:
         """All of these episodes (key, mark) goes from the spool, behind a snapshot of the store.
 
@@ -332,12 +339,14 @@ class Ingester:
             asker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._askers.append(asker)
             self.wake()
+            self.hurry()
             await asyncio.wait({asker}, timeout=wait)
 
     async def _run(self) -> None:
         backoff = Backoff(POLL_S, 5.0)
         while True:
             askers, self._askers = self._askers, []
+            self._hurry.clear()
             try:
                 done = await self.round()
                 self.stats.broken = None
@@ -355,8 +364,8 @@ class Ingester:
                     if not asker.done():
                         asker.set_result(None)
             if done:
-                if self._small and not (self._waiting or self._askers):
-                    await asyncio.sleep(min(POLL_S, self.stats.commit_seconds))
+                if not self._full:
+                    await rest(min(LONGEST_REST_S, RESTS_PER_ROUND * self.stats.commit_seconds), self._hurry)
                 continue
             await self._rest(backoff)
 
@@ -396,7 +405,6 @@ class Ingester:
             size = sum(len(read.frame.request) + len(read.frame.reply) for read in reads)
             self._full = len(reads) >= self._batch or size > BATCH_BYTES
             self._batch = min(2 * self._batch, MAX_ROUND_RECORDS) if len(reads) >= self._batch else ROUND_RECORDS
-            self._small = len(reads) < SMALL_ROUND_RECORDS
             self.stats.records += len(reads)
             self.stats.commit_seconds = time.monotonic() - started
             self.stats.lag_seconds = max(0.0, time.time() - reads[-1].at)

@@ -98,6 +98,8 @@ class Mutations:
         """Until the store has them, or the database turns out to be away. What it has not by then is given up."""
         until = time.monotonic() + wait
         waiting = applied
+        if self.stores.ingester is not None:
+            self.stores.ingester.hurry()
         while waiting and (left := until - time.monotonic()) > 0:
             _, waiting = await asyncio.wait(waiting, timeout=min(left, STORE_WAIT_S))
             if waiting and self._answers is not None and not await self._answers():

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.memory import Memory
-from slipstream_proxy.store.tables.rows import EpisodeRow, eid_of, name_of, with_tombs
+from slipstream_proxy.store.tables.rows import EpisodeRow, eid_of, name_of, tomb_of, with_tombs
 from slipstream_proxy.store.values import How, Name, RewardAsk, Rules, Standing
 
 MAX_OWNERS_TOLD = 4
@@ -40,6 +40,19 @@ class StandingTable:
         rest = [ask for ask in asks if ask.anyone or ask.call or ask.idempotency or self._remembered(ask) is None]
         found = self._looked_up(rest, now) if rest else {}
         return [found.get(ask) or self._of(ask, self._remembered(ask)) for ask in asks]
+
+    def at_once(self, ask: RewardAsk) -> Standing | None:
+        """How it stands if nobody need be asked, as of a run that has begun and was not forgotten; None: ``ask``.
+
+        No words are about it: it does not say the split of a run that ended long ago.
+        """
+        if ask.anyone or ask.call or ask.idempotency:
+            return None
+        if (ep := self._remembered(ask)) is not None:
+            return self._of(ask, ep)
+        eid, tombs = eid_of(ask.key, ask.episode), self.memory.tombs
+        gone = tombs is None or eid in tombs or tomb_of(eid) in tombs
+        return None if gone or not ask.begun else Standing("new", ask.key)
 
     def _remembered(self, ask: RewardAsk) -> EpisodeRow | None:
         ep = self.memory.episodes.get(eid_of(ask.key, ask.episode))

@@ -103,6 +103,8 @@ class Memory:
         self.rewards = NewestRewards()
         self.orphans: set[str] | None = None
         """Episodes with rewards but no calls; None: not known."""
+        self.tombs: set[str] | None = None
+        """Identities of forgotten episodes, of each that there is; None: not known, or too many."""
         self.writers: set[str] = set()
 
     def keep(self, eps: Iterable[EpisodeRow]) -> None:
@@ -117,12 +119,17 @@ class Memory:
             self.episodes.pop(eid, None)
         self.rewards.drop(eids)
 
+    def bury(self, tombs: Iterable[str]) -> None:
+        """Episodes are forgotten, of which these tombs stay."""
+        if self.tombs is not None:
+            self.tombs.update(tombs)
+
     def clear(self) -> None:
         self.rewards = NewestRewards()
         self.calls.forget()
         self.mutations.forget()
         self.episodes.clear()
-        self.orphans = None
+        self.orphans = self.tombs = None
         self.writers.clear()
 
 

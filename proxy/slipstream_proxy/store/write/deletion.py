@@ -177,6 +177,7 @@ class Deletion:
         self.groups.mark_ready(tx, {ep.grp for ep in eps if ep.grp}, now)
         self.calls.known.clear()
         self.memory.drop(eids)
+        self.memory.bury(map(tomb_of, eids))
 
     def _forget_sayings(self, tx: Tx, eids: Collection[str], eps: Collection[EpisodeRow]) -> None:
         """What a judge and people said of them. The judge's cache has no names: what it has answered since the first of

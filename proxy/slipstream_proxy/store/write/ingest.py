@@ -76,6 +76,8 @@ class SpoolPositions:
                 known.add(writer)
 
 
+MAX_REMEMBERED_TOMBS = 100_000
+"""Of more forgotten episodes the database is asked each time."""
 SNAPSHOT_OVERLAP_S = 60.0
 """Seconds of calls that a snapshot reads back once more: they come in the order in which they end."""
 
@@ -170,6 +172,8 @@ class Recall:
         memory.mutations.begin(tx.all("SELECT max(id) FROM t_seen")[0][0])
         if memory.orphans is None:
             memory.orphans = self.rewards.orphans(tx)
+        tombs = tx.all("SELECT eid FROM t_episodes WHERE state = 'deleted' LIMIT ?", (MAX_REMEMBERED_TOMBS + 1,))
+        memory.tombs = {eid for (eid,) in tombs} if len(tombs) <= MAX_REMEMBERED_TOMBS else None
 
     def known(self, tx: Tx, eids: Collection[str]) -> dict[str, EpisodeRow]:
         """The episodes that there are of these."""

@@ -274,3 +274,22 @@ async def test_the_store_is_asked_once_about_a_run_that_it_knows(plane, monkeypa
     asked.clear()
     status, ack = await plane.ask("POST", "/episodes/e1/feedback", {"text": "be brief"}, key=key, scopes=scopes)
     assert status == 200 and "eval" in ack["fix"] and len(asked) == 1, (ack, asked)
+
+
+async def test_the_store_is_not_asked_about_a_run_that_has_just_begun_but_of_a_forgotten_one(plane, monkeypatch):
+    """Its call is on the way from the spool: nothing but that it was forgotten would keep a reward away."""
+    await plane.call("old", key="agent")
+    await plane.seen("old", key="agent")
+    asked: list[object] = []
+    real = plane.deps.standings.answer
+    monkeypatch.setattr(plane.deps.standings, "answer", lambda asks: asked.append(asks) or real(asks))
+
+    async def score_begun(name: str) -> int:
+        headers = {**plane.as_("agent", None), "x-slipstream-begun": "1"}
+        path = f"/slipstream/v1/episodes/{name}/rewards"
+        async with plane.client.post(path, json={"value": 1.0}, headers=headers) as r:
+            return int(r.status)
+
+    assert [await score_begun(name) for name in ("new", "old")] == [200, 200] and not asked
+    assert (await plane.ask("DELETE", "/episodes/old", key="agent"))[0] == 200
+    assert [await score_begun(name) for name in ("new", "old")] == [200, 404] and len(asked) == 1

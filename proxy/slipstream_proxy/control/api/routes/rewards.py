@@ -69,8 +69,12 @@ async def post_feedback(ctx: Ctx) -> web.StreamResponse:
     )
 
 
-async def _standing(ctx: Ctx, asked: RewardAsk) -> Standing:
-    """How the episode stands, as far as the store answers. Raises ``Problem`` 404: it was forgotten."""
+async def _standing(ctx: Ctx, asked: RewardAsk, *, words: bool = False) -> Standing:
+    """How the episode stands, as far as the store answers. ``words``: they are about it. Raises ``Problem`` 404: it was
+    forgotten.
+    """
+    if ctx.deps.store_answers and not words and (known := ctx.deps.store.standings.at_once(asked)) is not None:
+        return known
     found = Standing(key=asked.key)
     if asked.idempotency:  # the same reward may have been sent a moment ago
         await ctx.deps.mutations.settled()
@@ -89,7 +93,9 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
     check_teacher(ctx)
     check_reward(ctx.caller, body.name, body.source, deps.judges.written)
     episode = episode_of(ctx)
-    found = await _standing(ctx, _asked(ctx, episode)._replace(idempotency=body.key, call=body.call))
+    words = c.words_in(body.name, body.meta)
+    asked = _asked(ctx, episode)._replace(idempotency=body.key, call=body.call)
+    found = await _standing(ctx, asked, words=bool(words))
     _check_owner(ctx, episode, found)
     key = found.key
     await _check_standing(ctx, episode, found, body.call)
@@ -107,7 +113,6 @@ async def _keep(ctx: Ctx, body: c.RewardIn) -> web.StreamResponse:
         await deps.audit.note(ctx.caller.key, "label", episode, detail, write=ctx.write)
     known, why = (True, None) if there else await _known(ctx, key, episode, found.owners)
     fixes = [why] if why else []
-    words = c.words_in(body.name, body.meta)
     if words and found.split == c.Split.EVAL:
         fixes.append(EVAL_FIX)
     if (not words or body.name == c.THUMBS_REWARD) and not deps.config.reward.weights.get(body.name):
