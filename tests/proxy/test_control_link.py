@@ -19,7 +19,7 @@ from tests.support import until
 from yarl import URL
 
 from slipstream.config import Config
-from slipstream_proxy.data.engines.control_link import MOST_PINS, WRITE_PATIENCE, ControlLink
+from slipstream_proxy.data.engines.control_link import MOST_PINS, WRITE_PATIENCE, ControlLink, Look
 from slipstream_proxy.data.engines.live import LiveView
 
 STATE = {"models": {"tiny": {"base": "tiny", "live": "tiny@1"}}, "engines": [{"url": "http://a", "ok": True}]}
@@ -251,6 +251,33 @@ s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(64); print("up"
         other.kill()
         await other.wait()
         await link.close()
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_what_comes_while_it_is_looked_at_counts(tmp_path, monkeypatch, answered):
+    """A refused connection, too, whose error nobody would have looked at."""
+    link = ControlLink(tmp_path / "s", LiveView(Config(data_dir=str(tmp_path), engine={"urls": ["http://a"], "name": "tiny"})))  # fmt: skip
+    looking = asyncio.Event()
+
+    async def accepted(*_: object, **__: object) -> str:
+        await looking.wait()
+        if answered:
+            return "an answer"
+        raise aiohttp.ClientConnectionError
+
+    async def look() -> Look:
+        looking.set()
+        await asyncio.sleep(0.01)
+        return Look.STANDS_STILL
+
+    monkeypatch.setattr(link, "_accepted", accepted)
+    monkeypatch.setattr(link, "_look", look)
+    try:
+        got: object = await link.request("GET", URL("http://control/x"))
+    except aiohttp.ClientConnectionError:
+        got = "its error"
+    assert got == ("an answer" if answered else "its error")
+    await link.close()
 
 
 STALLS = """

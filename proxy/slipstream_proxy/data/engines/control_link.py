@@ -121,13 +121,13 @@ class ControlLink:
                 found = await self._look()
                 if found is Look.ANSWERED or (restart and not instead and found is Look.AWAY):
                     answered = clock()
-                elif found is Look.STANDS_STILL or clock() - answered > patience:
+                elif not running.done() and (found is Look.STANDS_STILL or clock() - answered > patience):
                     log.warning("the control plane did not answer for %.1f s: %s refused", clock() - answered, method)
                     raise TimeoutError("the control plane hangs")
             return running.result()
         finally:
-            if not running.done():
-                running.cancel()
+            if not running.cancel() and not running.cancelled():
+                running.exception()  # looked at, where nobody else does
 
     async def _accepted(self, method: str, url: URL, *, restart: bool, **options: Any) -> aiohttp.ClientResponse:
         """``ClientSession.request``; where the control plane's queue of new connections is full, it waits for room."""
