@@ -19,7 +19,7 @@ from slipstream_judge.model.budget import Budget
 from slipstream_judge.model.cache import VoteCache
 from slipstream_judge.model.llm import Llm
 from slipstream_judge.model.metrics import JudgeMetrics
-from slipstream_judge.trust.cases import make_episode, make_group
+from slipstream_judge.text.bare_groups import make_episode, make_group
 
 Messages: TypeAlias = Sequence[Mapping[str, object]]
 

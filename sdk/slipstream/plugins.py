@@ -47,7 +47,7 @@ class Plugin:
     text: str
     """What it is for, in one line."""
     commands: Mapping[str, Command] = field(default_factory=dict)
-    """By the name that is typed."""
+    """By what is typed: ``report``, or a verb of a command, ``judge eval``."""
     settings: str | None = None
     """``module:Class`` of its settings, a ``slipstream.settings.base.Section``."""
     control: str | None = None
@@ -85,12 +85,16 @@ def installed() -> InstalledPlugins:
     return InstalledPlugins(found, broken)
 
 
-def plugin_commands() -> dict[str, Command]:
-    """The commands of all plug-ins. Of two plug-ins with the same command the first by name has it."""
+def plugin_commands(of: str | None = None) -> dict[str, Command]:
+    """The commands of all plug-ins; ``of``: the verbs that they add to this one. Of two plug-ins with the same command
+    the first by name has it.
+    """
     made: dict[str, Command] = {}
     for plugin in installed().found.values():
-        for name, command in plugin.commands.items():
-            made.setdefault(name, command)
+        for typed, command in plugin.commands.items():
+            before, _, name = typed.rpartition(" ")
+            if before == (of or ""):
+                made.setdefault(name, command)
     return made
 
 

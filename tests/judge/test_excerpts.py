@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.groups import calls_tool, result, run, said
 
+from slipstream_judge.text.bare_groups import make_episode
 from slipstream_judge.text.excerpts import EXCERPT_LEVELS, RESULT_LEVELS, Shortening, estimate, fit, force, quoted, show
 from slipstream_judge.text.transcript import of_episode
-from slipstream_judge.trust.cases import make_episode
 
 
 def read(calls):

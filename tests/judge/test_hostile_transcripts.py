@@ -12,6 +12,7 @@ from tests.support.groups import group, run
 from slipstream.contract import CallRecord, Episode, EpisodeState, Group, GroupEpisode, Reward, Split
 from slipstream.settings import JudgeConfig
 from slipstream_judge.compare.rubric import Rubrics
+from slipstream_judge.text.bare_groups import make_episode
 from slipstream_judge.text.excerpts import EXCERPT_LEVELS, force, show
 from slipstream_judge.text.prompt import TASK_PROMPTS, build
 from slipstream_judge.text.transcript import (
@@ -22,7 +23,6 @@ from slipstream_judge.text.transcript import (
     SUB_AGENT_TEXT,
     of_episode,
 )
-from slipstream_judge.trust.cases import make_episode
 
 LINE_ENDS = ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 FORGERIES = [

@@ -8,8 +8,8 @@ from tests.support.ruler import make, runs_of, scores, vote
 
 from slipstream_judge.compare.ruler import Question, gather
 from slipstream_judge.model.llm import JudgeFailed
+from slipstream_judge.text.bare_groups import make_episode
 from slipstream_judge.text.transcript import of_episode
-from slipstream_judge.trust.cases import make_episode
 
 
 async def test_one_call_scores_all_and_ids_find_their_runs(ruled):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from tests.support.groups import TOOLS, calls_tool, result, run, said
 
+from slipstream_judge.text.bare_groups import make_episode
 from slipstream_judge.text.transcript import (
     OTHER_CHOICE_TEXT,
     REPEATED_REQUEST_TEXT,
@@ -12,7 +13,6 @@ from slipstream_judge.text.transcript import (
     common_tools,
     of_episode,
 )
-from slipstream_judge.trust.cases import make_episode
 
 
 def read(calls):

@@ -14,9 +14,9 @@ from tests.support.plane import Plane, make_config
 from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream.settings import JudgeConfig
-from slipstream_judge.run.rerun import rerun
 from slipstream_judge.run.worker import JudgeWorker
-from slipstream_judge.trust.judgement import fetch
+from slipstream_trust.judgement import fetch
+from slipstream_trust.rerun import rerun
 
 WEIGHTS = {"weights": {"judge": 1.0}}
 

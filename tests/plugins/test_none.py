@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.support.plane import until
@@ -13,18 +15,22 @@ from slipstream import cli, plugins
 from slipstream.config import load_config
 from slipstream.errors import ConfigError
 
-HIDE = """
+PACKAGES = sorted(path.name for path in Path(__file__).parents[2].glob("plugins/*/slipstream_*"))
+HIDE = (
+    f"PACKAGES = {json.dumps(PACKAGES)}"
+    + """
 import importlib.abc, importlib.metadata, pkgutil, sys
 
 class Hidden(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"slipstream_imports", "slipstream_imitation", "slipstream_replay"}:
+        if name.partition(".")[0] in PACKAGES:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Hidden())
 points = importlib.metadata.entry_points
 importlib.metadata.entry_points = lambda **given: () if given.get("group") == "slipstream.plugins" else points(**given)
 """
+)
 WALK = """
 import importlib
 for package in ("slipstream", "slipstream_proxy", "slipstream_judge"):

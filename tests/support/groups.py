@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slipstream.contract import Group, GroupEpisode, GroupKind, Reward, Split
-from slipstream_judge.trust.cases import make_episode
+from slipstream_judge.text.bare_groups import make_episode
 
 TOOLS = [{"type": "function", "function": {"name": "search", "description": "Look.", "parameters": {"type": "object"}}}]
 

@@ -11,8 +11,8 @@ from slipstream_judge.compare.ruler import Question, Ruler
 from slipstream_judge.model.budget import Budget
 from slipstream_judge.model.llm import Llm
 from slipstream_judge.model.metrics import JudgeMetrics
+from slipstream_judge.text.bare_groups import make_episode
 from slipstream_judge.text.transcript import of_episode
-from slipstream_judge.trust.cases import make_episode
 
 GROUP = Question("the rubric", "group")
 

@@ -185,7 +185,7 @@ def _main(argv: list[str]) -> int:
         return 2
     module = command_module(args.command)
     try:
-        code = int(module.run(args))
+        code = int((getattr(args, "run", None) or module.run)(args))
         sys.stdout.flush()
         return code
     except (ConfigError, StartError) as e:

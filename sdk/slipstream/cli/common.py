@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import os
@@ -12,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 from unicodedata import combining, east_asian_width
 
 from pydantic import BaseModel
@@ -25,9 +26,13 @@ from slipstream.errors import ConfigError
 from slipstream.operate.run.stack import CONFIG_ENV
 from slipstream.operate.setup.profiles import SETTING_PROFILES, profile_settings
 from slipstream.operate.setup.starter import SETTINGS_FILE_NAME
+from slipstream.plugins import plugin_commands
 from slipstream.shared.moments import parse_moment
 from slipstream.shared.printable import own, printable
 from slipstream.shared.processes.proxy_file import running_proxy
+
+if TYPE_CHECKING:
+    Verbs: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
 
 OLD_NAMES_GO = "0.2"
 """The release in which old names of commands and options work no more."""
@@ -68,6 +73,15 @@ def positions(argv: Sequence[str]) -> list[int]:
             found.append(i)
         skip = not skip and word in WITH_VALUE
     return found
+
+
+def add_verbs(sub: Verbs, command: str) -> None:
+    """What plug-ins add to a command. A parsed verb of theirs has its function in ``args.run``."""
+    for name, verb in plugin_commands(command).items():
+        module = importlib.import_module(str(verb.module))
+        parser = sub.add_parser(name, help=verb.text)
+        module.add(parser)
+        parser.set_defaults(run=module.run)
 
 
 def add_config(parser: argparse.ArgumentParser, *, again: bool = False) -> None:

@@ -12,9 +12,9 @@ from clue.task import TASK
 from common.task import Task, load_task
 from tests.support.groups import said
 
+from slipstream_judge.text.bare_groups import make_episode
 from slipstream_judge.text.excerpts import show
 from slipstream_judge.text.transcript import of_episode
-from slipstream_judge.trust.cases import make_episode
 
 
 def transcript(case, player, rng):

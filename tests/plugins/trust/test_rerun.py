@@ -10,7 +10,7 @@ from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream.contract import EpisodeDetail, EpisodeState
 from slipstream_judge.compare.rubric import rubric_hash
-from slipstream_judge.run.rerun import main, rerun
+from slipstream_trust.rerun import main, rerun
 
 
 def configured(ruled, **more):

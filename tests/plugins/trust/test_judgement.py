@@ -9,7 +9,7 @@ from slipstream.contract import EpisodeDetail, Reward
 from slipstream.errors import ConfigError
 from slipstream.settings import JudgeConfig
 from slipstream_judge.compare.rubric import DEFAULT_RUBRIC, rubric_hash
-from slipstream_judge.trust.judgement import main
+from slipstream_trust.judgement import main
 
 META = {
     "model": "openai/ruled", "prompt": "ruler-2", "rubric": rubric_hash(DEFAULT_RUBRIC), "mode": "group", "tokens": 900,

@@ -25,8 +25,8 @@ from slipstream_judge.model.llm import JudgeFailed, Usage
 from slipstream_judge.model.metrics import JudgeMetrics
 from slipstream_judge.model.server import OwnProxy
 from slipstream_judge.text.prompt import PROMPT_VERSION
-from slipstream_judge.trust.cases import read_cases
 from slipstream_judge.trust.stats import concordance, mean, slope, spearman
+from slipstream_trust.cases import read_cases
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import pytest
 from tests.support.groups import run
 
 from slipstream.config import Config
-from slipstream_judge.trust.evaluation import evaluate, main
+from slipstream_trust.evaluation import evaluate, main
 
 
 def configured(ruled, **more):

@@ -10,53 +10,14 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
-from slipstream.contract import (
-    PLAIN_ID_PATTERN,
-    CallRecord,
-    Episode,
-    EpisodeState,
-    Group,
-    GroupEpisode,
-    GroupKind,
-    Split,
-)
+from slipstream.contract import PLAIN_ID_PATTERN, Group, GroupEpisode
 from slipstream.errors import ConfigError
+from slipstream_judge.text.bare_groups import make_episode, make_group
 
 CASE_FIELDS = {"group", "truth", "messages", "calls", "tools", "episode", "task"}
-
-
-def _call(id: str, number: int, given: dict[str, Any]) -> CallRecord:
-    filled = {
-        "id": f"{id}.{number}",
-        "episode": id,
-        "number": number,
-        "at": float(number),
-        "seconds": 0.0,
-        "dialect": "chat",
-        "model": "",
-        "adapter": None,
-        "status": 200,
-        "outcome": "ok",
-        "trainable": True,
-    }
-    return CallRecord.model_validate(filled | given)
-
-
-def make_episode(id: str, task: str | None, calls: list[dict[str, Any]]) -> GroupEpisode:
-    """An episode from as much of its calls as is known."""
-    plain = {"key": "-", "split": Split.TRAIN, "model": "", "adapter": None, "state": EpisodeState.DONE}
-    episode = Episode(id=id, task=task, started=0.0, ended=0.0, calls=len(calls), **plain)
-    return GroupEpisode(episode=episode, calls=[_call(id, n, c) for n, c in enumerate(calls)], rewards=[])
-
-
-def make_group(id: str, episodes: list[GroupEpisode]) -> Group:
-    """Runs of one task that no proxy has grouped."""
-    plain = {"kind": GroupKind.TASK, "key": "-", "split": Split.TRAIN, "model": ""}
-    return Group(id=id, task=episodes[0].episode.task if episodes else None, episodes=episodes, **plain)
 
 
 def _line(number: int, line: str) -> tuple[str, GroupEpisode, float]:

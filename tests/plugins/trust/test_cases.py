@@ -6,7 +6,7 @@ import pytest
 from tests.support.groups import run, said
 
 from slipstream.errors import ConfigError
-from slipstream_judge.trust.cases import read_cases
+from slipstream_trust.cases import read_cases
 
 
 def write(tmp_path, *lines):
