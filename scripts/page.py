@@ -40,6 +40,7 @@ def digest() -> str:
 def schema() -> str:
     """What all routes answer, as JSON; without descriptions, which the types don't need."""
     from slipstream_imports.server.part import ImportsPlugin
+    from slipstream_labelling.server.part import LabellingPlugin
     from slipstream_proxy.control.api.app import ALL_ROUTES
     from slipstream_proxy.control.api.openapi import answers
     from slipstream_replay.server.part import ReplayPlugin
@@ -49,7 +50,7 @@ def schema() -> str:
             return {k: bare(v) for k, v in value.items() if k != "description" or not isinstance(v, str)}
         return [bare(v) for v in value] if isinstance(value, list) else value
 
-    found = answers([*ALL_ROUTES, *ImportsPlugin.routes, *ReplayPlugin.routes])
+    found = answers([*ALL_ROUTES, *ImportsPlugin.routes, *LabellingPlugin.routes, *ReplayPlugin.routes])
     return json.dumps(bare(found | {"info": {"title": "answers", "version": "1"}}), sort_keys=True)
 
 

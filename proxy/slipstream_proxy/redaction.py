@@ -129,13 +129,13 @@ class Redaction:
 FREE_TEXT_FIELDS: Final[dict[type[BaseModel], str]] = {
     c.RewardIn: "reward",
     c.FeedbackIn: "feedback",
-    c.CommentIn: "comment",
     c.AnnotationIn: "note",
     c.PauseIn: "pause",
     c.GateIn: "gate",
     c.RerunIn: "rerun",
 }
-"""Bodies in which people and agents write → what ``proxy.redact`` knows their fields by: ``reward.reason``."""
+"""Bodies in which people and agents write → what ``proxy.redact`` knows their fields by: ``reward.reason``. Plug-ins
+add their own (``ControlPlugin.free_texts``)."""
 ID_FIELDS: Final = {"call", "key", "thumb", "group", "id"}
 """Fields of these that say which, or choose."""
 

@@ -18,7 +18,7 @@ from slipstream.errors import ConfigError
 PACKAGES = sorted(path.name for path in Path(__file__).parents[2].glob("plugins/*/slipstream_*"))
 HIDE = (
     f"PACKAGES = {json.dumps(PACKAGES)}"
-    + """
+    """
 import importlib.abc, importlib.metadata, pkgutil, sys
 
 class Hidden(importlib.abc.MetaPathFinder):

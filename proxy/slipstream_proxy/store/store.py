@@ -22,7 +22,6 @@ from slipstream_proxy.store.read.curves import CostReport, LearningCurves
 from slipstream_proxy.store.read.episodes import EpisodeTable
 from slipstream_proxy.store.read.gaps import GapTable
 from slipstream_proxy.store.read.groups import GroupPages
-from slipstream_proxy.store.read.labels import LabelQueue
 from slipstream_proxy.store.read.standing import StandingTable
 from slipstream_proxy.store.read.status import StoreStatistics
 from slipstream_proxy.store.read.tasks import TaskReport
@@ -274,4 +273,3 @@ class Reports:
         self.costs = CostReport(db, calls.days)
         self.tasks = TaskReport(db)
         self.behaviour = BehaviourReport(db, outcomes)
-        self.labels = LabelQueue(db, rewards)

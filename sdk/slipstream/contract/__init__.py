@@ -46,12 +46,6 @@ from slipstream.contract.audit import AnnotationIn as AnnotationIn
 from slipstream.contract.audit import Annotations as Annotations
 from slipstream.contract.audit import AuditEntry as AuditEntry
 from slipstream.contract.audit import AuditPage as AuditPage
-from slipstream.contract.audit import Comment as Comment
-from slipstream.contract.audit import CommentIn as CommentIn
-from slipstream.contract.audit import Comments as Comments
-from slipstream.contract.audit import LabelAgreement as LabelAgreement
-from slipstream.contract.audit import LabelCase as LabelCase
-from slipstream.contract.audit import LabelCases as LabelCases
 from slipstream.contract.audit import Paused as Paused
 from slipstream.contract.audit import PauseIn as PauseIn
 from slipstream.contract.base import API_PREFIX as API_PREFIX
@@ -142,6 +136,7 @@ from slipstream.contract.judging import JudgeReport as JudgeReport
 from slipstream.contract.judging import JudgeSpent as JudgeSpent
 from slipstream.contract.judging import JudgeStatus as JudgeStatus
 from slipstream.contract.judging import JudgingStatus as JudgingStatus
+from slipstream.contract.judging import LabelAgreement as LabelAgreement
 from slipstream.contract.judging import RerunIn as RerunIn
 from slipstream.contract.judging import Score as Score
 from slipstream.contract.judging import ScoresIn as ScoresIn

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import Field, JsonValue
 
 from slipstream.contract.base import Model
-from slipstream.contract.episodes import Episode, Reward
 
 
 class AuditEntry(Model):
@@ -34,69 +33,6 @@ class AuditPage(Model):
     """The newest first."""
     next: str | None = None
     """Pass as ``?cursor=`` for the next page; None at the end."""
-
-
-class CommentIn(Model):
-    """``POST episodes/{id}/comments``: what a person says of a run, or who is to label it; one of the two or both."""
-
-    text: str | None = Field(default=None, min_length=1, max_length=4000)
-    to: Annotated[str, StringConstraints(strip_whitespace=True, max_length=128)] | None = None
-    """A person's name, as you write it. Empty: nobody any more."""
-
-
-class Comment(Model):
-    id: str
-    at: float
-    by: str | None = None
-    """The name of the key that was used, or its id; None: there are no keys."""
-    text: str | None = None
-    to: str | None = None
-
-
-class Comments(Model):
-    """``GET episodes/{id}/comments``, oldest first."""
-
-    comments: list[Comment]
-    assigned: str | None = None
-    """To whom, by the latest of them that says so."""
-
-
-class LabelCase(Model):
-    """An episode for a person to label."""
-
-    episode: Episode
-    uncertainty: float
-    """From 0 to 1: how much a label would tell."""
-    why: str
-    assigned: str | None = None
-    """The person who is to label it."""
-    rewards: list[Reward] = Field(default_factory=list)
-
-
-class LabelAgreement(Model):
-    """How far people agree who labelled the same run under the same name, each with a key of their own."""
-
-    runs: int
-    people: int
-    pairs: int
-    same: float
-    """Share of pairs of labels with one value. The true one lies between ``low`` and ``high`` in 95 of 100 cases."""
-    low: float
-    high: float
-    distance: float
-    """Mean distance of the two values."""
-
-
-class LabelCases(Model):
-    """``GET labels/queue``, the most uncertain first."""
-
-    cases: list[LabelCase]
-    looked_at: int
-    """Finished episodes without a label that were compared: the newest."""
-    labelled: int
-    """Episodes that have a reward with source ``human``."""
-    agreement: LabelAgreement | None = None
-    """None: no two people have labelled the same run."""
 
 
 class AnnotationIn(Model):

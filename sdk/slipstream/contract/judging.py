@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from slipstream.contract.audit import LabelAgreement
 from slipstream.contract.base import Finite, Id, Model, RewardValue, Split, Tag
 from slipstream.contract.episodes import CallRecord, Episode, Reward
 
@@ -169,6 +168,20 @@ class JudgeBacklog(Model):
 class JudgeStatus(JudgeReport):
     at: float
     """When it reported."""
+
+
+class LabelAgreement(Model):
+    """How far people agree who labelled the same run under the same name, each with a key of their own."""
+
+    runs: int
+    people: int
+    pairs: int
+    same: float
+    """Share of pairs of labels with one value. The true one lies between ``low`` and ``high`` in 95 of 100 cases."""
+    low: float
+    high: float
+    distance: float
+    """Mean distance of the two values."""
 
 
 class JudgingStatus(Model):

@@ -10,6 +10,7 @@ from tests.support.records import NOW, call, done, group, mutation, reward, want
 from tests.support.store_writes import pin
 
 from slipstream.contract import GroupLeaseIn
+from slipstream_labelling.server.queue import LabelQueue
 from slipstream_proxy.store.conversation.failures import ERROR_CHARACTERS
 from slipstream_proxy.store.read.curves import LearningFilter
 from slipstream_proxy.store.tables.tallies import get_meta
@@ -88,7 +89,7 @@ def test_nobody_judges_it(opened, grouped):
     store.ingest([refused(f"e{i}", task=task, done=True, at=NOW + i) for i in range(8)], {})
     wanted = GroupLeaseIn(worker="j", names=["judge"], limit=9, seconds=60, singles=True)
     assert store.judging.lease(wanted, NOW + 99_999) is None
-    assert store.reports.labels.read(None).cases == []
+    assert LabelQueue(store).read(None).cases == []
     assert store.statistics.funnel("judge", NOW).without_task == 0
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.support.records import NOW, call, mutation, reward
 
 from slipstream.contract import Reward
-from slipstream_proxy.store.read.labels import UNSCORED_UNCERTAINTY, uncertainty_of
+from slipstream_labelling.server.queue import UNSCORED_UNCERTAINTY, LabelQueue, uncertainty_of
 
 
 def given_(value: float, source: str = "judge", **more) -> Reward:
@@ -54,15 +54,15 @@ def test_the_queue(store):
         ],
         {},
     )
-    found = store.reports.labels.read("-")
+    found = LabelQueue(store).read("-")
     assert [(c.episode.id, c.uncertainty) for c in found.cases] == [("differ", 1.0), ("unscored", 0.5), ("agree", 0.0)]
     assert (found.looked_at, found.labelled) == (3, 1)
     assert [r.source for r in found.cases[0].rewards] == ["agent", "judge"]
-    assert len(store.reports.labels.read(None).cases) == 4
-    assert [c.episode.id for c in store.reports.labels.read("-", limit=1).cases] == ["differ"]
-    assert store.reports.labels.read("-", task="other").cases == []
+    assert len(LabelQueue(store).read(None).cases) == 4
+    assert [c.episode.id for c in LabelQueue(store).read("-", limit=1).cases] == ["differ"]
+    assert LabelQueue(store).read("-", task="other").cases == []
     store.ingest([mutation("delete", {"key": "-", "episode": "differ"})], {})
-    assert [c.episode.id for c in store.reports.labels.read("-").cases] == ["unscored", "agree"]
+    assert [c.episode.id for c in LabelQueue(store).read("-").cases] == ["unscored", "agree"]
 
 
 def labelled(who: str, episode: str, value: float, n: int, name: str = "reward"):
@@ -76,16 +76,16 @@ def test_how_far_people_agree_who_labelled_the_same_run(store):
     store.ingest(
         [*runs, *given, labelled("ann", "a", 1.0, 0), labelled("ann", "b", 1.0, 1), labelled("bob", "a", 0.0, 2)], {}
     )
-    found = store.reports.labels.read("-", second="bob")
+    found = LabelQueue(store).read("-", second="bob")
     assert [c.episode.id for c in found.cases] == ["b"] and found.agreement.same == 0.0
-    assert [c.episode.id for c in store.reports.labels.read("-").cases] == ["c"]
+    assert [c.episode.id for c in LabelQueue(store).read("-").cases] == ["c"]
     store.ingest([labelled("bob", "b", 1.0, 3), labelled("bob", "c", 1.0, 4), labelled("eve", "c", 0.5, 5, "tone")], {})
-    told = store.reports.labels.read("-").agreement
+    told = LabelQueue(store).read("-").agreement
     assert (told.runs, told.people, told.pairs, told.same, told.distance) == (2, 2, 2, 0.5, 0.5)
     assert 0 < told.low < 0.5 < told.high < 1
     store.ingest([labelled("bob", "a", 1.0, 6)], {})  # on second thoughts
-    assert store.reports.labels.read(None).agreement.same == 1.0
-    assert store.reports.labels.read("nobody").agreement is None
+    assert LabelQueue(store).read(None).agreement.same == 1.0
+    assert LabelQueue(store).read("nobody").agreement is None
 
 
 def said(action: str, episode: str, n: int, **detail: str):
@@ -101,7 +101,7 @@ def test_who_is_to_label_and_what_people_said(store):
         said("assign", "b", 2, to="Bob"),
     ]
     store.ingest([*runs, *told, said("assign", "b", 3, to="")], {})
-    queue = store.reports.labels
+    queue = LabelQueue(store)
     (case,) = queue.read(None, assigned="bob").cases
     assert (case.episode.id, case.assigned) == ("a", "Bob")
     found = queue.comments("-", "a")

@@ -24,7 +24,6 @@ from slipstream_proxy.control.api.routes import (
     episodes,
     groups,
     internal,
-    labels,
     learner,
     notes,
     plugins,
@@ -44,7 +43,7 @@ __all__ = ["ALL_ROUTES", "DEPS_KEY", "Deps", "make_app"]
 log = logging.getLogger(__name__)
 DEPS_KEY: web.AppKey[Deps] = web.AppKey("deps", Deps)
 ROUTE_MODULES = (
-    episodes, rewards, labels, restore, backup, training, work, learner, groups, status, adapters, adapter_files,
+    episodes, rewards, restore, backup, training, work, learner, groups, status, adapters, adapter_files,
     uploads, notes, audit, plugins,
 )  # fmt: skip
 ALL_ROUTES: list[Route] = [route for module in ROUTE_MODULES for route in module.API_ROUTES]

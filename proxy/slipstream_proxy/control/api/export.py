@@ -288,7 +288,7 @@ def pieces(
     template = template_of(model) if format in ("sft", "dpo") else None
     if format == "dpo":
         yield from (line(readable(row, template)) for row in dpo_rows(store, wanted, note))
-        if edited and (eids := store.reports.labels.edited()):
+        if edited and (eids := store.rewards.edited()):
             of_people = replace(wanted, among=eids)
             for batch in noted(store.episodes.export(of_people), note):
                 yield from (line(readable(row, template)) for e in batch for row in edited_rows(e))

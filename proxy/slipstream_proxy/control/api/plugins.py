@@ -11,11 +11,14 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from pydantic import BaseModel
+
 from slipstream import plugins as door
 from slipstream.contract import API_PREFIX
 from slipstream.errors import ConfigError
 from slipstream.shared.functions import load_object
 from slipstream_proxy.control.shared.threads import end
+from slipstream_proxy.redaction import FREE_TEXT_FIELDS
 
 if TYPE_CHECKING:
     from slipstream.contract.plugins import PluginView
@@ -38,6 +41,8 @@ class ControlPlugin:
     """Below ``API_PREFIX``. A handler finds this object with ``routes.plugins.plugin_of(ctx, Class)``."""
     extension: ClassVar[Extension | None] = None
     """Its tables."""
+    free_texts: ClassVar[Mapping[type[BaseModel], str]] = {}
+    """Bodies in which people write → what ``proxy.redact`` knows their fields by."""
     views: ClassVar[Mapping[str, str]] = {}
     """Views of the page: name → title."""
 
@@ -98,6 +103,7 @@ class ControlPlugins:
             if (route.method, route.path) in self._taken:
                 raise ConfigError(f"its route {route.method} {route.path} is taken")
         self.parts[plugin.name] = kind(deps, door.settings_of(deps.config.plugins, plugin))
+        FREE_TEXT_FIELDS.update(kind.free_texts)
         self.board.shows(plugin.name, dict(kind.views))
         self._taken.update((route.method, route.path) for route in kind.routes)
         self.routes.extend(kind.routes)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from slipstream import contract as c
-from slipstream_proxy.store.read.labels import LabelQueue
+from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.write.judge_queue import JudgeQueue
 
 COPY_TIMEOUT_S = 60.0
@@ -29,6 +29,8 @@ class JudgeBoard:
         self._forgotten: set[int] = set()
         """Hashes of errors that copies reported before something was forgotten: they may hold it, and come again."""
         self._agreements: dict[str, c.JudgeAgreement] = {}
+        self.read_people: Callable[[Store], c.LabelAgreement | None] = lambda _: None
+        """How far people agree with each other: a plug-in knows."""
         self._people: c.LabelAgreement | None = None
         self._looked = float("-inf")
 
@@ -70,16 +72,16 @@ class JudgeBoard:
         names = judges[-1].names if judges else [self.name]
         return store.backlog(names, singles=any(j.singles for j in judges) or not judges, now=now)
 
-    def standing(self, store: JudgeQueue, labels: LabelQueue, now: float) -> c.JudgingStatus:
+    def standing(self, store: Store, now: float) -> c.JudgingStatus:
         """For ``GET status``. Reads the store."""
         judges = self.judges(now)
-        backlog = self.backlog(store, now)
+        backlog = self.backlog(store.judging, now)
         rate = sum(j.groups_per_minute for j in judges) / 60
         behind = backlog.groups / rate if rate > 0 else None
         if now >= self._looked + AGREEMENT_EVERY:
             self._looked = now
             name = judges[-1].names[0] if judges else self.name
-            self._agreements, self._people = store.agreements(name), labels.agreement()
+            self._agreements, self._people = store.judging.agreements(name), self.read_people(store)
         agent, human = (self._agreements.get(who, c.JudgeAgreement()) for who in ("agent", "human"))
         return c.JudgingStatus(
             judges=judges, backlog=backlog, seconds_behind=behind, agent=agent, human=human, people=self._people

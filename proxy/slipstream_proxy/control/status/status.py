@@ -263,7 +263,7 @@ async def status_of(deps: Deps) -> c.Status:
         counts = {}  # the funnel says that the store is away
     judging = c.JudgingStatus(judges=deps.judges.judges(deps.now()))
     if counts:
-        judging = await deps.ask(deps.judges.standing, deps.store.judging, deps.store.reports.labels, deps.now())
+        judging = await deps.ask(deps.judges.standing, deps.store, deps.now())
     rows = await deps.ask(deps.store.statistics.success_by_adapter) if counts else []
     bounds = await deps.ask(deps.store.statistics.bounds) if counts else {}
     changed = await deps.ask(deps.store.events.latest, (REWARDS_CHANGED,)) if counts else None

@@ -9,7 +9,6 @@ from slipstream import contract as c
 from slipstream.contract import RewardSource
 from slipstream_proxy.store.learning.groups import GroupTable, adapters_of
 from slipstream_proxy.store.learning.rewards import RewardTable
-from slipstream_proxy.store.read.labels import votes_of
 from slipstream_proxy.store.tables.driver import IN, Driver, Row, Tx, equal, given
 from slipstream_proxy.store.tables.rows import (
     BATCH_COLUMNS,
@@ -25,6 +24,12 @@ from slipstream_proxy.store.tables.rows import (
 
 JUDGING_SOURCES = (RewardSource.JUDGE, RewardSource.HUMAN)
 """Sources of rewards that are somebody's judgement."""
+
+
+def votes_of(reward: c.Reward) -> list[float]:
+    """What each vote of a judge gave."""
+    votes = reward.meta.get("values")
+    return [float(v) for v in votes if isinstance(v, int | float)] if isinstance(votes, list) else []
 
 
 @dataclass(slots=True)

@@ -11,10 +11,12 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from slipstream import contract as c
-from slipstream.contract import LabelCase, LabelCases, Reward
+from slipstream.contract import Reward
 from slipstream.shared.intervals import wilson
-from slipstream_proxy.store.learning.rewards import RewardTable
-from slipstream_proxy.store.tables.driver import IN, Driver, Row, Tx, given
+from slipstream_labelling.contract import Comment, Comments, LabelCase, LabelCases
+from slipstream_proxy.store.read.groups import votes_of
+from slipstream_proxy.store.store import Store
+from slipstream_proxy.store.tables.driver import IN, Row, Tx, given
 from slipstream_proxy.store.tables.rows import (
     EPISODE_COLUMNS,
     EpisodeRow,
@@ -31,12 +33,6 @@ UNSCORED_UNCERTAINTY = 0.5
 
 MIDDLE_UNCERTAINTY = 0.4
 """Uncertainty of a score in the middle of the range."""
-
-
-def votes_of(reward: Reward) -> list[float]:
-    """What each vote of a judge gave."""
-    votes = reward.meta.get("values")
-    return [float(v) for v in votes if isinstance(v, int | float)] if isinstance(votes, list) else []
 
 
 def range_of(rewards: Sequence[Reward]) -> tuple[float, float]:
@@ -110,9 +106,9 @@ class Saying(NamedTuple):
     detail: dict[str, JsonValue]
 
     @property
-    def comment(self) -> c.Comment:
+    def comment(self) -> Comment:
         by = self.name or (None if self.key == "-" else self.key)
-        return c.Comment(id=self.id, at=self.at, by=by, **{n: self.detail.get(n) for n in ("text", "to")})
+        return Comment(id=self.id, at=self.at, by=by, **{n: self.detail.get(n) for n in ("text", "to")})
 
 
 SAYINGS_SQL = "SELECT target, id, ts, key, name, data FROM t_audit WHERE action IN ('assign', 'comment')"
@@ -135,15 +131,9 @@ def assignee(said: Collection[Saying]) -> str | None:
 class LabelQueue:
     """Which episodes a person's label would tell most about: where votes, sources or nobody agree."""
 
-    def __init__(self, db: Driver, rewards: RewardTable) -> None:
-        self.db = db
-        self.rewards = rewards
-
-    def edited(self) -> list[str]:
-        """Episodes (key/id) with an answer that a person wrote in place of the agent's."""
-        sql = """SELECT DISTINCT eid FROM t_rewards WHERE source = 'human' AND strpos(meta, '"edited"') > 0"""
-        with self.db.read() as tx:
-            return [eid for (eid,) in tx.all(sql)]
+    def __init__(self, store: Store) -> None:
+        self.db = store.db
+        self.rewards = store.rewards
 
     def read(
         self,
@@ -197,15 +187,17 @@ class LabelQueue:
         ]
         return LabelCases(cases=cases, looked_at=len(eps), labelled=count, agreement=agreement)
 
-    def comments(self, key: str, episode: str) -> c.Comments:
+    def comments(self, key: str, episode: str) -> Comments:
         with self.db.read() as tx:
             rows = tx.all(f"{SAYINGS_SQL} AND target = ? ORDER BY ts, id", (episode,))
         said = sayings(rows).get(eid_of(key, episode), [])
-        return c.Comments(comments=[s.comment for s in said], assigned=assignee(said))
+        return Comments(comments=[s.comment for s in said], assigned=assignee(said))
 
-    def agreement(self) -> c.LabelAgreement | None:
-        with self.db.read() as tx:
-            return _agreement(tx, None)
+
+def agreement(store: Store) -> c.LabelAgreement | None:
+    """Of all people, about all runs. None: no two have labelled the same one."""
+    with store.db.read() as tx:
+        return _agreement(tx, None)
 
 
 def _agreement(tx: Tx, owner: str | None) -> c.LabelAgreement | None:

@@ -1,4 +1,4 @@
-"""What people are asked to label, and their comments."""
+"""The routes of labels and comments."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pydantic import Field
 
 from slipstream import contract as c
 from slipstream.contract import SCORER_SCOPES, KeyScope
+from slipstream_labelling.contract import CommentIn, Comments, LabelCases
+from slipstream_labelling.server.queue import LabelQueue
 from slipstream_proxy.control.api.http import (
     Ctx,
     Query,
@@ -26,7 +28,7 @@ from slipstream_proxy.control.api.routes.episodes import (
 from slipstream_proxy.control.api.routes.rewards import away_is_fine, owner_of
 from slipstream_proxy.control.shared.problem import Problem
 
-API_ROUTES = Routes()
+LABEL_ROUTES = Routes()
 
 
 class QueueQuery(Query):
@@ -39,36 +41,36 @@ class QueueQuery(Query):
     second: bool = Field(False, description="Episodes that others labelled, and this key did not.")
 
 
-@API_ROUTES.add("GET", "/labels/queue", query=QueueQuery, result=c.LabelCases)
+@LABEL_ROUTES.add("GET", "/labels/queue", query=QueueQuery, result=LabelCases)
 async def get_queue(ctx: Ctx) -> web.StreamResponse:
     """Finished episodes to label, the most uncertain first; label one with a reward of source `human`."""
     q: QueueQuery = ctx.query
-    queue = ctx.deps.store.reports.labels
+    queue = LabelQueue(ctx.deps.store)
     second = (ctx.caller.key or "-") if q.second else None
     return reply(
         await ctx.deps.ask(queue.read, ctx.visible(q.key), q.task, q.split, q.adapter, q.limit, second, q.assigned)
     )
 
 
-@API_ROUTES.add("GET", EPISODE_PATH + "/comments", query=KeyQuery, result=c.Comments)
+@LABEL_ROUTES.add("GET", EPISODE_PATH + "/comments", query=KeyQuery, result=Comments)
 async def get_comments(ctx: Ctx) -> web.StreamResponse:
     """What people said of an episode, and who is to label it."""
-    return reply(await ctx.deps.ask(ctx.deps.store.reports.labels.comments, *await _commented(ctx)))
+    return reply(await ctx.deps.ask(LabelQueue(ctx.deps.store).comments, *await _commented(ctx)))
 
 
-@API_ROUTES.add(
+@LABEL_ROUTES.add(
     "POST",
     EPISODE_PATH + "/comments",
     (KeyScope.GRADE, KeyScope.ADMIN),
     KeyQuery,
-    c.CommentIn,
-    result=c.Comments,
+    CommentIn,
+    result=Comments,
     errors=(404, 409),
 )
 async def post_comment(ctx: Ctx) -> web.StreamResponse:
     """Say something of an episode, or assign it to a person who is to label it. It is no reward and ends nothing."""
     deps = ctx.deps
-    body: c.CommentIn = ctx.body
+    body: CommentIn = ctx.body
     if body.text is None and body.to is None:
         raise Problem(409, "neither text nor to is given", field="body.text", fix="give one of them, or both")
     key, episode = await _commented(ctx)
@@ -76,9 +78,9 @@ async def post_comment(ctx: Ctx) -> web.StreamResponse:
         raise unknown(ctx)
     detail = {"key": key, **body.model_dump(exclude_none=True)}
     await deps.audit.put(ctx.caller.key, "comment" if body.to is None else "assign", episode, detail, write=ctx.write)
-    found = c.Comments(comments=[])
+    found = Comments(comments=[])
     with away_is_fine():
-        found = await deps.ask(deps.store.reports.labels.comments, key, episode)
+        found = await deps.ask(LabelQueue(deps.store).comments, key, episode)
     return reply(found)
 
 
