@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "metrics.md"
 REGISTRIES = (
     ("Proxy: control plane", "slipstream_proxy.control.observe.metrics", "On the proxy's `/metrics` too, while the control plane answers."),
+    ("Proxy: the plug-in siblings", "slipstream_siblings.metrics", "Likewise."),
     ("Judge", "slipstream_judge.model.metrics", "On `judge.metrics_host`:`judge.metrics_port`."),
     ("Trainer", "slipstream_trainer.versions.events", "On `trainer.metrics_host`:`trainer.metrics_port`."),
 )  # fmt: skip

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from slipstream_proxy.control.adapters.live_publisher import LivePublisher
     from slipstream_proxy.control.adapters.registry import AdapterRegistry
     from slipstream_proxy.control.adapters.rehearsal import RehearsalSlot
-    from slipstream_proxy.control.adapters.siblings import SiblingSampler
     from slipstream_proxy.control.adapters.swapper import Swapper
     from slipstream_proxy.control.adapters.trials import GateTrials
     from slipstream_proxy.control.engines.engine_lease import EngineLease
@@ -59,7 +58,6 @@ class Deps(StoreAccess):
     texter: TokenTexter
     forgetter: Forgetter
     rehearsals: RehearsalSlot
-    siblings: SiblingSampler
     audit: AuditTrail = field(init=False)
     plugins: PluginBoard = field(init=False)
     schedule: TrainingSchedule = field(init=False)

@@ -62,8 +62,12 @@ class Config(Section):
                 'gate.group_verdict "group" finds a run\'s group by its tags as they were sent, and proxy.redact may '
                 'store others: set gate.by = ["task"], or another gate.group_verdict'
             )
-        if self.gate.mode == "replay" and "replay" not in {plugin.name for plugin in used(self.plugins)}:
-            raise ValueError('gate.mode "replay" is done by the plug-in replay, which is not installed or turned off')
+        wanted = {"replay": 'gate.mode "replay"'} if self.gate.mode == "replay" else {}
+        for pattern, route in self.models.items():
+            if route.explore == "siblings":
+                wanted["siblings"] = f'models."{pattern}".explore "siblings"'
+        for plugin in sorted(wanted.keys() - {plugin.name for plugin in used(self.plugins)}):
+            raise ValueError(f"{wanted[plugin]} is done by the plug-in {plugin}, which is not installed or turned off")
         if self.judge.model is None and (name := next((n for n, r in self.models.items() if r.feedback), None)):
             raise ValueError(f'models."{name}".feedback: a judge finds corrections, set judge.model')
         if self.judge.calls and (self.judge.model is None or self.reward.credit != "call"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from slipstream import contract as c
@@ -58,6 +59,14 @@ class RehearsalSlot:
 
     def __init__(self) -> None:
         self.current = Rehearsal()
+        self.watchers: list[Callable[[], None]] = []
+        """Who uses the engine's idle time besides."""
+
+    def agents_came(self) -> None:
+        """A call of an agent comes: all give way."""
+        self.current.agents_came()
+        for give_way in self.watchers:
+            give_way()
 
     def hidden(self) -> AbstractSet[str]:
         """Versions that are not ready, whoever says so."""

@@ -21,11 +21,13 @@ from slipstream_proxy.control.shared.threads import end
 from slipstream_proxy.redaction import FREE_TEXT_FIELDS
 
 if TYPE_CHECKING:
+    from slipstream.contract.funnel import FunnelLine
     from slipstream.contract.plugins import PluginView
     from slipstream_proxy.control.api.http import Route
     from slipstream_proxy.control.deps import Deps
     from slipstream_proxy.control.storage.spool_reader import Item
     from slipstream_proxy.json_types import JsonObject
+    from slipstream_proxy.store.read.status import FunnelCounts
     from slipstream_proxy.store.store import Store
     from slipstream_proxy.store.tables.extensions import Extension
 
@@ -65,6 +67,10 @@ class ControlPlugin:
     def committed(self, items: Sequence[Item]) -> None:
         """The store has these now."""
 
+    async def funnel(self, counts: FunnelCounts, *, judged: bool) -> Sequence[FunnelLine]:
+        """What ``status`` is to say of it. ``judged``: a judge is expected."""
+        return ()
+
     async def view(self, name: str) -> PluginView:
         """What one of ``views`` shows now."""
         raise NotImplementedError(name)
@@ -102,7 +108,8 @@ class ControlPlugins:
                 raise ConfigError(f"its route {route.path} does not lie below {API_PREFIX}")
             if (route.method, route.path) in self._taken:
                 raise ConfigError(f"its route {route.method} {route.path} is taken")
-        self.parts[plugin.name] = kind(deps, door.settings_of(deps.config.plugins, plugin))
+        made = self.parts[plugin.name] = kind(deps, door.settings_of(deps.config.plugins, plugin))
+        self.board.tellers[plugin.name] = made.funnel
         FREE_TEXT_FIELDS.update(kind.free_texts)
         self.board.shows(plugin.name, dict(kind.views))
         self._taken.update((route.method, route.path) for route in kind.routes)

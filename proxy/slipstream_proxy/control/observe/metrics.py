@@ -286,12 +286,6 @@ class ControlMetrics:
         self.episodes = gauge("slipstream_episodes", "Episodes by state.", ["state"])
         self.groups = gauge("slipstream_groups", "Groups by state.", ["state"])
         self.calls = gauge("slipstream_stored_calls", "Calls in the store.")
-        self.siblings = counter(
-            "slipstream_siblings",
-            "Further samples of agents' steps: sampled, failed, other_prompt (the prompt had other ids), budget (steps "
-            "left out because the day's tokens are spent), redacted (thrown away).",
-            ["outcome"],
-        )
         self.untrainable = gauge(
             "slipstream_untrainable_calls", "Stored calls that cannot be trained on, by reason.", ["reason"]
         )

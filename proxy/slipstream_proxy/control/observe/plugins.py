@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from slipstream import plugins as door
 from slipstream.config import Config
+from slipstream.contract.funnel import FunnelLine
 from slipstream.contract.plugins import PluginStatus
+from slipstream_proxy.control.shared.problem import Problem
+from slipstream_proxy.store.read.status import FunnelCounts
 
 log = logging.getLogger(__name__)
 FAULT_CHARS = 300
 """Characters of a failure's text that are told."""
+
+
+class Teller(Protocol):
+    """``ControlPlugin.funnel``."""
+
+    async def __call__(self, counts: FunnelCounts, *, judged: bool) -> Sequence[FunnelLine]: ...
 
 
 class PluginBoard:
@@ -21,11 +31,25 @@ class PluginBoard:
         found = door.installed()
         used = {plugin.name for plugin in door.used(config.plugins)}
         self._count = count
+        self.tellers: dict[str, Teller] = {}
+        """By the plug-in's name."""
         self._known = {
             p.name: PluginStatus(name=p.name, text=p.text, enabled=p.name in used) for p in found.found.values()
         }
         for name, why in found.broken.items():
             self._known[name] = PluginStatus(name=name, error=f"it can't be imported: {why}", errors=1)
+
+    async def lines(self, counts: FunnelCounts, *, judged: bool) -> list[FunnelLine]:
+        """What they say of what they do, for ``status``. ``judged``: a judge is expected."""
+        found: list[FunnelLine] = []
+        for name, tell in self.tellers.items():
+            try:
+                found += await tell(counts, judged=judged)
+            except Problem:  # the store is away, which is no fault of theirs
+                raise
+            except Exception as e:
+                self.failed(name, e)
+        return found
 
     def all(self) -> list[PluginStatus]:
         return list(self._known.values())

@@ -30,7 +30,6 @@ from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
 from slipstream_proxy.control.adapters.live_publisher import LivePublisher
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.rehearsal import RehearsalSlot
-from slipstream_proxy.control.adapters.siblings import SiblingSampler
 from slipstream_proxy.control.adapters.swapper import Swapper
 from slipstream_proxy.control.adapters.trials import GateTrials
 from slipstream_proxy.control.api.app import ALL_ROUTES, REQUEST_LINE, make_app
@@ -45,7 +44,6 @@ from slipstream_proxy.control.run.retention import Sweeper
 from slipstream_proxy.control.run.store_keeper import StoreKeeper
 from slipstream_proxy.control.shared.threads import end
 from slipstream_proxy.control.shared.token_text import TokenTexter
-from slipstream_proxy.control.storage.access import StoreAccess
 from slipstream_proxy.control.storage.forgetter import Forgetter
 from slipstream_proxy.control.storage.ingester import CONTROL_WRITER
 from slipstream_proxy.control.storage.mutation_log import Mutations
@@ -110,7 +108,6 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
     lease = EngineLease(engines, live, publisher.publish, shared=engine.share)
     fleet = Fleet(registry, engines, publisher, stores)
     lifecycle = AdapterLifecycle(registry, journal, fleet, stores, metrics.swap_seconds.observe)
-    access = StoreAccess(config, stores, mutations, health)
     rehearsals = RehearsalSlot()
     engines.hidden = rehearsals.hidden
     registrar = AdapterRegistrar(registry, journal, fleet)
@@ -137,7 +134,6 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         texter=TokenTexter(config),
         forgetter=Forgetter(stores, config.store.archive),
         rehearsals=rehearsals,
-        siblings=SiblingSampler(access, writer, registry, engines, rehearsals, metrics),
     )
 
 
@@ -177,7 +173,6 @@ class ControlPlane:
         await self.deps.swapper.start()
         self.deps.gatekeeper.start()
         self.deps.gatekeeper.notify()
-        self.deps.siblings.start()
         self.sweeper.start()
         self.deps.audit.start()
         self.deps.forgetter.start()
@@ -231,7 +226,6 @@ class ControlPlane:
             if _identity(self.config.socket) == self._socket:
                 self.config.socket.unlink(missing_ok=True)
         await self.plugins.stop()
-        await self.deps.siblings.stop()
         await self.deps.gatekeeper.stop()
         await self.deps.swapper.stop()
         await self._writer.close()
@@ -244,7 +238,6 @@ class ControlPlane:
         if dropped := deps.store.dropped:
             deps.live.forgotten.update((f"{key}/{mark}", None) for key, mark in dropped)
             deps.publisher.publish()
-        deps.siblings.saw(items)
         deps.schedule.saw(items)
         items = [item for item in items if not _is_sibling(item)]
         deps.feed.committed(items)

@@ -14,7 +14,7 @@ from slipstream_proxy.control.status.causes.calls import call_lines, clock_lines
 from slipstream_proxy.control.status.causes.engines import engine_lines, folder_lines
 from slipstream_proxy.control.status.causes.judging import judge_lines
 from slipstream_proxy.control.status.causes.rewards import flat_lines, reward_lines, unweighted_lines
-from slipstream_proxy.control.status.causes.runs import episode_lines, group_lines, lost_group_lines, sibling_lines
+from slipstream_proxy.control.status.causes.runs import episode_lines, group_lines, lost_group_lines
 from slipstream_proxy.control.status.causes.surroundings import RECENT_SECONDS, SLOWS, Surroundings
 from slipstream_proxy.control.status.causes.training import ready_lines, step_lines, trainer_lines, untrainable_lines
 from slipstream_proxy.control.status.causes.trials import gate_lines, slot_lines
@@ -36,7 +36,6 @@ def funnel_of(counts: FunnelCounts | None, around: Surroundings) -> Funnel:
         traffic_lines,
         episode_lines,
         group_lines,
-        sibling_lines,
         judge_lines,
         *rewards,
         untrainable_lines,
@@ -47,6 +46,7 @@ def funnel_of(counts: FunnelCounts | None, around: Surroundings) -> Funnel:
     )
     for stage in stages:
         lines += stage(counts, around) if counts is not None else ()
+    lines += around.of_plugins
     lines += slot_lines(around)
     lines += gate_lines(around)
     lines += _plugins(around)

@@ -162,7 +162,6 @@ def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
         judge_budget=deps.judges.budget(deps.now()),
         judge_error=deps.judges.error(deps.now()),
         judge_chance=deps.judges.chance(deps.now()),
-        sibling_steps=len(deps.siblings.waiting) + deps.siblings.busy,
         sidecars=troubled,
         held=deps.lease.held is not None,
         behind=deps.fleet.behind,
@@ -201,7 +200,7 @@ async def read_funnel(deps: Deps, stack: StackReport | None = None) -> c.Funnel:
             sidecar = heard(deps, found, stack.pids.get(found.name), at_work=found.name == "trainer")
             if sidecar.name == "trainer" and sidecar.state == "silent":
                 around.sidecars = [*around.sidecars, ("trainer", "silent", f"the trainer hangs: {sidecar.reason}")]
-        around.sibling_tokens = await deps.siblings.today()
+        around.of_plugins = await deps.plugins.lines(counts, judged=around.judge_expected)
         paused = await deps.switch.state(deps)
         if paused.paused:
             who = "somebody" if paused.by in (None, "-") else paused.by

@@ -102,8 +102,7 @@ async def pins_of(deps: Deps, asked: Sequence[PinIn]) -> list[PinOut | None]:
     """Each episode's adapter and arm: the stored one while it is served, else by share. None: no trained model. Asked
     for none, it is told that a call of an agent comes.
     """
-    deps.rehearsals.current.agents_came()
-    deps.siblings.agents_came()
+    deps.rehearsals.agents_came()
     rules = {model: _rule(deps, model) for model in {ask.model for ask in asked}.intersection(deps.registry.models)}
     decided = [_decide(deps, ask, rules[ask.model]) if ask.model in rules else None for ask in asked]
     wanted = [ask for ask in decided if ask is not None]

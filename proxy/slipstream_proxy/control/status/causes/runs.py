@@ -100,28 +100,6 @@ def group_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLi
         yield FunnelLine(stage="groups", cause="evaluation", count=evaluating, text=text)
 
 
-def sibling_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
-    """Steps of agents that are sampled once more."""
-    routes = [r for r in around.config.models.values() if r.explore == "siblings"]
-    if not routes:
-        return
-    if not around.judge_expected:
-        text = "siblings of agents' steps train nothing: no judge compares them"
-        needed = "set judge.model or judge.function"
-        yield FunnelLine(stage="judge", cause="siblings", count=counts.siblings, text=text, fix=needed, severity=SLOWS)
-        return
-    spent, most = sum(around.sibling_tokens.values()), sum(r.explore_tokens for r in routes)
-    text = f"{plural(counts.siblings, 'sibling', 'siblings')} of agents' steps so far, {spent} of {most} tokens today"
-    fix: str | None = None
-    if around.sibling_steps:
-        text += f"; {plural(around.sibling_steps, 'step waits', 'steps wait')} for the engine's idle time"
-    elif counts.calls and not counts.siblings:
-        fix = "wait for calls; only chat completions with recorded token ids have siblings"
-    if spent >= most:
-        fix = 'wait for tomorrow (UTC), or raise models."<name>".explore_tokens'
-    yield FunnelLine(stage="groups", cause="siblings", count=counts.siblings, text=text, fix=fix)
-
-
 def lost_group_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
     for (state, cause), count in sorted(counts.lost.items()):
         why, fix = LOST_GROUP_TEXTS.get((state, cause)) or LOST_GROUP_TEXTS[state, "unknown"]

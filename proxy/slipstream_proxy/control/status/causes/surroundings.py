@@ -90,10 +90,8 @@ class Surroundings:
     judge_error: str | None = None
     judge_chance: JudgeAgreement | None = None
     """Why the judge scored nothing of late, if it failed."""
-    sibling_steps: int = 0
-    """Steps that wait for an idle engine, to be sampled once more."""
-    sibling_tokens: Mapping[str, int] = field(default_factory=dict)
-    """Model → tokens that siblings sampled today."""
+    of_plugins: Sequence[FunnelLine] = ()
+    """What plug-ins say of what they do."""
     sidecars: Sequence[tuple[str, str, str]] = ()
     """The children of `slipstream up` that are in trouble: (trainer or judge, its state, what is wrong)."""
     paused: str | None = None

@@ -26,7 +26,6 @@ from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.rehearsal import RehearsalSlot
 from slipstream_proxy.control.engines.pool import EnginePool
 from slipstream_proxy.control.engines.replica import EngineReplica
-from slipstream_proxy.control.observe.metrics import ControlMetrics
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import end, in_thread
 from slipstream_proxy.control.storage.access import StoreAccess
@@ -40,6 +39,7 @@ from slipstream_proxy.log.spool import SpoolWriter
 from slipstream_proxy.redaction import Redaction, make_texts, redaction_of
 from slipstream_proxy.store.conversation.kinds import EpisodeKinds, Opening
 from slipstream_proxy.store.values import RecordedCall
+from slipstream_siblings.metrics import SiblingMetrics
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class SiblingSampler:
         registry: AdapterRegistry,
         engines: EnginePool,
         rehearsals: RehearsalSlot,
-        metrics: ControlMetrics,
+        metrics: SiblingMetrics,
     ) -> None:
         self.access, self.writer, self.registry, self.engines = access, writer, registry, engines
         self.rehearsals, self.metrics = rehearsals, metrics

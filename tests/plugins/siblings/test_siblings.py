@@ -93,8 +93,12 @@ async def line(plane, stage: str):
     return next(x for x in lines if (x["stage"], x["cause"]) == (stage, "siblings"))
 
 
+def sampler(plane):
+    return plane.control.plugins.parts["siblings"].sampler
+
+
 def count(plane, outcome: str) -> float:
-    return plane.deps.metrics.siblings.labels(outcome)._value.get()
+    return sampler(plane).metrics.siblings.labels(outcome)._value.get()
 
 
 async def test_a_greedy_step_is_sampled_judged_and_trained_on_and_is_no_run_of_the_agents(make_plane, engine):
@@ -167,14 +171,14 @@ async def test_steps_that_come_while_others_are_sampled_wait_for_none_of_them(ma
     plane = await exploring(make_plane)
     engine.hold = asyncio.Event()
     await plane.call("first", request=GREEDY, done=True)
-    await until(lambda: plane.deps.siblings.busy)
+    await until(lambda: sampler(plane).busy)
     for n in range(4):
         await plane.call(f"later-{n}", request=GREEDY, done=True)
-    await until(lambda: plane.deps.siblings.busy == 5)
-    assert not plane.deps.siblings.waiting
+    await until(lambda: sampler(plane).busy == 5)
+    assert not sampler(plane).waiting
     engine.hold.set()
     assert len(await siblings(plane, 15)) == 15
-    await until(lambda: not plane.deps.siblings.busy)
+    await until(lambda: not sampler(plane).busy)
 
 
 async def test_agents_go_first_and_a_days_tokens_are_the_end(make_plane, engine):
@@ -199,7 +203,7 @@ async def test_steps_together_keep_to_the_days_tokens_and_status_says_them(make_
     engine.hold = asyncio.Event()
     for n in range(8):
         await plane.call(f"run{n}", request=GREEDY | {"max_tokens": 2})
-    await until(lambda: plane.deps.siblings.busy)
+    await until(lambda: sampler(plane).busy)
     engine.hold.set()
     await until(lambda: count(plane, "budget") == 6)
     assert count(plane, "sampled") == 6, "3 after the first step, and one step more"
@@ -272,7 +276,7 @@ async def test_status_names_the_model_whose_calls_get_siblings_and_the_fix_of_ot
     await plane.call(
         "pictures", request={"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, done=True
     )
-    await until(lambda: plane.deps.siblings.access.store.statistics.counts(0)["calls"] == 2)
+    await until(lambda: sampler(plane).access.store.statistics.counts(0)["calls"] == 2)
     lines = {x["cause"]: x for x in (await plane.ask("GET", "/status"))[1]["funnel"]["lines"]}
     assert "(model gpt-4o: 100% of such calls get siblings, which train)" in lines["temperature 0"]["fix"]
     assert "; else greedy runs have nothing to compare" in lines["temperature 0"]["fix"], "calls to tiny get none"
