@@ -11,7 +11,7 @@ from tests.support.server import serve
 
 from slipstream.client import Client
 from slipstream.config import load_config
-from slipstream.operate.models.push import push
+from slipstream_models.push import push
 
 
 def test_merged_weights_are_base_and_adapter_in_one(tmp_path: Path) -> None:

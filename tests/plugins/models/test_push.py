@@ -16,7 +16,7 @@ from slipstream.client import Client
 from slipstream.config import Config, load_config
 from slipstream.contract import Adapter, Event
 from slipstream.errors import ConfigError, SlipstreamError, StartError
-from slipstream.operate.models.push import card, lineage, push
+from slipstream_models.push import card, lineage, push
 
 WEIGHTS = b"weights" * 100
 

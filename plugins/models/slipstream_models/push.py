@@ -14,7 +14,7 @@ from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.contract import Adapter, Event
 from slipstream.errors import ApiError, SlipstreamError
-from slipstream.operate.models.destinations import destination
+from slipstream_models.destinations import destination
 
 SETTING_FIELDS = (
     "algorithm",

@@ -14,7 +14,7 @@ from pathlib import Path
 from slipstream.client import Client
 from slipstream.contract import Adapter
 from slipstream.errors import ApiError, ConfigError
-from slipstream.operate.models.push import lineage
+from slipstream_models.push import lineage
 
 
 @dataclass(slots=True)

@@ -1,1 +1,0 @@
-"""Models on this machine, and what their engine needs to be told."""
