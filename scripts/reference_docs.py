@@ -258,10 +258,10 @@ def adapters() -> str:
 
 def openapi() -> Schema:
     """What a running proxy answers at ``/slipstream/openapi.json``."""
-    from slipstream_proxy.control.api.app import ALL_ROUTES
+    from slipstream_proxy.control.api.app import installed_routes
     from slipstream_proxy.control.api.openapi import document
 
-    found: Schema = document(ALL_ROUTES)
+    found: Schema = document(installed_routes())
     return found
 
 

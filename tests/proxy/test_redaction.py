@@ -11,7 +11,8 @@ from tests.support.dataplane import post, redact_with
 from tests.support.planted import SIGNS, case, dumped
 
 from slipstream import contract as c
-from slipstream_proxy.control.api.app import ALL_ROUTES
+from slipstream_proxy.control.api.app import installed_routes
+from slipstream_proxy.control.api.plugins import control_parts
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.log.records import CallHead
 from slipstream_proxy.redaction import FREE_TEXT_FIELDS, Redaction, make_texts, redacted_body
@@ -164,10 +165,11 @@ WRITTEN_FIELDS = {"reason", "text", "failed", "reply"}
 
 
 def test_what_is_written_in_any_body_of_the_api_is_redacted():
-    bodies = {route.body for route in ALL_ROUTES if route.body is not None}
+    bodies = {route.body for route in installed_routes() if route.body is not None}
     written = {body for body in bodies if WRITTEN_FIELDS & body.model_fields.keys()}
+    of_plugins = {body for part in control_parts() for body in part.free_texts}
     assert {c.RewardIn, c.GateIn, c.ScoresIn, c.RerunIn} <= written
-    assert written == {*FREE_TEXT_FIELDS, c.ScoresIn, *OF_PROGRAMS}
+    assert written == {*FREE_TEXT_FIELDS, *of_plugins, c.ScoresIn, *OF_PROGRAMS}
 
 
 def test_words_of_judges_and_of_who_takes_a_version_back_are_redacted():

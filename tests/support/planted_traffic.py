@@ -25,7 +25,7 @@ from slipstream.contract import GroupLease
 from slipstream_judge.text.excerpts import force
 from slipstream_judge.text.prompt import build
 from slipstream_judge.text.transcript import of_episode
-from slipstream_proxy.control.api.app import ALL_ROUTES
+from slipstream_proxy.control.api.app import installed_routes
 from slipstream_proxy.log.segments import list_segments, read_segment
 
 API = "/slipstream/v1"
@@ -273,7 +273,7 @@ async def read(scan: Scan, session: aiohttp.ClientSession, url: str) -> None:
         if name == "parquet":
             scan.look("export parquet", pq.read_table(io.BytesIO(body)).to_pylist())
     await get("export edited", f"{API}/export?format=dpo&edits=true")
-    for route in ALL_ROUTES:
+    for route in installed_routes():
         if route.method == "GET" and not route.endless and "{" not in route.path and not route.path.endswith("/backup"):
             await get("page", route.path)
     listed = json.loads(await get("page", f"{API}/episodes?limit=200"))

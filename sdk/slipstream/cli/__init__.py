@@ -36,7 +36,6 @@ COMMAND_GROUPS = {
 """In the order of ``slipstream --help``."""
 CORE_COMMANDS = {
     "init": Command("start", "write a slipstream.toml for this machine"),
-    "connect": Command("start", "connect your agent: its framework's lines, or its own file"),
     "up": Command("start", "run engine, proxy, judge and trainer on this machine"),
     "doctor": Command("start", "check everything, with a fix for each finding"),
     "demo": Command("start", "watch a small agent get better, with no GPU and no download"),
@@ -59,7 +58,6 @@ CORE_COMMANDS = {
     "export": Command("data", "write datasets: parquet, jsonl, sft, dpo"),
     "sql": Command("data", "run one SELECT on the store"),
     "forget": Command("data", "forget episodes: by id, key, tags or user"),
-    "backup": Command("data", "back up everything into one file, while it runs"),
 }
 OLD_NAMES = {
     ("watch",): ("status", "--follow"),

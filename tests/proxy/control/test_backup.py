@@ -21,7 +21,7 @@ from tests.support import slipstream
 from tests.support.fake_engine import FakeEngine
 from tests.support.postgres import postgres, postgres_programs  # noqa: F401 - a fixture
 
-from slipstream_proxy.control.storage import backup
+from slipstream_backup import archive as backup
 
 
 class Proxy(Running):

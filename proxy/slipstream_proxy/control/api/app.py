@@ -15,12 +15,11 @@ from aiohttp import web
 from slipstream_proxy.control import page
 from slipstream_proxy.control.api import openapi
 from slipstream_proxy.control.api.http import Ctx, Route, caller_of, checked, problem_response
-from slipstream_proxy.control.api.plugins import ControlPlugins
+from slipstream_proxy.control.api.plugins import ControlPlugins, control_parts
 from slipstream_proxy.control.api.routes import (
     adapter_files,
     adapters,
     audit,
-    backup,
     episodes,
     groups,
     internal,
@@ -38,17 +37,23 @@ from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.json_types import JsonObject
 
-__all__ = ["ALL_ROUTES", "DEPS_KEY", "Deps", "make_app"]
+__all__ = ["ALL_ROUTES", "DEPS_KEY", "Deps", "installed_routes", "make_app"]
 
 log = logging.getLogger(__name__)
 DEPS_KEY: web.AppKey[Deps] = web.AppKey("deps", Deps)
 ROUTE_MODULES = (
-    episodes, rewards, restore, backup, training, work, learner, groups, status, adapters, adapter_files,
+    episodes, rewards, restore, training, work, learner, groups, status, adapters, adapter_files,
     uploads, notes, audit, plugins,
 )  # fmt: skip
 ALL_ROUTES: list[Route] = [route for module in ROUTE_MODULES for route in module.API_ROUTES]
+"""The core's own."""
 BODY_LIMIT = 64 * 2**20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def installed_routes() -> list[Route]:
+    """The core's and those of all plug-ins that are installed."""
+    return [*ALL_ROUTES, *(route for part in control_parts() for route in part.routes)]
 
 
 def _is_loopback(host: str) -> bool:

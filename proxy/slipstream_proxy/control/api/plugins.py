@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -80,6 +80,12 @@ class ControlPlugin:
         store has it already. Raises ``Problem`` 503 where it cannot be written.
         """
         return await self.deps.mutate(op, data)
+
+
+def control_parts() -> list[type[ControlPlugin]]:
+    """The classes of all plug-ins that are installed. Raises ``ConfigError`` for one that cannot be imported."""
+    found = [(plugin.name, plugin.control) for plugin in door.installed().found.values() if plugin.control]
+    return [cast("type[ControlPlugin]", load_object(f"the plug-in {name}", spec, "class")) for name, spec in found]
 
 
 P = TypeVar("P", bound=ControlPlugin)

@@ -11,9 +11,9 @@ from pathlib import Path
 from slipstream.cli.common import add_config, add_url, proxy_url, read_config
 from slipstream.contract import name_of
 from slipstream.errors import ConfigError, StartError
-from slipstream.operate.setup.agents import AGENT_PROGRAMS, CodingAgent
-from slipstream.operate.setup.connecting import AgentAddress, connect, lines_of, run_of, served_there, trouble_of, undo
 from slipstream.operate.setup.frameworks import BY_NAME, lines_for
+from slipstream_connect.agents import AGENT_PROGRAMS, CodingAgent
+from slipstream_connect.connecting import AgentAddress, connect, lines_of, run_of, served_there, trouble_of, undo
 
 
 def add(parser: argparse.ArgumentParser) -> None:

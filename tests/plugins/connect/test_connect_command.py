@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from slipstream.cli import main
-from slipstream.operate.setup.agents import AGENT_PROGRAMS
 from slipstream.operate.setup.frameworks import BY_NAME
+from slipstream_connect.agents import AGENT_PROGRAMS
 
 
 def test_a_run_has_its_own_episode_and_its_own_exit_code(tmp_path, monkeypatch, capfd):

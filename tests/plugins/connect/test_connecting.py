@@ -11,8 +11,8 @@ from aiohttp import web
 from tests.support.served import Served
 
 from slipstream.errors import ConfigError
-from slipstream.operate.setup.agents import AGENT_PROGRAMS
-from slipstream.operate.setup.connecting import (
+from slipstream_connect.agents import AGENT_PROGRAMS
+from slipstream_connect.connecting import (
     STATE_FILE,
     AgentAddress,
     connect,

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from slipstream.errors import ConfigError, StartError
-from slipstream.operate.setup.agents import CodingAgent
+from slipstream_connect.agents import CodingAgent
 
 STATE_FILE = Path(".config/slipstream/connect.json")
 """Below the home: what ``connect`` wrote, so that ``--undo`` can take it back."""

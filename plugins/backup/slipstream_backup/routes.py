@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from slipstream.contract import KeyScope
+from slipstream_backup import archive
 from slipstream_proxy.control.api.http import Ctx, Routes
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
-from slipstream_proxy.control.storage import backup
 from slipstream_proxy.control.storage.access import away
 from slipstream_proxy.store.tables.driver import StoreError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TAR_TYPE = "application/x-tar"
 SLOW_CLIENT_TIMEOUT_S = 600.0
 """Seconds after which a client that takes nothing is given up."""
-API_ROUTES = Routes()
+BACKUP_ROUTES = Routes()
 
 
 class _Reply(io.RawIOBase):
@@ -41,13 +41,13 @@ class _Reply(io.RawIOBase):
         return len(part)
 
 
-@API_ROUTES.add("GET", "/backup", (KeyScope.ADMIN,), result=TAR_TYPE)
+@BACKUP_ROUTES.add("GET", "/backup", (KeyScope.ADMIN,), result=TAR_TYPE)
 async def get_backup(ctx: Ctx) -> web.StreamResponse:
     """Store, spool, adapters, keys and checkpoints as a tar file, to be unpacked into an empty data_dir."""
     deps, root = ctx.deps, ctx.deps.config.root
     if not await deps.health.check():  # a copy begun now would wait for the database as long as it is away
         raise away()
-    made = backup.staged(root, deps.store, deps.ingester)
+    made = archive.staged(root, deps.store, deps.ingester)
     try:
         stage = await in_thread(made.__enter__)
     except (StoreError, OSError) as e:
@@ -56,7 +56,7 @@ async def get_backup(ctx: Ctx) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": TAR_TYPE})
         await response.prepare(ctx.request)
         with contextlib.closing(_Reply(response)) as out:
-            await in_thread(backup.write, out, root, stage, deps.config.adapters_dir)
+            await in_thread(archive.write, out, root, stage, deps.config.adapters_dir)
         await response.write_eof()
         return response
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support import ROOT
 
-from slipstream.operate.setup.agents import AGENT_PROGRAMS
+from slipstream_connect.agents import AGENT_PROGRAMS
 
 
 def test_there_are_more_than_a_dozen_and_each_has_its_section():
