@@ -28,7 +28,7 @@ from benchmarks.harness import report
 from benchmarks.store.filling import started_of
 
 from slipstream.contract import BatchLeaseIn, GroupLeaseIn, RewardIn
-from slipstream_proxy.control.api.export import pieces
+from slipstream_export.rows import pieces
 from slipstream_proxy.log.records import CallHead, Choice, Mutation, Parsed
 from slipstream_proxy.store import open_store
 from slipstream_proxy.store.store import Store

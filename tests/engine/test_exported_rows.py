@@ -24,7 +24,7 @@ from vllm.renderers.hf import (
 
 from slipstream.contract import EpisodeDetail
 from slipstream.shared.chat_template import for_template, takes_parts, template_of
-from slipstream_proxy.control.api.export import readable, sft_row
+from slipstream_export.rows import readable, sft_row
 from slipstream_proxy.dialects.sampling import sampling_of
 from slipstream_trainer.batch.dataset import rendered, samples_of
 

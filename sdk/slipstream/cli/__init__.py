@@ -55,7 +55,6 @@ CORE_COMMANDS = {
     "train": Command("steer", "train once, from an export, or on stored runs again"),
     "annotate": Command("steer", "write a note on the charts' time axis"),
     "keys": Command("steer", "add, list, rotate, revoke API keys"),
-    "export": Command("data", "write datasets: parquet, jsonl, sft, dpo"),
     "sql": Command("data", "run one SELECT on the store"),
     "forget": Command("data", "forget episodes: by id, key, tags or user"),
 }

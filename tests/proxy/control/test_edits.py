@@ -5,7 +5,7 @@ import json
 from tests.support.plane import until
 
 from slipstream.contract import CallRecord, Reward
-from slipstream_proxy.control.api.export import edits_of
+from slipstream_export.rows import edits_of
 
 
 def call(number: int) -> CallRecord:

@@ -11,7 +11,7 @@ from tests.support import MODEL
 from tests.support.plane import until
 
 from slipstream.contract import EpisodeDetail
-from slipstream_proxy.control.api.export import sft_row
+from slipstream_export.rows import sft_row
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_a_row_has_the_tools_of_the_call_that_it_is_of():
 
 
 async def test_many_pairs_are_fetched_together(plane, monkeypatch):
-    monkeypatch.setattr("slipstream_proxy.control.api.export.DPO_TASKS", 2)
+    monkeypatch.setattr("slipstream_export.rows.DPO_TASKS", 2)
     for i in range(10):
         messages = [{"role": "user", "content": f"q{i // 2}"}, {"role": "assistant", "content": f"a{i}"}]
         body = {"id": f"i{i}", "task": f"t{i // 2}", "messages": messages, "reward": float(i % 2)}

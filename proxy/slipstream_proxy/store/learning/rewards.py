@@ -94,12 +94,6 @@ class RewardTable:
         self.tallies = tallies
         self._clock = StoreClock()
 
-    def edited(self) -> list[str]:
-        """Episodes (key/id) with an answer that a person wrote in place of the agent's."""
-        sql = """SELECT DISTINCT eid FROM t_rewards WHERE source = 'human' AND strpos(meta, '"edited"') > 0"""
-        with self.db.read() as tx:
-            return [eid for (eid,) in tx.all(sql)]
-
     def insert(self, tx: Tx, rows: Sequence[RewardRow], written: Mapping[str, Written] | None = None) -> None:
         """Append rows; one whose id is there already is left out.
 

@@ -11,7 +11,6 @@ from pydantic import Field, StringConstraints
 
 from slipstream import contract as c
 from slipstream.contract import KeyScope
-from slipstream_proxy.control.api import export
 from slipstream_proxy.control.api.http import (
     JSON_TYPE,
     Ctx,
@@ -110,17 +109,6 @@ class EpisodesQuery(FilterQuery):
         allow_inf_nan=False,
         description="Seconds that `q`, `outcome`, `trainable`, `kind` look back for a page. `next` goes on after it.",
     )
-
-
-class ExportQuery(FilterQuery):
-    format: Literal["jsonl", "sft", "dpo", "parquet"] = "jsonl"
-    edits: bool = Field(
-        True,
-        description="Answers that people wrote (`meta.edited` of a reward with source `human`) stand in place of the "
-        "agent's (sft), or are preferred to them (dpo).",
-    )
-    form: Literal["auto", "deltas"] = Field("auto", description="Of the calls in jsonl and parquet, as in one episode.")
-    temporary: bool = Field(False, description="Nobody keeps the file, so forgetting does not name it.")
 
 
 class KeyQuery(Query):
@@ -484,12 +472,3 @@ async def _retrain(deps: Deps, key: str, adapters: Sequence[str]) -> list[str]:
         detail = {"adapters": plan.adapters, "start": plan.start, "groups": plan.groups, "cause": "store.forget"}
         await deps.audit.note(key, "train anew", of[0], detail)
     return anew
-
-
-@API_ROUTES.add("GET", "/export", query=ExportQuery, tags=True, result="application/octet-stream")
-async def get_export(ctx: Ctx) -> web.StreamResponse:
-    """Datasets: JSON lines of episodes, SFT or DPO rows, Parquet."""
-    q: ExportQuery = ctx.query
-    return await export.send(
-        ctx, wanted(ctx, q, limit=1000), q.format, form=q.form, edited=q.edits, temporary=q.temporary
-    )

@@ -274,6 +274,13 @@ def _dumped(models: Sequence[BaseModel]) -> str:
     return json.dumps([m.model_dump(mode="python") for m in models], default=str)
 
 
+def edited_episodes(store: Store) -> list[str]:
+    """Episodes (key/id) with an answer that a person wrote in place of the agent's."""
+    sql = """SELECT DISTINCT eid FROM t_rewards WHERE source = 'human' AND strpos(meta, '"edited"') > 0"""
+    with store.db.read() as tx:
+        return [eid for (eid,) in tx.all(sql)]
+
+
 def pieces(
     store: Store,
     wanted: EpisodeFilter,
@@ -288,7 +295,7 @@ def pieces(
     template = template_of(model) if format in ("sft", "dpo") else None
     if format == "dpo":
         yield from (line(readable(row, template)) for row in dpo_rows(store, wanted, note))
-        if edited and (eids := store.rewards.edited()):
+        if edited and (eids := edited_episodes(store)):
             of_people = replace(wanted, among=eids)
             for batch in noted(store.episodes.export(of_people), note):
                 yield from (line(readable(row, template)) for e in batch for row in edited_rows(e))
