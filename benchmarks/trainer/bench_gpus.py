@@ -148,7 +148,7 @@ class Sampled:
 
 
 def settings(args: argparse.Namespace, **trainer: Any) -> Config:
-    loose = {"max_ratio": 1e30, "max_engine_kl": 1e30, "max_grad": 1e30, "max_kl": 1e30, "min_entropy": 0.0}
+    loose = {"max_ratio": 1e30, "max_engine_kl": 1e30, "max_kl": 1e30}
     base = {
         "data_dir": f"{args.folder}/data-{os.environ.get('RANK', '0')}", "engine": {"model": f"{args.folder}/model"},
         "trainer": {"lora_rank": 16, "lora_alpha": 32} | loose | trainer,

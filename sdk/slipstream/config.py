@@ -29,6 +29,11 @@ FOLDER_SETTINGS = (("data_dir",), ("adapters", "dir"), ("store", "archive"))
 _SETTLE = "gate.settle says after how many ended runs a version without suspicion is accepted"
 DELETED_SETTINGS = {
     ("engine", "host"): "`up` binds vLLM to 127.0.0.1, because calls past the proxy are not recorded",
+    ("judge", "temperature"): "it is 0, or what judge.params says",
+    ("judge", "max_tokens"): "judge.params may have it",
+    ("trainer", "max_grad"): "a batch whose gradient norm is above 1000 is skipped",
+    ("trainer", "min_entropy"): "trainer.max_kl bounds a step",
+    ("trainer", "words_prompt"): "the words stand as the user wrote them",
     ("gate", "min_pairs"): _SETTLE,
     ("gate", "max_episodes"): _SETTLE,
 }

@@ -108,8 +108,8 @@ async def test_the_cache_is_keyed_on_every_input(ruled, control):
         changes = [
             {"rubric": "Another."},
             {"model": "openai/gpt-4o"},
-            {"temperature": 0.5},
-            {"max_tokens": 100},
+            {"params": {"temperature": 0.5}},
+            {"params": {"max_tokens": 100}},
             {"context": 9000},
         ]
         for change in changes:

@@ -6,6 +6,7 @@ import torch
 from tests.support.oracle import plain_logprobs
 from tests.support.tiny import adapter_state, conversation, make_config, make_trainer
 
+from slipstream_trainer.algorithm import guards
 from slipstream_trainer.algorithm.learning_rate import TOO_FAR, TOO_SHORT, StepPace
 from slipstream_trainer.step.step import train
 
@@ -72,21 +73,19 @@ def test_a_batch_of_another_policy_is_not_stepped_on(make) -> None:
     assert same(before, adapter_state(trainer.model))
 
 
-def test_a_huge_gradient_is_not_stepped_on(make) -> None:
-    result = train(make(max_grad=1e-9), conversation(0), StepPace(), 0)
+def test_a_huge_gradient_is_not_stepped_on(make, monkeypatch) -> None:
+    monkeypatch.setattr(guards, "GRADIENT_NORM_LIMIT", 1e-9)
+    result = train(make(), conversation(0), StepPace(), 0)
     assert (result.outcome, "norm" in result.reason) == ("skipped", True)
 
 
-@pytest.mark.parametrize(
-    ("settings", "word"), [({"learning_rate": 10.0}, "KL"), ({"min_entropy": 100.0, "max_kl": 1e9}, "entropy")]
-)
-def test_a_step_that_breaks_a_bound_is_undone(make, settings, word: str) -> None:
-    trainer, pace = make(**settings), StepPace()
+def test_a_step_that_breaks_a_bound_is_undone(make) -> None:
+    trainer, pace = make(learning_rate=10.0), StepPace()
     before = adapter_state(trainer.model)
     for n in range(2):
         result = train(trainer, conversation(n), pace, n)
         assert result.outcome == "undone"
-        assert word in result.reason
+        assert "KL" in result.reason
         assert same(before, adapter_state(trainer.model))
         assert not any(float(v["exp_avg"].abs().sum()) for v in trainer.optimizer.state.values())
     assert pace.scale == 0.5

@@ -306,11 +306,9 @@ class Llm:
             given["api_key"] = self.key
         elif self.api_base and LIKE_OPENAI.match(self.model) and not os.environ.get("OPENAI_API_KEY"):
             given["api_key"] = "none"  # local servers take any, but LiteLLM wants one
-        if j.temperature is not None and "temperature" not in self._dropped:
-            given["temperature"] = j.temperature
-        if j.max_tokens is not None:
-            given["max_tokens"] = j.max_tokens
-        elif self.served.context is not None:
+        if "temperature" not in self._dropped:
+            given.setdefault("temperature", 0.0)
+        if self.served.context is not None and "max_tokens" not in given:
             given["max_tokens"] = min(LONGEST_ANSWER, self.served.context // ANSWER_SHARE)
         if (asked := self._num_ctx()) is not None:
             given["num_ctx"] = asked

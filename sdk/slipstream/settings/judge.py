@@ -19,8 +19,6 @@ OWN_PARAMS = {
     "n": "judge.votes",
     "api_base": "judge.api_base",
     "api_key": "judge.api_key_env",
-    "temperature": "judge.temperature",
-    "max_tokens": "judge.max_tokens",
 }
 """Parameters of ``completion()`` that the judge sets itself → the setting for it, if there is one."""
 
@@ -79,15 +77,10 @@ class JudgeConfig(Section):
         description="Groups judged at once. 1 where model is self.",
         when="the judge's API is slower, or takes more, than eight at once",
     )
-    temperature: float | None = rare(
-        0.0, ge=0, description="Sampling temperature; None: not sent.", when="the judge's model refuses temperature 0"
-    )
-    max_tokens: int | None = rare(
-        None, ge=16, description="Limit of the judge's answer.", when="the judge's answers are cut off, or too long"
-    )
     params: dict[str, JsonValue] = rare(
         default_factory=dict,
-        description="More parameters of LiteLLM's completion(), as top_p or reasoning_effort.",
+        description="More parameters of LiteLLM's completion(), as reasoning_effort or max_tokens. Without temperature "
+        "among them it is 0.",
         when="the judge's API needs more parameters",
     )
     context: int = rare(

@@ -153,11 +153,6 @@ class TrainerConfig(Section):
         "from what it does without (KL, nats a token): they are an order, or words that it cannot follow.",
         when="users' words are left out that should count",
     )
-    words_prompt: str = rare(
-        "{words}",
-        description="How the model reads such words, as the user's. {words} stands for them.",
-        when="users' words need a frame, as in another language",
-    )
     learning_rate: Positive | Literal["auto"] = Field(
         "auto",
         description=(
@@ -273,16 +268,6 @@ class TrainerConfig(Section):
         ),
         when="batches are skipped because engine and trainer disagree",
     )
-    max_grad: Positive = rare(
-        1000.0,
-        description="A batch is skipped if its gradient norm is above this.",
-        when="batches are skipped because of their gradient",
-    )
-    min_entropy: Annotated[float, Field(ge=0)] = rare(
-        0.0,
-        description="A step is undone if the mean entropy after it is below this.",
-        when="the policy must not become certain of everything",
-    )
     keep_checkpoints: int = rare(
         3,
         ge=1,
@@ -307,13 +292,6 @@ class TrainerConfig(Section):
     schedule: ScheduleConfig = Field(
         ScheduleConfig(), description='When the trainer works. A text is its hours: schedule = "22:00-06:00".'
     )
-
-    @field_validator("words_prompt")
-    @classmethod
-    def _holds_words(cls, value: str) -> str:
-        if "{words}" not in value:
-            raise ValueError("write {words} where the user's words belong")
-        return value
 
     @field_validator("schedule", mode="before")
     @classmethod

@@ -24,10 +24,10 @@ HINT_MARK = "HINT2MARK"
 
 
 class Hints:
-    """``text``: how the words are put to the model, with ``{words}`` where they stand."""
+    """Words of users in prompts of one tokenizer's chat template."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, text: str) -> None:
-        self.tokenizer, self.text = tokenizer, text
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
         self.tails = self._tails()
         """How prompts end: with what the assistant's turn begins with."""
         self.turn = self._turn()
@@ -73,7 +73,7 @@ class Hints:
         (opening, closing), at = self.turn, len(ids) - len(tail)
         end = at - len(closing)
         speaks = bool(closing) and ids[end:at] == closing and _last(ids[:end], opening) > _last(ids[:end], closing)
-        text = ("\n\n" if speaks else "") + self.text.replace("{words}", words)
+        text = ("\n\n" if speaks else "") + words
         said = self._ids(text, split_special_tokens=True)
         whole = [*ids[:end], *said, *ids[end:]] if speaks else [*ids[:at], *opening, *said, *closing, *tail]
         return np.array(whole, np.int32)

@@ -99,7 +99,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
         """Weights of the adapter that training started from, for β and for users' words. A new adapter's are the base
         model: it changes nothing. A model whose adapter is switched off would be compiled once more.
         """
-        self.hints = Hints(tokenizer, config.trainer.words_prompt)
+        self.hints = Hints(tokenizer)
         self._given: tuple[torch.Tensor, torch.Tensor] | None = None
         self.model.train()
 

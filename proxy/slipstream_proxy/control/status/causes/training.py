@@ -58,7 +58,7 @@ MOST_AGED_SHARE = 0.25
 """Of the calls of the latest steps, above which a person is told that they were too old to train on."""
 ENGINE_GAP = 0.08
 """Nats a token. bf16 on both sides is 0.001 to 0.05; an engine whose graphs were wrong had 0.1 to 1.5."""
-GUARDS_ADVICE = "see the lines above, and the docs on the trainer's guards (max_ratio, max_engine_kl, max_grad)"
+GUARDS_ADVICE = "see the lines above, and the docs on the trainer's guards (max_ratio, max_engine_kl)"
 
 
 def untrainable_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
