@@ -182,7 +182,7 @@ def _main(argv: list[str]) -> int:
         return 2
     module = command_module(args.command)
     try:
-        code = int((getattr(args, "run", None) or module.run)(args))
+        code = int((getattr(args, "run_verb", None) or module.run)(args))
         sys.stdout.flush()
         return code
     except (ConfigError, StartError) as e:

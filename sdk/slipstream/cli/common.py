@@ -76,12 +76,12 @@ def positions(argv: Sequence[str]) -> list[int]:
 
 
 def add_verbs(sub: Verbs, command: str) -> None:
-    """What plug-ins add to a command. A parsed verb of theirs has its function in ``args.run``."""
+    """What plug-ins add to a command. A parsed verb of theirs has its function in ``args.run_verb``."""
     for name, verb in plugin_commands(command).items():
         module = importlib.import_module(str(verb.module))
         parser = sub.add_parser(name, help=verb.text)
         module.add(parser)
-        parser.set_defaults(run=module.run)
+        parser.set_defaults(run_verb=module.run)
 
 
 def add_config(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
