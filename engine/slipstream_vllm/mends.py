@@ -1,4 +1,4 @@
-"""What vLLM does wrongly.
+"""What vLLM does wrongly (findings/README.md, which also tells when each mend can go).
 
 **A call to the base model gets an adapter's weights**, on a CPU. In a batch that mixes adapters, vLLM marks the base
 model's tokens with the index -1. Its GPU kernels skip them. Its CPU functions look up row -1, which is the last adapter

@@ -2,7 +2,8 @@
 
 vLLM compares an adapter's names with the model's by their last part only. Weights for a layer that the model does not
 have, or under another prefix, are loaded, kept and never used (vllm-project/vllm#34186, #48019), so that the base
-model answers under the adapter's name. Here such an adapter is refused, and the answer names what has no place.
+model answers under the adapter's name. Here such an adapter is refused, and the answer names what has no place
+(findings/README.md).
 """
 
 from __future__ import annotations

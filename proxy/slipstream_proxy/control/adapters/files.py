@@ -186,7 +186,9 @@ def base_shapes(model: str | None) -> dict[str, list[int]]:
 
 
 def check_shapes(tensors: dict[str, JsonObject], base: dict[str, list[int]]) -> None:
-    """A is [rank, in] and B [out, rank] of a base module. vLLM 0.32 takes smaller ones and computes nonsense."""
+    """A is [rank, in] and B [out, rank] of a base module. vLLM 0.32 takes smaller ones and computes
+    nonsense (findings/README.md).
+    """
     for name, entry in tensors.items():
         part = WEIGHT_NAME_PATTERN.match(name)
         weight = base.get(part["module"]) if part else None

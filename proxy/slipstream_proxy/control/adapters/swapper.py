@@ -1,6 +1,7 @@
 """Swaps adapters in the engines: load new, switch, drain, unload old; and the loops that keep them so.
 
-Never ``load_inplace`` and never a name twice: a reused name serves stale prefix-cache KV (vLLM issue #42125).
+Never ``load_inplace`` and never a name twice: a reused name serves stale prefix-cache KV (vLLM issue #42125;
+findings/README.md).
 """
 
 from __future__ import annotations
