@@ -38,6 +38,7 @@ class SlowStore:
         self.store = SimpleNamespace(shared=shared)
         self.stats = SimpleNamespace(broken=broken)
         self.waiting = {}
+        self.hurried = 0
 
     def expect(self, id):
         future = self.waiting[id] = asyncio.get_running_loop().create_future()
@@ -45,6 +46,9 @@ class SlowStore:
 
     def wake(self):
         pass
+
+    def hurry(self):
+        self.hurried += 1
 
     def take(self):
         for future in self.waiting.values():
@@ -73,8 +77,10 @@ async def test_who_reads_waits_for_what_its_sender_did_not_wait_for(slow):
     mutations = slow(store)
     assert await mutations.settled() is False
     assert await mutations.put("reward", {}, soon=True) is False
+    assert not store.hurried
     reading = asyncio.ensure_future(mutations.settled())
     assert not (await asyncio.wait({reading}, timeout=0.2))[0], "the store does not have it"
+    assert store.hurried
     store.take()
     assert await reading is True
     assert await mutations.settled() is False
