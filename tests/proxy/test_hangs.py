@@ -32,7 +32,7 @@ STREAM = {**ASK, "stream": True}
 
 
 def tables(tmp_path: Path, count: int = 2) -> list[HangTable]:
-    return [HangTable(URLS, 600.0, tmp_path / "hangs", n) for n in range(count)]
+    return [HangTable(600.0, tmp_path / "hangs", n) for n in range(count)]
 
 
 @pytest.fixture
@@ -60,6 +60,22 @@ def test_what_one_worker_finds_out_all_know_at_once(views):
     assert looked, "its health checks begin"
     two.mark_up(A)
     assert sorted(one.servers("tiny", "e")) == [A, B] and not one.trouble and not one.lost()
+
+
+def test_an_engine_that_comes_later_is_shared_and_the_longest_silent_one_gives_its_row_away(tmp_path, monkeypatch):
+    one, two = tables(tmp_path)
+    assert two.hung("http://later") == 0.0
+    one.hang("http://later")
+    assert two.hung("http://later/") and two.claim("http://later") and not one.claim("http://later")
+    monkeypatch.setattr(module, "_ROWS", 8)
+    few = [HangTable(600.0, tmp_path / "few", n) for n in range(2)]
+    for n in range(8):
+        few[0].hang(f"http://e{n}")
+    few[1].hang("http://new")
+    assert few[0].hung("http://new") and all(few[0].hung(f"http://e{n}") for n in range(1, 8))
+    assert few[0].hung("http://e0") == 0.0 == few[1].hung("http://e0"), (
+        "what was known of it is gone, and is no other's"
+    )
 
 
 def test_one_call_over_all_workers_tries_it_out(views):
@@ -101,7 +117,7 @@ def test_a_worker_that_starts_again_knows_and_frees_what_it_tried(tmp_path):
     import os, signal, sys
     from pathlib import Path
     from slipstream_proxy.data.engines.hangs import HangTable
-    table = HangTable(["http://a/", "http://b"], 600.0, Path(sys.argv[1]), 0)
+    table = HangTable(600.0, Path(sys.argv[1]), 0)
     table.hang("http://a")
     assert table.claim("http://a") and not table.claim("http://a")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -109,7 +125,7 @@ def test_a_worker_that_starts_again_knows_and_frees_what_it_tried(tmp_path):
     other = tables(tmp_path)[1]
     subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "hangs")], check=False)
     assert other.hung(A) and other.taken(A) and not other.claim(A) and not other.hung(B)
-    again = HangTable(URLS, 600.0, tmp_path / "hangs", 0)
+    again = HangTable(600.0, tmp_path / "hangs", 0)
     assert again.hung(A) and not other.taken(A) and other.claim(A)
 
 
@@ -131,18 +147,6 @@ def test_without_the_table_a_worker_goes_on_alone(tmp_path, caplog):
     one.hang(A)
     assert one.hung(A) and not two.hung(A) and one.claim(A) and not one.claim(A) and two.claim(A)
     one.close()
-
-
-def test_an_engine_without_a_row_is_this_workers_affair(views):
-    one, two = views
-    for view in views:
-        view.update({"models": {}, "engines": [{"url": "http://c", "ok": True}]})
-    one.mark_down("http://c", hung=True)
-    one.found("http://c")
-    assert one.ready and not refused(one, "http://c", "c1") and refused(one, "http://c", "c2") and not one.ready
-    assert two.ready and two.servers("tiny", "e") == ["http://c"]
-    one.release("http://c", "c1")
-    assert one.ready
 
 
 class Stuck(FakeEngine):
@@ -178,7 +182,7 @@ async def test_two_workers_and_an_engine_that_hangs(tmp_path):
         "engine": {"urls": [engine.url], "name": "tiny"},
     }
     config.write_text(tomli_w.dumps(tree))
-    stale = HangTable([engine.url], 2000.0, data / "hangs", 5)
+    stale = HangTable(2000.0, data / "hangs", 5)
     stale.hang(engine.url)
     assert stale.claim(engine.url)
 

@@ -81,8 +81,8 @@ class Plane:
         self.admission = Admission(Keys(config.keys_file, serving=True), self.limits, keyed)
         self.hosts = AllowedHosts(self.admission, proxy.own_names)
         self.models = ModelMap(config)
-        urls, timeout = [*filter(None, [config.engine.router]), *config.engine.addresses()], proxy.upstream_timeout
-        self.hangs = HangTable(urls, timeout, config.root / "hangs" if several else None, number)
+        timeout = proxy.upstream_timeout
+        self.hangs = HangTable(timeout, config.root / "hangs" if several else None, number)
         self.live = LiveView(config, self.hangs, self._look)
         self.holding = Holding(self.live, self.metrics, proxy.upstream_timeout)
         self.link = ControlLink(config.socket, self.live)

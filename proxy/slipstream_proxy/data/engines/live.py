@@ -107,7 +107,7 @@ class LiveView:
         """``hangs`` None: this worker is alone. ``changed`` is called after each update from here on."""
         name = config.model_name
         timeout = config.proxy.upstream_timeout
-        self.hangs = hangs if hangs is not None else HangTable(config.engine.urls, timeout)
+        self.hangs = hangs if hangs is not None else HangTable(timeout)
         self._told = b""
         self.selection = EngineSelection()
         self._able: dict[str, AbleEngines] = {}
