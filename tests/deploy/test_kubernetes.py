@@ -5,6 +5,8 @@ import json
 import shutil
 import subprocess
 import tomllib
+from ipaddress import ip_address, ip_network
+from typing import Any
 
 import pytest
 import yaml
@@ -114,6 +116,37 @@ def test_every_pod_is_covered_by_a_policy_that_denies(overlay):
         for f in rule["from"]
     ]
     assert [s for s in sources if s] == ["proxy"], "agents reach the engine through the proxy only"
+
+
+def _selects(selector: dict[str, Any], part: str) -> bool:
+    wanted = selector.get("matchLabels", {}).get("app.kubernetes.io/name", part)
+    return wanted == part and all(part in e["values"] for e in selector.get("matchExpressions", []))
+
+
+def _reaches(objects: list[dict[str, Any]], part: str, address: str, port: int) -> bool:
+    """Whether the policies let a part reach an address outside of the cluster's pods."""
+    for policy in of(objects, "NetworkPolicy").values():
+        rules = policy["spec"].get("egress", []) if _selects(policy["spec"]["podSelector"], part) else []
+        for rule in rules:
+            blocks = [to["ipBlock"] for to in rule.get("to", []) if "ipBlock" in to]
+            within = [
+                ip_address(address) in ip_network(block["cidr"])
+                and not any(ip_address(address) in ip_network(net) for net in block.get("except", []))
+                for block in blocks
+            ]
+            if port in {p["port"] for p in rule["ports"]} and (not rule.get("to") or any(within)):
+                return True
+    return False
+
+
+def test_each_part_reaches_what_its_settings_may_name_and_no_private_address():
+    """Judges' providers, webhooks and buckets are asked by the proxy, too."""
+    objects = kustomize(FOLDER / "overlays" / "production")
+    for part in ("proxy", "engine", "judge", "trainer"):
+        assert _reaches(objects, part, "93.184.216.34", 443), part
+        assert not any(_reaches(objects, part, private, 443) for private in ("10.0.0.7", "169.254.169.254")), part
+        assert not _reaches(objects, part, "93.184.216.34", 80), part
+    assert _reaches(objects, "proxy", "10.0.0.7", 5432)
 
 
 def test_volumes_resolve(overlay):
