@@ -23,11 +23,11 @@ KUBERNETES = DEPLOY / "kubernetes"
 OPENING, CLOSING = "⟦", "⟧"
 VERSION = "0.1.0"
 LEFT_OUT_KINDS = ("Namespace", "Secret")
-"""``helm install --create-namespace`` makes the one, ``docs/kubernetes.md`` the other."""
+"""``helm install --create-namespace`` makes the one, ``docs/gpus.md`` the other."""
 PARTS = ("engine", "proxy", "trainer", "judge")
 NOTES = {
     "image": "Where the images of deploy/docker/Dockerfile are: a registry with its slash, and their tag.",
-    "secret": "An existing Secret: keys.json, engine-key, store-url, trainer, judge, judge-key (docs/kubernetes.md, step 1).",
+    "secret": "An existing Secret: keys.json, engine-key, store-url, trainer, judge, judge-key (docs/gpus.md, step 1).",
     "settings": "slipstream.toml. Running proxies take over engine.urls and engine.router; all else starts the pods anew, one by one.",
     "storage": "adapters need ReadWriteMany. class: a StorageClass; empty: the cluster's own.",
     "engine": "args are vLLM's: the model's name and its limits have to be those of the settings.",
