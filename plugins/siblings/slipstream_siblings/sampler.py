@@ -333,7 +333,7 @@ class SiblingSampler:
             )
             await self.writer.put(Kind.CALL, record, dumps(one.request), dumps(one.reply))
         if self.access.ingester is not None:
-            self.access.ingester.wake()
+            self.access.ingester.hurry()
 
 
 def _redacted(redaction: Redaction, one: SiblingReply) -> bool:

@@ -69,7 +69,7 @@ class Store:
         self.calls = CallTable(db, days, self.tallies, rules.untrained_kinds)
         self.rewards = RewardTable(db, rules, memory, self.tallies)
         self.standings = StandingTable(db, rules, memory, self.calls)
-        self.outcomes = OutcomeLog(db, days)
+        self.outcomes = OutcomeLog(db, days, memory)
         self.pins = PinTable(db, self.outcomes)
         self.groups = GroupTable(db, rules)
         self.events = EventLog(db)

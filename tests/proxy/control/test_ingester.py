@@ -6,9 +6,10 @@ import json
 import duckdb
 import psycopg
 import pytest
-from tests.support.plane import until
+from tests.support.plane import API, until
 
 from slipstream.shared.backoff import rest
+from slipstream_proxy.control.api.http import BEGUN_HEADER
 from slipstream_proxy.control.storage import ingester as ingest
 from slipstream_proxy.control.storage.ingester import of_a_record
 from slipstream_proxy.log.ids import new_id
@@ -222,31 +223,37 @@ async def test_a_call_after_a_long_rest_is_found_at_the_next_look(plane, monkeyp
     written = len(pauses)
     await plane.seen("late")
     assert found[0] <= written + 1
-    assert max(pauses) == ingest.IDLE_POLL_S == 0.25, "so nothing waits for longer than a quarter of a second"
+    assert max(pauses) == ingest.IDLE_POLL_S == 0.25, (
+        "so what somebody asks for waits no longer than a quarter of a second"
+    )
 
 
-async def test_rounds_rest_while_rewards_come_for_which_nobody_waits(plane, monkeypatch):
-    """One key's calls and another's rewards kept it at work without a rest, in small rounds that cost most a record."""
-    ingester, rests = plane.deps.ingester, []
+async def test_records_gather_until_somebody_asks(plane, monkeypatch):
+    """Of what nobody waits for, many go in one transaction; who looks at an episode or a reward waits for no more."""
+    monkeypatch.setattr(ingest, "GATHERING_S", 30.0)
+    store, rounds = plane.deps.store, []
+    taken = store.ingest
+    monkeypatch.setattr(store, "ingest", lambda items, at: rounds.append(len(items)) or taken(items, at))
 
-    async def counted(seconds, wake):
-        if wake is ingester._hurry:
-            rests.append(seconds)
-            return await rest(60.0, wake)
-        return await rest(seconds, wake)
+    async def run(name: str, reward: float) -> None:
+        """As a worker sends it, which knows that the run has begun."""
+        await plane.call(name)
+        headers = plane.as_("-", None) | {BEGUN_HEADER: "1"}
+        url = f"{API}/episodes/{name}/rewards"
+        async with plane.client.post(url, json={"value": reward}, headers=headers) as answer:
+            assert answer.status == 200, await answer.text()
 
-    monkeypatch.setattr(ingest, "rest", counted)
-    await plane.call("e1")
-    await plane.ask("POST", "/episodes/e1/rewards", {"value": 1.0})
-    await until(lambda: rests)
-    headers = {**plane.as_("-"), "x-slipstream-begun": "1"}
-    async with plane.client.post("/slipstream/v1/episodes/e1/rewards", json={"value": 0.5}, headers=headers) as r:
-        assert r.status == 200
-    await asyncio.sleep(0.3)
-    assert len(plane.deps.mutations._behind) == 1, "it rests, though a reward has come"
-    status, body = await plane.ask("GET", "/episodes/e1")
-    assert (status, [reward["value"] for reward in body["rewards"]]) == (200, [1.0, 0.5]), "who reads ends the rest"
-    assert max(rests) <= ingest.LONGEST_REST_S
+    for n in range(20):
+        await run(f"e{n}", n / 20)
+        await asyncio.sleep(0.02)
+    assert rounds == []
+    async with asyncio.timeout(10):
+        assert (await plane.ask("GET", "/episodes/e19"))[1]["reward"] == 0.95
+        assert rounds == [40]
+        await run("e20", 0.5)
+        found = (await plane.ask("GET", "/episodes?limit=1"))[1]["episodes"]
+        assert [(e["id"], e["reward"]) for e in found] == [("e20", 0.5)]
+    assert sum(rounds) == 42
 
 
 async def test_a_record_whose_end_comes_later_is_read_when_it_is_there(plane):

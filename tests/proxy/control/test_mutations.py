@@ -44,7 +44,7 @@ class SlowStore:
         future = self.waiting[id] = asyncio.get_running_loop().create_future()
         return future
 
-    def wake(self):
+    def hurry(self):
         pass
 
     def hurry(self):

@@ -96,7 +96,7 @@ def test_what_is_remembered_of_rewards_is_what_is_stored(store, monkeypatch):
     store.ingest([reward("a", 0.4), reward("a", 0.5, source="human"), reward("b", 0.6, name="style")], {})
     agree()
     with monkeypatch.context() as broken, pytest.raises(OSError, match="full"):
-        broken.setattr(store.tallies, "_insert", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        broken.setattr(store.tallies, "insert", lambda *_: (_ for _ in ()).throw(OSError("full")))
         store.ingest([reward("a", 0.9)], {})
     assert store.episodes.get("-", "a").reward == 0.5
     agree()

@@ -187,9 +187,9 @@ log = logging.getLogger(__name__)
 
 ROUND_RECORDS, MAX_ROUND_RECORDS = 512, 4096
 """Records of a round, and of one when many wait: a round that was full doubles the next one."""
-RESTS_PER_ROUND, LONGEST_REST_S = 3.0, 0.25
-"""A round that is not full, after which nobody waits, is followed by a rest of so many times as long: others compute
-and write, too, and the next round brings more at less cost a record.
+GATHERING_S = 0.5
+"""Seconds for which records gather for which nobody waits: a round costs nearly the same with one of them and with
+fifty.
 """
 BATCH_BYTES = 64 * 2**20
 POLL_S, IDLE_POLL_S = 0.05, 0.25
@@ -254,7 +254,7 @@ class Ingester:
         self._damaged: set[tuple[str, int]] = set()
         """Writer and number of segments whose damage has been told."""
         self._stand: frozenset[tuple[str, int, int]] = frozenset()
-        """The spool's files (``stand_of``) before nothing new was found in them."""
+        """The spool's files (``stand_of``) before all that was in them was read."""
         self._wake = asyncio.Event()
         self._snapshot_now = asyncio.Event()
         self._tidying = threading.Lock()
@@ -304,12 +304,10 @@ class Ingester:
             while await self.round():
                 pass
 
-    def wake(self) -> None:
-        self._wake.set()
-
     def hurry(self) -> None:
-        """Somebody waits for what ``expect`` was asked about: the next round begins at once."""
+        """Somebody waits for what is in the spool by now: it does not gather any longer."""
         self._hurry.set()
+        self._wake.set()
 
     def blank(self, names: Collection[tuple[str, str]]) -> None:
         """All of these episodes (key, mark) goes from the spool, behind a snapshot of the store.
@@ -338,7 +336,6 @@ class Ingester:
         if self.stats.broken is None and stand_of(self.dir) != self._stand:
             asker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._askers.append(asker)
-            self.wake()
             self.hurry()
             await asyncio.wait({asker}, timeout=wait)
 
@@ -363,11 +360,11 @@ class Ingester:
                 for asker in askers:
                     if not asker.done():
                         asker.set_result(None)
-            if done:
-                if not self._full:
-                    await rest(min(LONGEST_REST_S, RESTS_PER_ROUND * self.stats.commit_seconds), self._hurry)
+            if done and self._full:
                 continue
             await self._rest(backoff)
+            if self.stats.broken is None:
+                await rest(GATHERING_S, self._hurry)
 
     async def _rest(self, backoff: Backoff) -> None:
         """Until something is written, or for a while if the store takes nothing. A look at files that are as they were
@@ -380,6 +377,7 @@ class Ingester:
                 await rest(pause, self._wake)
             if self._askers or self.stats.broken is not None or stand_of(self.dir) != self._stand:
                 return
+            self.stats.lag_seconds = 0.0
             pause = min(1.1 * pause, IDLE_POLL_S)
 
     async def round(self) -> bool:
@@ -404,6 +402,8 @@ class Ingester:
             self._positions = positions
             size = sum(len(read.frame.request) + len(read.frame.reply) for read in reads)
             self._full = len(reads) >= self._batch or size > BATCH_BYTES
+            if not self._full:
+                self._stand = stand
             self._batch = min(2 * self._batch, MAX_ROUND_RECORDS) if len(reads) >= self._batch else ROUND_RECORDS
             self.stats.records += len(reads)
             self.stats.commit_seconds = time.monotonic() - started

@@ -74,10 +74,7 @@ class Mutations:
             if applied:
                 applied.cancel()
             return None
-        if ingester is None:
-            return False
-        ingester.wake()
-        if applied is None:
+        if ingester is None or applied is None:
             return False
         alone = not ingester.store.shared  # nobody reads it through another proxy
         if soon and alone and not ingester.stats.broken and len(self._behind) < MOST_BEHIND:
@@ -89,6 +86,8 @@ class Mutations:
 
     async def settled(self) -> bool:
         """Wait until the store has what nobody waited for. → Whether there was any."""
+        if (ingester := self.stores.ingester) is not None:
+            ingester.hurry()
         if not (behind := {one for one in self._behind if not one.done()}):
             return False
         await self._applied(behind, LONGEST_READ)

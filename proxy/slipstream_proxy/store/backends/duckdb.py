@@ -14,6 +14,7 @@ import duckdb
 from slipstream.contract import SqlResult
 from slipstream_proxy.process.query import QueryRequest
 from slipstream_proxy.store.backends.duckfile import (
+    Appenders,
     Busy,
     DuckTx,
     LentLock,
@@ -32,6 +33,8 @@ from slipstream_proxy.store.values import Rules
 
 log = logging.getLogger("slipstream.store")
 
+INDEXED_KEYS = 4096
+"""Rows of one update that an index finds; of more the table is read (DuckDB's default: 50)."""
 REREAD_PATIENCE = 5.0
 """Seconds that a snapshot's verification waits for readers to end; another snapshot will come."""
 
@@ -51,6 +54,7 @@ class DuckDriver:
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
             "preserve_insertion_order": "true",
+            "dynamic_or_filter_threshold": str(INDEXED_KEYS),
         }
         self._writing = threading.Lock()
         self._querying = threading.Lock()
@@ -63,6 +67,8 @@ class DuckDriver:
         """How often the file was closed: what a cursor belongs to."""
         self._cursors: list[duckdb.DuckDBPyConnection] = []
         self._local = threading.local()
+        self._writer: tuple[duckdb.DuckDBPyConnection, Appenders] | None = None
+        """What all transactions that write share, one after the other; None: it is made with the next one."""
         self._seq: int | None = None
         self._changes = 0
         self._given_up = False
@@ -76,15 +82,28 @@ class DuckDriver:
         """The thread's own connection to the open file."""
         with self._idle:
             if getattr(self._local, "opening", None) != self._opening or self._con is None:
-                if self._ended:
-                    raise StoreError(f"{self.path} is closed")
-                if self._con is None:
-                    # It could not be opened again the last time (the disk was full, for one).
-                    self._con = open_file(self.path, self._config)
-                self._local.cursor = self._con.cursor()
+                self._local.cursor = self._new_cursor()
                 self._local.opening = self._opening
-                self._cursors.append(self._local.cursor)
         cursor: duckdb.DuckDBPyConnection = self._local.cursor
+        return cursor
+
+    def _writing_cursor(self) -> tuple[duckdb.DuckDBPyConnection, Appenders]:
+        """``_writing`` is held."""
+        with self._idle:
+            if self._writer is None:
+                cursor = self._new_cursor()
+                self._writer = cursor, Appenders(cursor)
+        return self._writer
+
+    def _new_cursor(self) -> duckdb.DuckDBPyConnection:
+        """``_idle`` is held."""
+        if self._con is None:
+            if self._ended:
+                raise StoreError(f"{self.path} is closed")
+            # It could not be opened again the last time (the disk was full, for one).
+            self._con = open_file(self.path, self._config)
+        cursor = self._con.cursor()
+        self._cursors.append(cursor)
         return cursor
 
     @contextmanager
@@ -145,6 +164,7 @@ class DuckDriver:
             raise
 
     def _close(self) -> None:
+        self._writer = None
         for cursor in self._cursors:
             cursor.close()
         self._cursors.clear()
@@ -175,8 +195,9 @@ class DuckDriver:
         with self._writing:
             try:
                 with self._using():
-                    cursor = self._cursor()
-                    tx = DuckTx(cursor) if self._log is None else NotingTx(cursor)
+                    cursor, appenders = self._writing_cursor()
+                    kind = DuckTx if self._log is None else NotingTx
+                    tx = kind(cursor, appenders=appenders)
                     cursor.begin()
                     try:
                         yield tx
@@ -186,6 +207,7 @@ class DuckDriver:
                             self._log.add(tx.written)
                     except BaseException:
                         self._seq = None
+                        self._writer = cursor, Appenders(cursor)
                         self._roll_back(cursor)
                         raise
             except duckdb.FatalException:

@@ -83,9 +83,30 @@ def parsed(cursor: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statement | st
     return found
 
 
-class DuckTx:
-    def __init__(self, cursor: duckdb.DuckDBPyConnection, *, alone: bool = True) -> None:
+class Appenders:
+    """Rows in bulk over one connection. Appenders are kept: to make one costs as much as what it appends."""
+
+    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
         self._cursor = cursor
+        self._of: dict[tuple[str, tuple[str, ...], tuple[str, ...]], duckdb.Appender] = {}
+
+    def append(self, table: str, columns: tuple[str, ...], rows: Sequence[Row], keys: tuple[str, ...] = ()) -> None:
+        """``keys``: columns by which rows that are there are changed; without them the rows are new."""
+        which = (table, columns, keys)
+        appender = self._of.pop(which, None) or self._cursor.appender(
+            table, columns=list(columns), action="update" if keys else "insert", key=list(keys) or None
+        )
+        appender.append_rows(rows)
+        appender.flush()
+        self._of[which] = appender  # one that failed holds rows, and is not used again
+
+
+class DuckTx:
+    def __init__(
+        self, cursor: duckdb.DuckDBPyConnection, *, alone: bool = True, appenders: Appenders | None = None
+    ) -> None:
+        self._cursor = cursor
+        self._appenders = appenders or Appenders(cursor)
         self.alone = alone
         self.changes = False
         """Something was written."""
@@ -105,31 +126,12 @@ class DuckTx:
     def insert(self, table: str, rows: Sequence[Row]) -> None:
         if rows:
             self.changes = True
-            self._stage(list(schema.columns_of(table).items()), rows)
-            try:
-                self._done(f"INSERT INTO {table} SELECT * FROM stage")
-            finally:
-                self._cursor.unregister("stage")
+            self._appenders.append(table, tuple(schema.columns_of(table)), rows)
 
     def update(self, table: str, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]) -> None:
         if rows:
             self.changes = True
-            kinds = schema.columns_of(table)
-            self._stage([(c, kinds[c]) for c in (*keys, *columns)], rows)
-            sets = ", ".join(f"{c} = stage.{c}" for c in columns)
-            same = " AND ".join(f"{table}.{k} = stage.{k}" for k in keys)
-            few = [row[0] for row in rows] if len(rows) <= MAX_PARAMETER_NAMES else []
-            if few:
-                same += f" AND {table}.{keys[0]} IN ({', '.join('?' * len(few))})"
-            try:
-                self._done(f"UPDATE {table} SET {sets} FROM stage WHERE {same}", few)
-            finally:
-                self._cursor.unregister("stage")
-
-    def _stage(self, columns: list[tuple[str, str]], rows: Sequence[Row]) -> None:
-        data = zip(*rows, strict=True)
-        table = {name: pa.array(values, ARROW_TYPES[kind]) for (name, kind), values in zip(columns, data, strict=True)}
-        self._cursor.register("stage", pa.table(table))
+            self._appenders.append(table, (*keys, *columns), rows, tuple(keys))
 
 
 log = logging.getLogger("slipstream.store")
@@ -346,8 +348,8 @@ class WriteLog:
 class NotingTx(DuckTx):
     """Notes what it writes."""
 
-    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        super().__init__(cursor)
+    def __init__(self, cursor: duckdb.DuckDBPyConnection, *, appenders: Appenders | None = None) -> None:
+        super().__init__(cursor, appenders=appenders)
         self.written: list[Write] = []
 
     def run(self, sql: str, params: Sequence[object] = ()) -> int:
@@ -468,9 +470,9 @@ def _catch_up(to: duckdb.DuckDBPyConnection, written: WriteLog) -> None:
 
 
 def _repeat(to: duckdb.DuckDBPyConnection, written: WriteLog) -> None:
+    tx = DuckTx(to)
     for transaction in written.take():
         to.begin()
-        tx = DuckTx(to)
         for write in transaction:
             write.repeat(tx)
         to.commit()

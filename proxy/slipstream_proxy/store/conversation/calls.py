@@ -24,7 +24,7 @@ from slipstream_proxy.store.tables import schema
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.rows import CALL_COLUMNS, CallRow, EpisodeRow, load
 from slipstream_proxy.store.tables.schema import DayTables
-from slipstream_proxy.store.tables.tallies import TallyTable
+from slipstream_proxy.store.tables.tallies import Tallies, TallyTable, count_untrainable
 from slipstream_proxy.store.values import RecordedCall
 
 log = logging.getLogger(__name__)
@@ -317,9 +317,8 @@ class CallTable:
                     WHERE d.eid = {table}.eid AND d.body_hash = {table}.body_hash AND d.attempt > {table}.attempt)"""
                 tx.run(sql, (list(eids),))
 
-    def insert(self, tx: Tx, day: str, rows: Sequence[CallRow]) -> None:
-        """Append rows to a day's table."""
+    def insert(self, tx: Tx, day: str, rows: Sequence[CallRow]) -> Tallies:
+        """Append rows to a day's table. → What is to be added to the counters."""
         table = schema.table_of(day)
         tx.insert(table, rows)
-        reasons = [row.reason for row in rows if not row.trainable and row.trained is not None]
-        self.tallies.add_calls(tx, table, reasons)
+        return count_untrainable(table, [r.reason for r in rows if not r.trainable and r.trained is not None])

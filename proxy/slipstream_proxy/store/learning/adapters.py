@@ -77,7 +77,7 @@ class PinTable:
             for eid, a in asks.items()
             if a.chances
         ]
-        self.outcomes.assigned(tx, rows)
+        self.outcomes.write(tx, 0.0, assigned=rows)
 
     def open(self) -> dict[str, int]:
         """Adapter → open episodes."""

@@ -574,11 +574,17 @@ class GroupTable:
         sql = "SELECT id FROM t_groups WHERE state = 'forming' AND n >= 2 AND created < ?"
         return [group for (group,) in tx.all(sql, (now - self.rules.group_max_age,))]
 
-    def mark_ready(self, tx: Tx, groups: Collection[str], now: float) -> None:
-        """Mark those of these groups as ready that are complete, with every episode done and rewarded."""
+    def states(self, tx: Tx, groups: Collection[str]) -> dict[str, str]:
+        return dict(tx.all(f"SELECT id, state FROM t_groups WHERE id {IN}", (list(groups),))) if groups else {}
+
+    def mark_ready(self, tx: Tx, groups: Collection[str], now: float, states: dict[str, str] | None = None) -> None:
+        """Mark those of these groups as ready that are complete, with every episode done and rewarded.
+
+        ``states``: as they are stored, where that is known.
+        """
         self.changed(groups)
-        waiting = f"SELECT 1 FROM t_groups WHERE state = 'waiting_reward' AND id {IN} LIMIT 1"
-        if groups and tx.all(waiting, (list(groups),)):
+        states = self.states(tx, groups) if states is None else states
+        if groups := [group for group in groups if states.get(group) == "waiting_reward"]:
             sql = f"""UPDATE t_groups SET state = 'ready', ready_at = ? WHERE state = 'waiting_reward' AND n > 0
                 AND id {IN}
                 AND id NOT IN (SELECT grp FROM t_episodes WHERE (reward IS NULL OR state = 'open') AND grp {IN})"""
@@ -589,12 +595,15 @@ class GroupTable:
             if trained:
                 sql = f"UPDATE t_groups SET state = 'trained' WHERE state = 'ready' AND again = 0 AND id {IN}"
                 tx.run(sql, (trained,))
+                states.update(self.states(tx, trained))
 
-    def mark_corrected(self, tx: Tx, groups: Collection[str]) -> None:
-        """Mark those of these groups that were trained on with other rewards than their episodes have now."""
-        sql = f"SELECT id FROM t_groups WHERE state = 'trained' AND id {IN}"
-        trained = [group for (group,) in tx.all(sql, (list(groups),))] if groups else []
-        if trained:
+    def mark_corrected(self, tx: Tx, groups: Collection[str], states: dict[str, str] | None = None) -> None:
+        """Mark those of these groups that were trained on with other rewards than their episodes have now.
+
+        ``states``: as they are stored, where that is known.
+        """
+        states = self.states(tx, groups) if states is None else states
+        if trained := [group for group in groups if states.get(group) == "trained"]:
             times = trained_times(tx, trained)
             changed = [group for group in trained if not times.get(group)]
             tx.run(f"UPDATE t_groups SET cause = ? WHERE id {IN}", (CORRECTED_CAUSE, changed))

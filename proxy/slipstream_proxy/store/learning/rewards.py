@@ -93,6 +93,8 @@ class RewardTable:
         self.memory = memory
         self.tallies = tallies
         self._clock = StoreClock()
+        self.remembers = not db.shared
+        """What was read of rewards, and what is written, is all that there is."""
 
     def insert(self, tx: Tx, rows: Sequence[RewardRow], written: Mapping[str, Written] | None = None) -> None:
         """Append rows; one whose id is there already is left out.
@@ -103,11 +105,9 @@ class RewardTable:
         if not rows:
             return
         ids = [r.id for r in rows]
-        if self.db.shared:
-            found = tx.all(f"SELECT id FROM t_rewards WHERE id {IN}", (ids,))
-        else:  # where ids have no index, and those of new rewards sort late
-            found = tx.all(f"SELECT id FROM t_rewards WHERE id >= ? AND id {IN}", (min(ids), ids))
-        known = {i for (i,) in found}
+        seen = self.memory.reward_ids
+        known = {*seen.stored(ids), *self._stored(tx, seen.unsure(ids))}
+        seen.add(ids)
         unknown = {r.id: r for r in rows if r.id not in known}.values()
         first = self.db.next_seq(tx, len(unknown)) if unknown else 0
         fresh = [r._replace(seq=first + i) for i, r in enumerate(unknown)]
@@ -116,6 +116,14 @@ class RewardTable:
             self.memory.rewards.note(row)
         if fresh and self.db.shared:
             self._put_in_order(tx, fresh, written or {})
+
+    def _stored(self, tx: Tx, ids: Sequence[str]) -> list[str]:
+        if not ids:
+            return []
+        if self.db.shared:
+            return [i for (i,) in tx.all(f"SELECT id FROM t_rewards WHERE id {IN}", (ids,))]
+        # ids have no index there, and those of new rewards sort late
+        return [i for (i,) in tx.all(f"SELECT id FROM t_rewards WHERE id >= ? AND id {IN}", (min(ids), ids))]
 
     def _put_in_order(self, tx: Tx, fresh: Sequence[RewardRow], written: Mapping[str, Written]) -> None:
         """Give rows that were just appended the places that their times say: the rows' numbers change hands."""
@@ -137,6 +145,8 @@ class RewardTable:
             pairs = zip(rows, ordered, strict=True)
             moved += [(stamp.call, seq) for (seq, was), stamp in pairs if was.call != stamp.call]
         tx.update("t_rewards", ("id",), ("seq",), moved)
+        if moved:
+            self.memory.rewards.drop(near)
 
     def of(self, tx: Tx, eps: Collection[EpisodeRow]) -> dict[str, list[Reward]]:
         """Each episode's rewards, in the order in which they came."""
@@ -166,10 +176,10 @@ class RewardTable:
         return found
 
     def newest(self, tx: Tx, eids: Collection[str]) -> list[CountedReward]:
-        """Each episode's latest row per (call, name, source). Where nobody else writes they are remembered: ask in a
-        transaction only after whose failure everything is forgotten.
+        """Each episode's latest row per (call, name, source). They are remembered: ask in a transaction only after
+        whose failure everything is forgotten; where others write, while ``remembers`` alone.
         """
-        if self.db.shared:
+        if not self.remembers:
             return newest_rewards(tx, eids)
         held = self.memory.rewards
         asked: dict[str, list[CountedReward]] = {eid: [] for eid in eids if eid not in held}
@@ -271,55 +281,55 @@ LOOK_BACK = 50_000
 
 
 class OutcomeLog:
-    def __init__(self, db: Driver, days: DayTables) -> None:
-        self.db, self.days = db, days
+    def __init__(self, db: Driver, days: DayTables, memory: Memory) -> None:
+        self.db, self.days, self.memory = db, days, memory
 
-    def assigned(self, tx: Tx, pins: Sequence[tuple[PinRow, str]]) -> None:
-        """Write down that these episodes were assigned now. Each with its task, as far as that is known."""
-        if not pins:
-            return
-        self.db.in_order(tx)
-        first = self.db.next_seq(tx, len(pins))
-        rows = [
-            (first + i, pin.eid, pin.model, pin.adapter, pin.arm, pin.chances, task, None, pin.ts)
-            for i, (pin, task) in enumerate(pins)
+    def write(
+        self,
+        tx: Tx,
+        now: float,
+        *,
+        assigned: Sequence[tuple[PinRow, str]] = (),
+        turned: Collection[EpisodeRow] = (),
+        ended: Iterable[EpisodeRow] = (),
+    ) -> None:
+        """Write down that episodes were assigned, each with its task as far as that is known; that runs failed, or are
+        assigned again because the model said something; and those that are final and were not before.
+        """
+        rows: list[Row] = [(p.eid, p.model, p.adapter, p.arm, p.chances, task, None, p.ts) for p, task in assigned]
+        rows += [
+            _outcome(ep, None if ep.error is None else FAILED_RUN_REWARD, now)
+            for ep in sorted(turned, key=lambda ep: ep.eid)
+            if ep.adapter and ep.split == "train"
         ]
-        tx.insert("t_outcomes", rows)
+        final = self._final(ended)
+        if rows or final:
+            self.db.in_order(tx)
+            rows += [_outcome(ep, ep.reward, now) for ep in self._fresh(tx, final)]
+        if rows:
+            first = self.db.next_seq(tx, len(rows))
+            tx.insert("t_outcomes", [(first + i, *row) for i, row in enumerate(rows)])
 
-    def note(self, tx: Tx, eps: Iterable[EpisodeRow], now: float) -> None:
-        """Write down those of these that are final and were not before."""
-        final = {
+    @staticmethod
+    def _final(eps: Iterable[EpisodeRow]) -> dict[str, EpisodeRow]:
+        return {
             ep.eid: ep
             for ep in eps
             if ep.state == "done" and ep.reward is not None and ep.adapter and ep.split == "train"
         }
-        if not final:
-            return
-        sql = f"""SELECT DISTINCT eid FROM t_outcomes WHERE seq > (SELECT coalesce(max(seq), 0) - ? FROM t_outcomes)
-            AND reward IS NOT NULL AND reward <> CAST('NaN' AS FLOAT8) AND eid {IN}"""
-        self.db.in_order(tx)
-        for (eid,) in tx.all(sql, (LOOK_BACK, list(final))):
-            del final[eid]
-        first = self.db.next_seq(tx, len(final)) if final else 0
-        rows = [
-            (first + i, ep.eid, ep.model, ep.adapter, ep.arm, ep.chances or "", _likeness(ep), ep.reward, now)
-            for i, ep in enumerate(sorted(final.values(), key=lambda ep: (ep.ended or 0.0, ep.eid)))
-        ]
-        tx.insert("t_outcomes", rows)
 
-    def turn(self, tx: Tx, eps: Collection[EpisodeRow], now: float) -> None:
-        """Write down that these runs failed, or that they are assigned again because the model said something."""
-        turned = sorted((ep for ep in eps if ep.adapter and ep.split == "train"), key=lambda ep: ep.eid)
-        if not turned:
-            return
-        self.db.in_order(tx)
-        first = self.db.next_seq(tx, len(turned))
-        rows = [
-            (first + i, ep.eid, ep.model, ep.adapter, ep.arm, ep.chances or "", _likeness(ep), reward, now)
-            for i, ep in enumerate(turned)
-            for reward in [None if ep.error is None else FAILED_RUN_REWARD]
-        ]
-        tx.insert("t_outcomes", rows)
+    def _fresh(self, tx: Tx, final: dict[str, EpisodeRow]) -> list[EpisodeRow]:
+        """Those that are not in the log, in the order in which they ended."""
+        held = self.memory.final
+        if held is None or len(held) > 2 * LOOK_BACK:
+            which, wanted = (f"AND eid {IN}", [list(final)]) if self.db.shared else ("", [])
+            sql = f"""SELECT DISTINCT eid FROM t_outcomes WHERE seq > (SELECT coalesce(max(seq), 0) - ? FROM t_outcomes)
+                AND reward IS NOT NULL AND reward <> CAST('NaN' AS FLOAT8) {which}"""
+            held = {eid for (eid,) in tx.all(sql, (LOOK_BACK, *wanted))} if final else set()
+            self.memory.final = None if self.db.shared or not final else held
+        fresh = sorted((final[eid] for eid in final.keys() - held), key=lambda ep: (ep.ended or 0.0, ep.eid))
+        held.update(ep.eid for ep in fresh)
+        return fresh
 
     def since(self, model: str, after: int, limit: int = 2000) -> list[Outcome]:
         """A trained model's assignments and final rewards in their order: those numbered above ``after``."""
@@ -424,6 +434,11 @@ class OutcomeLog:
             ((newest,),) = tx.all("SELECT coalesce(max(seq), 0) FROM t_outcomes")
             old = min(read, int(newest) - LOOK_BACK)
             return tx.run("DELETE FROM t_outcomes WHERE model = ? AND seq <= ?", (model, old)) if old > 0 else 0
+
+
+def _outcome(ep: EpisodeRow, reward: float | None, now: float) -> Row:
+    """A row of ``t_outcomes`` without its number."""
+    return (ep.eid, ep.model, ep.adapter, ep.arm, ep.chances or "", _likeness(ep), reward, now)
 
 
 def _likeness(ep: EpisodeRow) -> str:

@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from slipstream_proxy.store.tables.rows import EpisodeRow, RewardRow
 from slipstream_proxy.store.tables.tallies import CountedReward
+from slipstream_proxy.store.values import Position
 
 
 class Fresh:
@@ -98,6 +99,7 @@ class Memory:
         self._most = most
         self.calls = Fresh()
         self.mutations = Fresh()
+        self.reward_ids = Fresh()
         self.episodes: dict[str, EpisodeRow] = {}
         """Rows as they are stored."""
         self.rewards = NewestRewards()
@@ -105,7 +107,12 @@ class Memory:
         """Episodes with rewards but no calls; None: not known."""
         self.tombs: set[str] | None = None
         """Identities of forgotten episodes, of each that there is; None: not known, or too many."""
-        self.writers: set[str] = set()
+        self.early: set[str] | None = None
+        """Episodes that ended before their first call came, and perhaps others; None: not known."""
+        self.final: set[str] | None = None
+        """Episodes whose end and reward the gate's log has; None: not known."""
+        self.positions: dict[str, Position] = {}
+        """Where writers of the spool are known to stand."""
 
     def keep(self, eps: Iterable[EpisodeRow]) -> None:
         for ep in eps:
@@ -128,9 +135,10 @@ class Memory:
         self.rewards = NewestRewards()
         self.calls.forget()
         self.mutations.forget()
+        self.reward_ids.forget()
         self.episodes.clear()
-        self.orphans = self.tombs = None
-        self.writers.clear()
+        self.orphans = self.tombs = self.early = self.final = None
+        self.positions.clear()
 
 
 T = TypeVar("T")

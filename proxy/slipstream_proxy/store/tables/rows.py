@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -342,6 +343,8 @@ class Written(NamedTuple):
 class Changes:
     eps: dict[str, EpisodeRow] = field(default_factory=dict)
     """Episodes that the batch touches, as they will be."""
+    stored: dict[str, EpisodeRow] = field(default_factory=dict)
+    """Those of them that there were, as they were."""
     new: set[str] = field(default_factory=set)
     changed: set[str] = field(default_factory=set)
     calls: dict[str, list[CallRow]] = field(default_factory=lambda: defaultdict(list))
@@ -375,3 +378,8 @@ class Changes:
     begun: list[PinRow] = field(default_factory=list)
     """Of episodes whose first call is here, and where there was nothing to choose."""
     now: float = 0.0
+
+    def learn(self, found: Mapping[str, EpisodeRow]) -> None:
+        """These are stored so."""
+        self.eps |= found
+        self.stored |= {eid: copy(ep) for eid, ep in found.items()}

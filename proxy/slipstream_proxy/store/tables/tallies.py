@@ -8,13 +8,14 @@ transaction from their rows (``count_rows``): to plan that query takes longer th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import fsum
 from typing import NamedTuple, Protocol
 
 from slipstream.contract import Split, is_sibling
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
+from slipstream_proxy.store.tables.rows import EpisodeRow
 
 STALE_RUNS = "stale runs"
 """How many runs were leased as baseline alone."""
@@ -103,10 +104,6 @@ class CountedReward(NamedTuple):
     """Rows of this call, name and source, of which this is the latest."""
 
 
-NewestOf = Callable[[Tx, Collection[str]], Iterable[CountedReward]]
-"""Of these episodes, the latest reward of each call, name and source."""
-
-
 def newest_rewards(tx: Tx, eids: Collection[str]) -> list[CountedReward]:
     return [CountedReward(*row) for row in tx.all(REWARD_ROWS, (list(eids),))]
 
@@ -180,7 +177,7 @@ class TallyTable:
     def recount(self, tx: Tx) -> None:
         """Count the whole store again."""
         tx.run("DELETE FROM t_tallies")
-        self._insert(tx, self.counted(tx))
+        self.insert(tx, self.counted(tx))
 
     def counted(self, tx: Tx) -> Tallies:
         """What the tables hold, without what is kept."""
@@ -190,12 +187,12 @@ class TallyTable:
             found |= self._untrainable(tx, table, None)
         return found
 
-    def counted_of(self, tx: Tx, eids: Collection[str], newest: NewestOf | None = None) -> Tallies:
-        """The same of these episodes, without their calls. ``newest``: who knows their rewards."""
+    def counted_of(self, tx: Tx, eids: Collection[str]) -> Tallies:
+        """The same of these episodes, without their calls."""
         if not eids:
             return {}
         episodes = map(CountedEpisode._make, tx.all(EPISODE_ROWS, (list(eids),)))
-        return count_rows(list(episodes), (newest or newest_rewards)(tx, eids))
+        return count_rows(list(episodes), newest_rewards(tx, eids))
 
     def all(self, tx: Tx) -> Tallied:
         """What is kept."""
@@ -205,14 +202,11 @@ class TallyTable:
         return made
 
     @contextmanager
-    def around(
-        self, tx: Tx, eids: Collection[str], new: Collection[str] = (), newest: NewestOf | None = None
-    ) -> Iterator[None]:
-        """The block changes no count but these episodes' and their rewards'. ``new``: those not stored yet."""
-        known = [eid for eid in eids if eid not in new]
-        before = self.counted_of(tx, known, newest)
+    def around(self, tx: Tx, eids: Collection[str]) -> Iterator[None]:
+        """The block changes no count but these episodes' and their rewards'."""
+        before = self.counted_of(tx, eids)
         yield
-        self._insert(tx, difference(before, self.counted_of(tx, eids, newest)))
+        self.insert(tx, difference(before, self.counted_of(tx, eids)))
 
     @contextmanager
     def around_calls(self, tx: Tx, tables: Iterable[str], eids: Collection[str]) -> Iterator[None]:
@@ -224,23 +218,14 @@ class TallyTable:
 
         before = counted()
         yield
-        self._insert(tx, difference(before, counted()))
-
-    def add_calls(self, tx: Tx, table: str, reasons: Iterable[str | None]) -> None:
-        """Calls that cannot be trained on, by their reasons, were inserted into a day's table."""
-        found: dict[str, int] = defaultdict(int)
-        for reason in reasons:
-            found[reason or "unknown"] += 1
-        self._insert(
-            tx, {("untrainable", table + LABEL_SEPARATOR + reason): KeptCount(n) for reason, n in found.items()}
-        )
+        self.insert(tx, difference(before, counted()))
 
     def compact(self, tx: Tx, most: int = MOST_ROWS) -> None:
         """Sum up what transactions have appended, if it is more than that."""
         if tx.all("SELECT count(*) FROM t_tallies")[0][0] > most:
             sums = self._sums(tx)
             tx.run("DELETE FROM t_tallies")
-            self._insert(tx, sums)
+            self.insert(tx, sums)
 
     def _untrainable(self, tx: Tx, table: str, eids: Collection[str] | None) -> Tallies:
         which, params = ("TRUE", []) if eids is None else (f"eid {IN}", [list(eids)])
@@ -252,11 +237,20 @@ class TallyTable:
             HAVING sum(n) <> 0"""
         return {(name, label): KeptCount(int(n), *rest) for name, label, n, *rest in tx.all(sql)}
 
-    def _insert(self, tx: Tx, tallies: Tallies) -> None:
+    def insert(self, tx: Tx, tallies: Tallies) -> None:
+        """Add these to what is kept."""
         tx.insert("t_tallies", [(*key, *tally) for key, tally in tallies.items()])
 
 
-def count_rows(episodes: Sequence[CountedEpisode], rewards: Iterable[CountedReward]) -> Tallies:
+def count_untrainable(table: str, reasons: Iterable[str | None]) -> Tallies:
+    """Of calls in a day's table that cannot be trained on, by their reasons."""
+    found: dict[str, int] = defaultdict(int)
+    for reason in reasons:
+        found[reason or "unknown"] += 1
+    return {("untrainable", table + LABEL_SEPARATOR + reason): KeptCount(n) for reason, n in found.items()}
+
+
+def count_rows(episodes: Iterable[CountedEpisode | EpisodeRow], rewards: Iterable[CountedReward]) -> Tallies:
     """What ``COUNTS_SQL`` says of these rows. The sums do not depend on the rows' order."""
     found: dict[tuple[str, str], list[tuple[float, float, float | None]]] = defaultdict(list)
     """(x, y, when it began) of each that counts."""

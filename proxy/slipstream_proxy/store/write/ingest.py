@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slipstream.contract import SIBLING_TAG, Split, words_in
@@ -23,8 +23,8 @@ from slipstream_proxy.store.learning.groups import Agent, GroupTable, Pace, alik
 from slipstream_proxy.store.learning.rewards import OutcomeLog, RewardTable
 from slipstream_proxy.store.read.episodes import EpisodeTable
 from slipstream_proxy.store.tables import schema
-from slipstream_proxy.store.tables.driver import IN, Driver, StoreError, Tx
-from slipstream_proxy.store.tables.memory import Memory
+from slipstream_proxy.store.tables.driver import IN, Driver, Row, StoreError, Tx
+from slipstream_proxy.store.tables.memory import Memory, NewestRewards
 from slipstream_proxy.store.tables.rows import (
     EPISODE_FIELDS,
     CallRow,
@@ -38,7 +38,7 @@ from slipstream_proxy.store.tables.rows import (
     with_tombs,
 )
 from slipstream_proxy.store.tables.schema import DayTables
-from slipstream_proxy.store.tables.tallies import TallyTable
+from slipstream_proxy.store.tables.tallies import Tallies, TallyTable, count_rows, difference
 from slipstream_proxy.store.values import Name, Position, RecordedCall
 from slipstream_proxy.store.write.claims import InstanceClaim
 from slipstream_proxy.store.write.deletion import Deletion
@@ -64,16 +64,14 @@ class SpoolPositions:
             return
         if self.claim is not None:
             self.claim.check(tx)
-        known = self.memory.writers
-        if not known.issuperset(positions):
-            known |= {w for (w,) in tx.all("SELECT writer FROM t_positions WHERE instance = ?", (self.instance,))}
-        for writer, p in positions.items():
-            if writer in known:
-                sql = "UPDATE t_positions SET segment = ?, pos = ? WHERE instance = ? AND writer = ?"
-                tx.run(sql, (p.segment, p.offset, self.instance, writer))
-            else:
-                tx.insert("t_positions", [(self.instance, writer, p.segment, p.offset)])
-                known.add(writer)
+        known = self.memory.positions
+        if not known.keys() >= positions.keys():
+            known |= self.all(tx)
+        moved = {writer: p for writer, p in positions.items() if known.get(writer) != p}
+        rows = [(self.instance, writer, p.segment, p.offset) for writer, p in moved.items()]
+        tx.insert("t_positions", [row for row in rows if row[1] not in known])
+        tx.update("t_positions", ("instance", "writer"), ("segment", "pos"), [row for row in rows if row[1] in known])
+        known |= moved
 
 
 MAX_REMEMBERED_TOMBS = 100_000
@@ -170,6 +168,8 @@ class Recall:
         highest = [r[0] for table in tables for r in tx.all(f"SELECT max(id) FROM {table}") if r[0]]
         memory.calls.begin(max(highest, default=None))
         memory.mutations.begin(tx.all("SELECT max(id) FROM t_seen")[0][0])
+        memory.reward_ids.begin(tx.all("SELECT max(id) FROM t_rewards")[0][0])
+        memory.early = {eid for (eid,) in tx.all("SELECT eid FROM t_early")}
         if memory.orphans is None:
             memory.orphans = self.rewards.orphans(tx)
         tombs = tx.all("SELECT eid FROM t_episodes WHERE state = 'deleted' LIMIT ?", (MAX_REMEMBERED_TOMBS + 1,))
@@ -187,8 +187,10 @@ class Recall:
         return found | self.episodes.load(tx, rest)
 
 
+CALL_CHANGES = ("last_at", "calls", "trained_calls", "prompt_tokens", "completion_tokens", "last_end")
+"""Columns of an episode that each of its calls changes."""
 CHANGING_COLUMNS = tuple(f for f in EPISODE_FIELDS if f not in ("eid", "grp"))
-"""Columns of an episode that its calls and rewards change."""
+"""Those that a call or reward may change; the group's is in an index, and is written only where it has changed."""
 READS_GROUPS = ("scores", "ack")
 """Mutations that are about groups."""
 UNTAGGED_ORIGINS = ("new", "continued")
@@ -235,6 +237,7 @@ class Ingest:
         self.dropped = []
         try:
             with self.db.write() as tx:
+                self.rewards.remembers = True
                 self._apply(tx, items)
                 self.positions.move(tx, positions)
         except BaseException:
@@ -242,6 +245,10 @@ class Ingest:
             self.calls.known.clear()
             self.memory.clear()
             raise
+        finally:
+            if self.db.shared:
+                self.memory.rewards = NewestRewards()
+                self.rewards.remembers = False
 
     def _apply(self, tx: Tx, items: Sequence[RecordedCall | Mutation]) -> None:
         """What reads groups waits until all that stands before it in the log is written: that may make them. So a store
@@ -264,7 +271,7 @@ class Ingest:
         touched = {eid_of(c.head.key, c.head.episode) for c in calls.values()}
         touched |= {origin for c in calls.values() if (origin := _origin(c.head)) is not None}
         touched |= {eid_of(m.data["key"], m.data["episode"]) for m in mutations.values() if m.op in RUN_MUTATIONS}
-        changes.eps = self.recall.known(tx, touched)
+        changes.learn(self.recall.known(tx, touched))
         self.mutations.prepare(tx, changes, mutations.values())
         for kind, same in itertools.groupby(_once(items, calls, mutations), _kind_of):
             if kind in ("episode", "case"):
@@ -340,15 +347,21 @@ class Ingest:
     # writing
 
     def _write(self, tx: Tx, changes: Changes) -> None:
+        added: Tallies = {}
         for day, rows in changes.calls.items():
-            self.calls.insert(tx, day, rows)
+            added |= self.calls.insert(tx, day, rows)
+        changes.learn(self.recall.known(tx, changes.rewarded - changes.eps.keys()))
+        if self.memory.orphans is not None:
+            for eid in changes.new - self.memory.orphans:
+                self.memory.rewards.keep(eid, ())
         touched = {*changes.changed, *changes.rewarded, *changes.done}
-        fresh = changes.new if self.memory.orphans is None else changes.new - self.memory.orphans
-        with self.tallies.around(
-            tx, touched, new=() if self.memory.orphans is None else fresh, newest=self.rewards.newest
-        ):
-            self._write_episodes(tx, changes)
+        before = self._counted(tx, touched, changes.stored)
+        self._write_episodes(tx, changes)
+        self.tallies.insert(tx, added | difference(before, self._counted(tx, touched, changes.eps)))
         self.deletion.forget(tx, list(changes.gone), changes.now)
+
+    def _counted(self, tx: Tx, eids: Collection[str], rows: Mapping[str, EpisodeRow]) -> Tallies:
+        return count_rows([rows[eid] for eid in eids if eid in rows], self.rewards.newest(tx, eids))
 
     def _write_episodes(self, tx: Tx, changes: Changes) -> None:
         self.rewards.insert(tx, changes.rewards, changes.written)
@@ -372,34 +385,47 @@ class Ingest:
             ep for eid in (changes.turned | back) - known if (ep := eps[eid]).state == "done" and ep.error is None
         ]
         full = self.groups.join(tx, ended, changes.now)
-        tx.insert("t_episodes", [eps[eid].row() for eid in changes.new])
-        changed = [
-            tuple(getattr(eps[eid], f) for f in ("eid", *CHANGING_COLUMNS)) for eid in changes.changed - changes.new
-        ]
-        tx.update("t_episodes", ("eid",), CHANGING_COLUMNS, changed)
-        self.groups.write_members(tx, [ep for ep in ended if ep.eid not in changes.new])
+        self._write_rows(tx, changes, {ep.eid for ep in ended})
         self.pins.put(tx, changes.pins)
-        begun = [(row, "") for row in changes.begun if row.eid in eps and eps[row.eid].split == "train"]
-        self.outcomes.assigned(tx, begun)
-        self.outcomes.turn(tx, [eps[eid] for eid in changes.turned], changes.now)
-        self.outcomes.note(
-            tx, [eps[eid] for eid in changes.changed if eid in scored or eid in changes.done], changes.now
+        self.outcomes.write(
+            tx,
+            changes.now,
+            assigned=[(row, "") for row in changes.begun if row.eid in eps and eps[row.eid].split == "train"],
+            turned=[eps[eid] for eid in changes.turned],
+            ended=[eps[eid] for eid in changes.changed if eid in scored or eid in changes.done],
         )
         self.pins.hold(tx, changes.reopened)
         self.pins.release(tx, [ep.eid for ep in ended])
         self.groups.complete(tx, full, changes.now)
-        settled = {*(eps[eid].grp for eid in scored), *(ep.grp for ep in ended)}
-        self.groups.mark_ready(tx, {*full, *(g for g in settled if g)}, changes.now)
-        self.groups.mark_corrected(tx, {g for eid in scored if (g := eps[eid].grp)})
+        corrected = {g for eid in scored if (g := eps[eid].grp)}
+        settled = {*full, *corrected, *(ep.grp for ep in ended if ep.grp)}
+        states = self.groups.states(tx, settled)
+        self.groups.mark_ready(tx, settled, changes.now, states)
+        self.groups.mark_corrected(tx, corrected, states)
         for groups, epochs, at in changes.again:  # after the groups and acks that this batch holds
             self.groups.take_again(tx, groups, epochs, at)
         if not self.db.shared:
             self.memory.keep(eps.values())
 
+    @staticmethod
+    def _write_rows(tx: Tx, changes: Changes, ended: Collection[str]) -> None:
+        """``ended``: episodes that may have joined a group."""
+        eps, stored = changes.eps, changes.stored
+        tx.insert("t_episodes", [eps[eid].row() for eid in changes.new])
+        rows: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+        for eid in (changes.changed | (ended & changes.stored.keys())) - changes.new:
+            ep, was = eps[eid], stored[eid]
+            if ep.grp != was.grp and ep.grp is not None and eid in ended:
+                columns = (*CHANGING_COLUMNS, "grp")
+            else:
+                few = all(getattr(ep, f) == getattr(was, f) for f in CHANGING_COLUMNS if f not in CALL_CHANGES)
+                columns = CALL_CHANGES if few else CHANGING_COLUMNS
+            rows[columns].append((eid, *(getattr(ep, f) for f in columns)))
+        for columns, some in rows.items():
+            tx.update("t_episodes", ("eid",), columns, some)
+
     def _combine(self, tx: Tx, changes: Changes) -> Collection[str]:
         """Combine the rewards of the episodes that this batch rewards. → Those that there are."""
-        missing = [eid for eid in changes.rewarded if eid not in changes.eps]
-        changes.eps |= self.recall.known(tx, missing)
         orphans = self.memory.orphans
         scored = {eid for eid in changes.rewarded | changes.turned if eid in changes.eps}
         scored |= changes.new if orphans is None else changes.new & orphans
@@ -435,14 +461,19 @@ class Ingest:
     def _end_early(self, tx: Tx, changes: Changes) -> None:
         """An episode may be posted as done before its calls are read."""
         changes.done |= dict.fromkeys(eid for eid in changes.early if eid in changes.new)
-        if changes.new:
-            for (eid,) in tx.all(f"SELECT eid FROM t_early WHERE eid {IN}", (list(changes.new),)):
+        held = self.memory.early
+        if new := [*(changes.new if held is None else changes.new & held)]:
+            for (eid,) in tx.all(f"SELECT eid FROM t_early WHERE eid {IN}", (new,)):
                 changes.done[eid] = None
                 tx.run("DELETE FROM t_early WHERE eid = ?", (eid,))
+            if held is not None:
+                held.difference_update(new)
         early = {eid: at for eid, at in changes.early.items() if eid not in changes.new}
         if early:
             known = {eid for (eid,) in tx.all(f"SELECT eid FROM t_early WHERE eid {IN}", (list(early),))}
             tx.insert("t_early", [(eid, at) for eid, at in early.items() if eid not in known])
+            if held is not None:
+                held.update(early)
 
 
 def _origin(head: CallHead) -> str | None:

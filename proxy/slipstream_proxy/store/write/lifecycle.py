@@ -165,7 +165,9 @@ class Lifecycle:
         with self.tallies.around(tx, [e.eid for e in ended]):
             tx.update("t_episodes", ("eid",), columns, [(e.eid, e.state, e.ended, e.idle) for e in ended])
             self.groups.write_members(tx, ended)
-        self.outcomes.note(tx, ended, now)
+        self.outcomes.write(tx, now, ended=ended)
+        if any(ep.reward is not None for ep in ended):
+            self.memory.final = None  # this transaction may fail
         self.pins.release(tx, [e.eid for e in ended])
         self.memory.drop([e.eid for e in ended])
         return full, held

@@ -243,6 +243,8 @@ async def _call_comes(ctx: Ctx, key: str, episode: str, call: str) -> bool:
     while True:
         ingester, changed = deps.ingester, deps.changed
         pending, _ = await in_thread(ingester.backlog) if ingester else (1, None)
+        if ingester and pending:
+            ingester.hurry()
         if await deps.ask(deps.store.episodes.has_call, key, episode, call):
             return True
         if not pending and not deps.stores.shared:
