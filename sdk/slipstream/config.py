@@ -20,10 +20,12 @@ from slipstream.errors import ConfigError
 from slipstream.settings import Config
 from slipstream.shared.urls import without_password
 
-__all__ = ["Config", "load_config"]
+__all__ = ["CONFIG_ENV", "Config", "load_config"]
 
 log = logging.getLogger(__name__)
 ENV_PREFIX = "SLIPSTREAM_"
+CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
+"""The effective configuration, as it is handed to children."""
 FOLDER_SETTINGS = (("data_dir",), ("adapters", "dir"), ("store", "archive"))
 """Settings that name a folder. In a file they are relative to the file's own folder."""
 _SETTLE = "gate.settle says after how many ended runs a version without suspicion is accepted"

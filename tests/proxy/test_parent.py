@@ -11,11 +11,11 @@ import socket
 
 import pytest
 
-from slipstream.config import Config
+from slipstream.config import CONFIG_ENV, Config
 from slipstream.errors import StartError
 from slipstream.shared.processes.proxy_file import running_proxy
 from slipstream_proxy.process import parent as module
-from slipstream_proxy.process.parent import CONFIG_ENV, Parent, bind, check_bind, is_loopback, lock
+from slipstream_proxy.process.parent import Parent, bind, check_bind, is_loopback, lock
 
 
 @pytest.mark.parametrize(

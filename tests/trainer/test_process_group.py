@@ -12,7 +12,7 @@ from tests.support import free_port, process, slipstream, wait_for
 from tests.support.control import FakeControl, serve
 from tests.support.tiny import apart, conversation, gradients, make_config, make_trainer, table
 
-from slipstream.operate.run.stack import CONFIG_ENV
+from slipstream.config import CONFIG_ENV
 from slipstream_trainer.algorithm.advantage import assign
 from slipstream_trainer.batch.layout import make_plan
 

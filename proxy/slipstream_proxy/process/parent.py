@@ -13,7 +13,7 @@ import socket
 import sys
 from pathlib import Path
 
-from slipstream.config import Config
+from slipstream.config import CONFIG_ENV, Config
 from slipstream.errors import StartError
 from slipstream.shared.backoff import rest
 from slipstream.shared.processes.health import answers
@@ -22,7 +22,6 @@ from slipstream.shared.processes.supervisor import Child, Supervisor
 from slipstream_proxy.process.settings_file import LOOK_INTERVAL_S, TOLD_FILE_NAME, SettingsFile, SettingsWatch
 
 log = logging.getLogger(__name__)
-CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
 START_SECONDS = 60.0
 TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
 UNSENT_BYTES = 2**16

@@ -18,12 +18,8 @@ from unicodedata import combining, east_asian_width
 
 from pydantic import BaseModel
 
-from slipstream.client import Client
-from slipstream.config import Config, load_config
-from slipstream.contract import TaughtStep
-from slipstream.contract.status import ErasingProxy
+from slipstream.config import CONFIG_ENV, Config, load_config
 from slipstream.errors import ConfigError
-from slipstream.operate.run.stack import CONFIG_ENV
 from slipstream.operate.setup.profiles import SETTING_PROFILES, profile_settings
 from slipstream.operate.setup.starter import SETTINGS_FILE_NAME
 from slipstream.plugins import plugin_commands
@@ -32,6 +28,10 @@ from slipstream.shared.printable import own, printable
 from slipstream.shared.processes.proxy_file import running_proxy
 
 if TYPE_CHECKING:
+    from slipstream.client import Client
+    from slipstream.contract import TaughtStep
+    from slipstream.contract.status import ErasingProxy
+
     Verbs: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
 
 OLD_NAMES_GO = "0.2"
@@ -194,6 +194,8 @@ def proxy_url(args: argparse.Namespace) -> str | None:
 
 
 def connect(args: argparse.Namespace) -> Client:
+    from slipstream.client import Client  # half of what a command imports, and some ask no proxy
+
     return Client(proxy_url(args), args.key)
 
 

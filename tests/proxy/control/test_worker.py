@@ -12,9 +12,9 @@ import pytest
 from tests.support.adapters import write_adapter
 from tests.support.plane import ALL, API, make_config, until
 
+from slipstream.config import CONFIG_ENV
 from slipstream.errors import StartError
 from slipstream_proxy.control.run import worker
-from slipstream_proxy.control.run.worker import CONFIG_ENV
 
 
 async def test_the_process_serves_its_socket_to_its_owner_and_ends_cleanly(tmp_path, engine):

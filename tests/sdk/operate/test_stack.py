@@ -17,11 +17,11 @@ from tests.support import MODEL, process, slipstream, until, wait_for
 from tests.support.server import Server
 
 from slipstream.client import Client
-from slipstream.config import Config, load_config
+from slipstream.config import CONFIG_ENV, Config, load_config
 from slipstream.contract import Status
 from slipstream.errors import StartError
 from slipstream.operate.run import stack as module
-from slipstream.operate.run.stack import CONFIG_ENV, _self, _sidecar, own_key, start_engine, start_stack
+from slipstream.operate.run.stack import _self, _sidecar, own_key, start_engine, start_stack
 from slipstream.shared.processes import supervisor as keeping
 from slipstream.shared.processes.health import answers
 from slipstream.shared.processes.sidecars import SidecarFile

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from slipstream.config import Config
+from slipstream.config import CONFIG_ENV, Config
 from slipstream.contract import Split
 from slipstream.errors import StartError
 from slipstream.shared.files import keep_private
@@ -60,7 +60,6 @@ from slipstream_proxy.store.tables.schema import NewerSchema
 from slipstream_proxy.store.values import RecordedCall
 
 log = logging.getLogger("slipstream_proxy.control.run.worker")
-CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
 LISTEN_BACKLOG = 4096
 """New connections that wait while the event loop is busy (the system's own limit may be lower)."""
 SOCKET_EVERY = 1.0

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from slipstream.config import Config
+from slipstream.config import CONFIG_ENV, Config
 from slipstream.engines import started
 from slipstream.errors import StartError
 from slipstream.operate.run.preflight import (
@@ -31,8 +31,6 @@ from slipstream.shared.processes.proxy_file import PROXY_FILE_NAME, SETTLED_FILE
 from slipstream.shared.processes.remedies import ERROR_PATTERN, remedy
 from slipstream.shared.processes.supervisor import NO_PROGRAM, Child, Supervisor
 
-CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
-"""The effective configuration, as it is handed to children."""
 ENGINE_SETTLED_VARIABLE = "SLIPSTREAM_ENGINE_SETTLED"
 """To the engine: the file that it writes as soon as it has the GPU's memory that it takes."""
 SEVERAL_ENGINE_OPTIONS = ("--data-parallel-size", "-dp")
