@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
-from benchmarks.gate.simulation import TAG, Run, Simulation, World, tried_of
+from benchmarks.gate.simulation import TAG, Reward, Run, Simulation, World
 
-from slipstream_proxy.control.gate.rules import TrialSettings, outcome_of
+from slipstream_proxy.assignment import BEST_ARM, CANDIDATE_ARM, CONTROL_ARM, LIVE_ARM
+from slipstream_proxy.control.gate.rules import ArmOutcome, TrialSettings
+from slipstream_proxy.control.gate.shares import arms_of
 from slipstream_proxy.control.gate.verdict import evidence_against
 
 
@@ -23,6 +27,12 @@ class HardWorld(World):
     """Times that share, of later versions' runs."""
     ratios: tuple[float, ...] = ()
     """The same of version 1, 2, … in turn, in place of ``ratio``."""
+    rates: Callable[[int, bool], float] | None = None
+    """(Task, a version is tested) → a run's chance of a reward, in place of ``rated`` and ``ratio``."""
+    bulk: int = 0
+    """Rewards come so many runs at a time."""
+    slowing: float = 0.0
+    """Rewards come later by this part of all runs so far: runs get longer."""
     fading: float = 1.0
     """Times as often as at first, all runs are rated in the end."""
     lost_failures: bool = False
@@ -52,6 +62,61 @@ def rewarded(coin: random.Random, task: int, quality: float) -> float:
     return float(coin.random() < quality)
 
 
+def eased(coin: random.Random, task: int, quality: float) -> float:
+    """Every second task is easier, by as much as the others are harder."""
+    spread = 0.5 * min(quality, 1.0 - quality)
+    return float(coin.random() < quality + (spread if task % 2 else -spread))
+
+
+def two_raters(coin: random.Random, task: int, quality: float) -> float:
+    """In turn: one gives 0 or 1, the other 2 to 10."""
+    won = coin.random() < quality
+    return float(won) if task // 300 % 2 else (coin.uniform(6.0, 10.0) if won else coin.uniform(2.0, 6.0))
+
+
+def signed(coin: random.Random, task: int, quality: float) -> float:
+    """-1, 0 or 1."""
+    return float((coin.random() < quality) + (coin.random() < quality) - 1)
+
+
+def heavy(coin: random.Random, task: int, quality: float) -> float:
+    """Their median is the quality; one in a hundred is a hundred times that."""
+    return quality * math.exp(coin.gauss(0.0, 2.0))
+
+
+def later_clipped(coin: random.Random, task: int, quality: float) -> float:
+    return min(heavy(coin, task, quality), 1.0 if task > 2000 else math.inf)
+
+
+def weekly(coin: random.Random, task: int, quality: float) -> float:
+    """Two days of seven, of a hundred runs each, bring harder tasks."""
+    return float(coin.random() < quality - (0.3 if task // 100 % 7 > 4 else 0.0))
+
+
+def weekly_rates(task: int, tested: bool) -> float:
+    return (0.1 if task // 100 % 7 > 4 else 0.5) * (0.5 if tested else 1.0)
+
+
+def task_rates(task: int, tested: bool) -> float:
+    """Easier tasks are rated more often at first and less often later."""
+    wave = 0.5 + 0.4 * math.sin(task / 300.0) * (1 if task % 2 else -1)
+    return 0.5 * wave * (0.5 if tested else 1.0)
+
+
+def task_ratio(easy: float, hard_ones: float, task: int, tested: bool) -> float:
+    """Users rate a version more or less often, by the task."""
+    return 0.2 * ((easy if task % 2 else hard_ones) if tested else 1.0)
+
+
+def worst_rates(task: int, tested: bool) -> float:
+    """One task of fifty alone is rated."""
+    return float(task % 50 == 0)
+
+
+def rarer_and_rarer(task: int, tested: bool) -> float:
+    return max(1.0 - task / 6000.0, 0.3)
+
+
 class HardSimulation(Simulation):
     world: HardWorld
 
@@ -68,21 +133,43 @@ class HardSimulation(Simulation):
         super().__init__(world, seed, rules)
         self.noise = 0.0
         self.at = 0
+        self.shares: dict[str, float] = {}
+        """Of the arms beside the live one, at the newest assignment."""
         self.most = -math.inf
         """The most evidence against what was served, as a logarithm of its part of the threshold."""
 
     def play(self) -> Run:
         for _ in range(self.world.warm):
-            self._observe(0, "live", "", self.task(), None)
+            self._observe(0, LIVE_ARM, self.task(), None)
         self.world = replace(self.world, warm=0)
         return Simulation.play(self)
+
+    def assigned(self, tag: int | None = None) -> tuple[int, str, str, int]:
+        """As ``assign``, by a coin of its own: a hash of names takes half of a run's time."""
+        trial, at = self.trial, self.coin.random()
+        next(self.number)
+        arms = [(version, arm, share) for version, arm, share in arms_of(trial) if share > 0.0]
+        self.shares = {arm: share for _, arm, share in arms}
+        for version, arm, share in arms:
+            if at < share:
+                return version, arm, "", self.task()
+            at -= share
+        return trial.live, LIVE_ARM, "", self.task()
 
     def finish(self, i: int, version: int, arm: str, chances: str, task: int, tag: int | None = None) -> None:
         if self.world.declares and i and i % (self.world.episodes // (self.world.declares + 1)) == 0:
             self.trial.declare(float(self.at))
-        self._observe(version, arm, chances, task, i)
+        self._observe(version, arm, task, i)
 
-    def _observe(self, version: int, arm: str, chances: str, task: int, i: int | None) -> None:
+    def _outcome(self, version: int, arm: str, task: int, reward: float, alone: bool) -> ArmOutcome:
+        if alone or not self.shares:
+            return ArmOutcome(version, arm, 0.0, 0.0, 0.0, 0.0, f"t{task}", reward)
+        control, best, candidate = (self.shares.get(one, 0.0) for one in (CONTROL_ARM, BEST_ARM, CANDIDATE_ARM))
+        live = 1.0 - control - best - candidate
+        tried = self.trial.tried if candidate or not self.trial.settings.canary else self.trial.live
+        return ArmOutcome(version, arm, live, control, best, candidate, f"t{task}", reward, tried)
+
+    def _observe(self, version: int, arm: str, task: int, i: int | None) -> None:
         world, coin = self.world, self.coin
         self.at += 1
         wave = math.sin(2.0 * math.pi * self.at / world.period)
@@ -97,10 +184,11 @@ class HardSimulation(Simulation):
         if version and world.ratios:
             more = world.ratios[(version - 1) % len(world.ratios)]
         now = world.rated * world.fading ** (self.at / world.episodes)
-        rated = coin.random() < min(now * more, 1.0)
+        chance = world.rates(task, version > 0) if world.rates else min(now * more, 1.0)
+        rated = coin.random() < chance
         if world.lost_failures:
             rated = rated or reward > 0.5
-        outcome = outcome_of(version, arm, chances, f"t{task}", reward if rated else 0.0, tried_of(chances))
+        outcome = self._outcome(version, arm, task, reward if rated else 0.0, i is None)
         outcome.finished, outcome.at = rated, float(self.at)
         outcome.seconds = 1.0 if rated else None
         outcome.groups = tuple(
@@ -111,7 +199,8 @@ class HardSimulation(Simulation):
         if i is None:
             self.trial.observe(outcome)
         else:
-            self.due[i + world.delay].append(outcome)
+            due = i + world.delay + int(world.slowing * i)
+            self.due[due + (-due % world.bulk if world.bulk else 0)].append(outcome)
         against = evidence_against(self.trial)
         self.most = max(self.most, math.log(max(against, 1e-12) * self.trial.settings.alpha))
 
@@ -124,6 +213,11 @@ def hard(world: World, seed: int) -> Run:
 def equal(mean: float, **other: object) -> HardWorld:
     """All versions are alike."""
     return HardWorld(mean, (mean,), rewarded, **other)  # type: ignore[arg-type]
+
+
+def of(mean: float, reward: Reward, **other: object) -> HardWorld:
+    """As ``equal``, with rewards of another kind."""
+    return replace(equal(mean, **other), reward=reward)
 
 
 NULL_WORLDS: dict[str, HardWorld] = {
@@ -147,6 +241,29 @@ NULL_WORLDS: dict[str, HardWorld] = {
     "rated 80 % to 20 %, × 0.5, waves": equal(0.7, rated=0.8, fading=0.25, ratio=0.5, drift=0.2, episodes=6000),
     "rated 30 %, × 0.5, canary": equal(0.7, rated=0.3, ratio=0.5, canary=True, episodes=6000),
     "a side measure of 30 %, × 0.5": equal(0.6, polite=0.3, ratio=0.5, rated=0.3, episodes=6000),
+    "rated 92 %, × 0.25": equal(0.9, rated=0.92, ratio=0.25, episodes=3000),
+    "rated 92 %, × 0.5": equal(0.9, rated=0.92, ratio=0.5, episodes=3000),
+    "rated 95 %, one version × 0.25": equal(0.9, rated=0.95, ratios=(1.0, 0.25, 1.0), every=500, episodes=3000),
+    **{
+        f"easy tasks rated × {easy:g}, hard ones × {hard_ones:g}": of(
+            0.7, eased, tasks="never", rates=partial(task_ratio, easy, hard_ones), episodes=4000
+        )
+        for easy, hard_ones in ((0.25, 4.0), (0.5, 2.0), (0.25, 1.0), (1.0, 4.0))
+    },
+    "rates drift by task, × 0.5": of(0.7, eased, tasks="never", rates=task_rates, episodes=4000),
+    "rated 30 %, × 0.5, in bulk": equal(0.7, rated=0.3, ratio=0.5, bulk=300, episodes=4000),
+    "one task of fifty is rated": of(0.7, eased, rates=worst_rates, episodes=4000),
+    "two raters in turn": of(0.7, two_raters, tasks="never", rated=0.5, ratio=0.5, episodes=4000),
+    "three arms, 64 tags, rated 40 %, × 0.5": equal(
+        0.8, rated=0.4, ratio=0.5, nested=64, holdout=0.3, every=700, episodes=4000
+    ),
+    "harder and rarer at weekends, × 0.5": of(0.7, weekly, tasks="never", rates=weekly_rates, episodes=4000),
+    "longer and longer runs, rarer rewards": equal(0.7, slowing=0.2, rates=rarer_and_rarer, episodes=4000),
+    "-1, 0 or 1, rated 30 %, × 0.5": of(0.6, signed, rated=0.3, ratio=0.5, episodes=4000),
+    "heavy tails, rated 30 %, × 0.5": of(1.0, heavy, rated=0.3, ratio=0.5, episodes=4000),
+    "clipped after a while, rated 40 %, × 2": of(
+        1.0, later_clipped, tasks="never", rated=0.4, ratio=2.0, episodes=4000
+    ),
     "autocorrelated rewards": equal(0.5, graded=True, sticky=0.95, episodes=4000),
     "a day's curve": equal(0.5, graded=True, drift=0.3, episodes=4000),
     "12 changes of scale that are none": equal(0.7, declares=12, episodes=6000),
@@ -171,6 +288,16 @@ WORSE_WORLDS: dict[str, HardWorld] = {
     "0.95 → 0.75, rated 40 %, × 0.5": HardWorld(
         0.95, (0.75,), rewarded, rated=0.4, ratio=0.5, every=50_000, episodes=20_000
     ),
+    **{
+        name: replace(of(base, reward, every=50_000, episodes=20_000, **other), qualities=(later,))
+        for name, base, later, reward, other in (
+            ("0.7 → 0.4, rates drift by task", 0.7, 0.4, eased, {"tasks": "never", "rates": task_rates}),
+            ("0.7 → 0.4, in bulk, rated 30 %", 0.7, 0.4, rewarded, {"rated": 0.3, "bulk": 300}),
+            ("-1, 0 or 1: 0.7 → 0.5, rated 30 %", 0.7, 0.5, signed, {"rated": 0.3}),
+            ("heavy tails, a third as much", 1.0, 0.33, heavy, {}),
+            ("0.8 → 0.5, longer runs, rarer rewards", 0.8, 0.5, rewarded, {"slowing": 0.2, "rates": rarer_and_rarer}),
+        )
+    },
 }
 """What is to be taken back, or not to be accepted first."""
 

@@ -1,16 +1,23 @@
 """How many runs it takes to find a loss, by theory and by simulation: ``python -m benchmarks.gate.power [--runs N]``.
+``--before TREE`` plays the same worlds with the gate of another checkout of this repository, beside it.
 
 Theory: after k runs on trial and as many of the control as its share gives, the log of a bet's wealth has grown by k times
 its mean growth. A loss is found when the stake (``error_budget``) has grown to 1 / alpha. Theory takes even shares, one bet, and
-the control's mean as known. The last line is one JSON object.
+the control's mean as known. Where some are unrated, good and poor rewards have bets of their own, and the slower one counts. The
+last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import os
 import statistics
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.gate.hard_worlds import HardWorld, hard, rewarded
 from benchmarks.harness import report
@@ -43,20 +50,21 @@ EVEN_SHARE = 0.5
 
 def expected_runs(loss: Loss) -> float:
     """Runs of both arms, at even shares."""
-    settings, best = TrialSettings(), 0.0
     before, after = loss.success, max(loss.success - loss.points, 0.0)
     p0 = min(max(before, 0.02), 0.98)
+    on_good, on_poor, on_both = 0.0, 0.0, 0.0
     for size in BET_SIZES:
         odds = p0 / (1.0 - p0) * size
         p1 = odds / (1.0 + odds)
         mean = EVEN_SHARE * p1 + (1.0 - EVEN_SHARE) * p0
-        growth = 0.0
+        good = poor = 0.0
         for share, quality, p in ((EVEN_SHARE, after, p1), (1.0 - EVEN_SHARE, before, p0)):
-            growth += share * quality * math.log(p / mean)
-            growth += share * (1.0 - quality) * math.log((1.0 - p) / (1.0 - mean))
-        best = max(best, growth * loss.rated)
-    needed = math.log(1.0 / (settings.alpha * CONTROL_STAKE.at_first) * len(BET_SIZES))
-    return needed / best if best > 0.0 else math.inf
+            good += share * quality * math.log(p / mean)
+            poor += share * (1.0 - quality) * math.log((1.0 - p) / (1.0 - mean))
+        on_good, on_poor, on_both = max(on_good, good), max(on_poor, poor), max(on_both, good + poor)
+    growth = on_both if loss.rated == 1.0 else loss.rated * min(on_good, on_poor)
+    needed = math.log(1.0 / (TrialSettings().alpha * CONTROL_STAKE.at_first) * len(BET_SIZES))
+    return needed / growth if growth > 0.0 else math.inf
 
 
 def seen_runs(loss: Loss, runs: int, episodes: int) -> tuple[float, float]:
@@ -73,18 +81,33 @@ def seen_runs(loss: Loss, runs: int, episodes: int) -> tuple[float, float]:
     return statistics.median(found), sum(not math.isinf(n) for n in found) / runs
 
 
+def seen_before(tree: Path, runs: int, episodes: int) -> dict[str, list[float | None]]:
+    """Figures of ``main`` with the gate of another checkout."""
+    paths = os.pathsep.join([str(tree / "proxy"), str(tree / "sdk"), str(Path.cwd())])
+    command = [sys.executable, "-m", "benchmarks.gate.power", f"--runs={runs}", f"--episodes={episodes}"]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, text=True, check=True
+    )
+    found: dict[str, list[float | None]] = json.loads(done.stdout.splitlines()[-1])["power"]
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20, help="simulations of a row")
     parser.add_argument("--episodes", type=int, default=20_000, help="runs of one at most")
+    parser.add_argument("--before", type=Path, help="a checkout whose gate is played too")
     args = parser.parse_args()
     figures: dict[str, list[float | None]] = {}
-    print(f"{'loss':28} theory   seen: median   found")
+    before = seen_before(args.before, args.runs, args.episodes) if args.before else {}
+    print(f"{'loss':28} theory   seen: median   found{'   before: median   found' if before else ''}")
     for loss in LOSSES:
         least, (median, share) = expected_runs(loss), seen_runs(loss, args.runs, args.episodes)
-        print(f"{loss.name:28} {least:6.0f} {median:14.0f} {share:7.0%}", flush=True)
+        _, was, of = before.get(loss.name, [None, None, None])
+        beside = f" {was or math.inf:16.0f} {of:7.0%}" if of is not None else ""
+        print(f"{loss.name:28} {least:6.0f} {median:14.0f} {share:7.0%}{beside}", flush=True)
         figures[loss.name] = [round(least), None if math.isinf(median) else round(median), share]
-    report({"power": figures, "simulations": args.runs})
+    report({"power": figures, "simulations": args.runs, **({"power before": before} if before else {})})
 
 
 if __name__ == "__main__":

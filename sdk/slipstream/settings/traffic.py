@@ -93,7 +93,7 @@ class RewardConfig(Section):
     )
     missing: Literal["unknown", "failure"] = rare(
         "unknown",
-        description="What a run without a reward is to the gate. unknown: where more than a tenth of the control's "
+        description="What a run without a reward is to the gate. unknown: where a twentieth or more of the control's "
         "runs have none, it says nothing; failure: it counts as the lowest reward.",
         when="your own code gives failed runs no reward",
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-CONTROL_MEMORY, TESTED_MEMORY, TASK_MEMORY, POOLED_MEMORY = 300.0, 200.0, 30.0, 30.0
+CONTROL_MEMORY, TESTED_MEMORY, TASK_MEMORY = 300.0, 200.0, 30.0
 """Episodes that a mean remembers: older ones fade."""
 PRIOR_EPISODES = 3.0
 """Episodes of a task that count as much as knowing nothing of it."""
@@ -39,16 +39,11 @@ class Baseline:
     def __init__(self) -> None:
         self.control = FadingMean(CONTROL_MEMORY)
         self.tested = FadingMean(TESTED_MEMORY)
-        self.pooled = FadingMean(POOLED_MEMORY)
-        """Of the newest rewards, whatever arm they are of: the control has few where few runs are rated."""
         self.tasks: dict[str, FadingMean] = {}
 
-    def of(self, task: str, *, pooled: bool = False) -> float:
-        """Expected reward of the control on this task (``""``: not known), from 0 to 1. ``pooled``: if all arms are
-        alike.
-        """
-        arm = self.pooled if pooled else self.control
-        return min(max(arm.value + self._offset(task), 0.0), 1.0)
+    def of(self, task: str) -> float:
+        """Expected reward of the control on this task (``""``: not known), from 0 to 1."""
+        return min(max(self.control.value + self._offset(task), 0.0), 1.0)
 
     def of_tested(self, task: str) -> float:
         """The same of the versions on trial; of the control where none has a reward yet."""
@@ -59,11 +54,9 @@ class Baseline:
         known = self.tasks.get(task)
         return known.value * known.n / (known.n + PRIOR_EPISODES) if known is not None else 0.0
 
-    def see(self, x: float, task: str, *, tested: bool, pooled: bool = False) -> None:
-        """``pooled``: the task is compared with all arms' newest rewards."""
+    def see(self, x: float, task: str, *, tested: bool) -> None:
         arm = self.tested if tested else self.control
         arm.see(x)
-        self.pooled.see(x)
         if not task:
             return
         known = self.tasks.pop(task, None)
@@ -71,7 +64,7 @@ class Baseline:
             known = FadingMean(TASK_MEMORY, 0.0)
             if len(self.tasks) >= MAX_TASKS:
                 del self.tasks[next(iter(self.tasks))]
-        known.see(x - (self.pooled if pooled else arm).value)
+        known.see(x - arm.value)
         self.tasks[task] = known
 
     def accept(self) -> None:
@@ -82,7 +75,7 @@ class Baseline:
 
     def rescale(self, before_low: float, before_high: float, low: float, high: float) -> None:
         """As ``FadingMean.rescale``."""
-        for mean in (self.control, self.tested, self.pooled):
+        for mean in (self.control, self.tested):
             mean.rescale(before_low, before_high, low, high)
         if high > low and before_high > before_low:
             ratio = (before_high - before_low) / (high - low)
@@ -93,14 +86,12 @@ class Baseline:
         return {
             "control": [self.control.value, self.control.n],
             "tested": [self.tested.value, self.tested.n],
-            "pooled": [self.pooled.value, self.pooled.n],
             "tasks": {name: [mean.value, mean.n] for name, mean in self.tasks.items()},
         }
 
     def load(self, kept: dict[str, JsonValue]) -> None:
         self.control = mean_of(CONTROL_MEMORY, kept["control"])
         self.tested = mean_of(TESTED_MEMORY, kept["tested"])
-        self.pooled = mean_of(POOLED_MEMORY, kept.get("pooled", [self.control.value, 1.0]))
         tasks = kept["tasks"]
         assert isinstance(tasks, dict)
         self.tasks = {name: mean_of(TASK_MEMORY, value) for name, value in tasks.items()}

@@ -11,18 +11,20 @@ on x; the coin that chose the arm is what is left. Over the coin the factor's me
 martingale when the arms do not matter, whatever the rewards look like. It is linear and falling in x for a tested
 episode, so wealth is a supermartingale whenever the tested arm's mean is not lower.
 
-**Where some runs have none** (``partial``), a rated run's arm is no such coin any more: users of one version may rate
-less often. Then the guesses are moved so that m = p0, with p0 > p (tested) and p > p0 (reference). A factor is then 1
-at the expected mean for either arm, so rates say nothing where p0 is right: it is the mean of all arms' newest rewards,
-which are alike under the null hypothesis (those of the reference alone are few and old), so r may change slowly, too.
-And for each of ``RATING_RATIOS`` r there are bets with a r / (a r + 1 - a) in place of a: the probability that a rated
-run is a tested one, where tested runs are rated r times as often. Null hypothesis: some constant r and, given the past
-and that a run is rated, a tested mean that is not lower. It conditions on the past, x, and that the run is rated. The
-bets of the true r are a supermartingale by the argument above, whatever p0 is, and the least wealth of all r counts.
-The error of a neighbouring r has the opposite sign on its other side, so the least of the two lies below. A ratio that
-the arms of the rated runs refute counts less and less: its part of the bets that they do, the mixture's likelihood over
-its own, is a martingale under that ratio too, and stands in the sum. ``benchmarks.gate.search_null`` looks for worlds
-that break both.
+**Where some runs have none** (``partial``), a rated run's arm is no such coin: users of one version may rate less
+often, and less often on some tasks than on others, and that may change with time. But the arm of a run, rated or not,
+still is one. So each bet is split at x = m, where its factor is 1 in either arm. One wealth counts the rated runs below
+m: it grows if poor rewards come more often from the tested arm. One counts those above: it grows if good ones come less
+often. The smaller of the two counts. Null hypothesis, for every bet, from one start to the next: given the past, a run
+of the tested arm gets no more poor rewards (the mean of what it lies below m, 0 where it is unrated or above), or it
+gets no fewer good ones. A version that is not worse cannot break both, if its users rate no kind of reward more often
+than the reference's, or none less often. Proof: where x < m the factor is above 1 in the tested arm and below 1 in the
+reference's, with mean 1 over the coin. Its mean over all runs is 1 + a (1 - p1 / m) / (1 - m) times what the tested
+arm's mean of (m - x)+ is above the reference's: at most 1 if that is not more. The same holds above. One of the two is
+a supermartingale, and the smaller one lies below it. Neither p0 nor a ratio has to be right. The price is power: only
+one kind of reward speaks at a time, and no bet can do better against this null hypothesis, since the nearest world in
+it differs in one kind alone. At a start, no wealth stays above ``MAX_APART`` times the other: the next version's users
+may err the other way. ``benchmarks.gate.search_null`` looks for worlds that break this.
 
 Wealth is put in again at every start (a version arrives, the control moves): the sum over starts is an e-detector
 (Shin, Ramdas, Rinaldo 2023, arXiv 2203.03532), and the expected sum never exceeds what was put in. Guesses p1 are a
@@ -46,12 +48,8 @@ TESTED_SHIFTS = [0.0, -0.6, -0.3, -0.15, -0.07, -0.03, 0.03, 0.07, 0.15, 0.3, 0.
 """Differences that are tested; the first one decides."""
 EDGE_DISTANCE: Final = 0.02
 """Guesses keep this distance from 0 and 1, where a single surprise would end a bet."""
-RATING_RATIOS: Final = [1.0, 0.0625, 0.125, 0.25, 0.5, 0.7, 1.4, 2.0, 4.0, 8.0, 16.0]
-"""Times that tested runs may be rated as often as those of the reference; the first one's bets are ``wealths``."""
-RATIO_SHARE: Final = 0.1
-"""Of the wealth, at the first run that says that some are unrated: it is put on which ratios are refuted."""
-PARTIAL_REACH: Final = 0.9
-"""The furthest that the guess of the reference's mean is moved towards 1, where some runs are unrated."""
+MAX_APART: Final = 4.0
+"""Times that the wealth on poor rewards, or on good ones, may be the other one at a start."""
 MAX_EVIDENCE: Final = 1e30
 LEAST_EPISODES: Final = 8
 """Before these the running z says nothing."""
@@ -70,12 +68,8 @@ class BettingDetector:
         self.sign, self.lump, self.rate, self.margin = sign, lump, rate, margin
         self.shifts = TESTED_SHIFTS if shifts else TESTED_SHIFTS[:1]
         self.wealths: list[float] = [0.0] * (len(self.shifts) * len(BET_SIZES))
-        self.others: list[list[float]] = []
-        """As ``wealths``, for the other ``RATING_RATIOS``; empty: all runs had a reward so far."""
-        self.likelihoods: list[float] = []
-        """Logarithm of the probability of the rated runs' arms, for each ratio."""
-        self.on_ratios = 0.0
-        """Wealth that was put on which ratios are refuted."""
+        self.above: list[float] = []
+        """As ``wealths``, which are of poor rewards then, of good ones. Empty: all runs had a reward so far."""
         self.credit = lump
         self.put = 0.0
         """Wealth put in so far, all starts together."""
@@ -87,7 +81,10 @@ class BettingDetector:
 
     def start(self) -> None:
         """Put in what credit there is: from here the tested arm may be another one."""
-        for row in (self.wealths, *self.others):
+        if self.above:
+            for k in range(len(self.shifts)):
+                self._bring_near(k)
+        for row in (self.wealths, self.above):
             for i in range(len(row)):
                 row[i] += self.credit * BET_WEIGHTS[i % len(BET_SIZES)]
         self.put += self.credit
@@ -99,7 +96,7 @@ class BettingDetector:
         if fresh:
             self.credit = self.lump
         self.wealths = [0.0] * len(self.wealths)
-        self.others, self.likelihoods, self.on_ratios = [], [], 0.0
+        self.above = []
         self.put = 0.0
         self._forget_sums()
         self.start()
@@ -111,7 +108,7 @@ class BettingDetector:
         left = [min(self._least(k), self.put) for k in range(len(self.shifts))]
         bets = len(BET_SIZES)
         self.wealths = [left[i // bets] * BET_WEIGHTS[i % bets] for i in range(len(self.wealths))]
-        self.others, self.likelihoods, self.on_ratios = [], [], 0.0
+        self.above = []
         self._forget_sums()
         self.start()
 
@@ -137,15 +134,9 @@ class BettingDetector:
         if self.sign < 0:
             x, expected = 1.0 - x, 1.0 - expected
         p0 = min(max(expected, EDGE_DISTANCE), 1.0 - EDGE_DISTANCE)
-        if partial:
-            self._see_partial(x, p0, tested, share)
-        else:
-            self._see_all(x, p0, tested, share)
-        self.wealth = self._least(0)
-
-    def _see_all(self, x: float, p0: float, tested: bool, share: float) -> None:
-        odds = p0 / (1.0 - p0)
-        of_reference = (1.0 - share) * p0
+        if partial and not self.above:
+            self.above = list(self.wealths)
+        odds, of_reference = p0 / (1.0 - p0), (1.0 - share) * p0
         for i, size in enumerate(BET_SIZES):
             tilted = odds * size
             p1 = tilted / (1.0 + tilted)
@@ -153,61 +144,48 @@ class BettingDetector:
             p = p1 if tested else p0
             factor = x * p / mean + (1.0 - x) * (1.0 - p) / (1.0 - mean)
             slope = share * ((1.0 - p1) / (1.0 - mean) - p1 / mean)
-            self._multiply(self.wealths, i, factor, slope)
-            for row in self.others:
-                self._multiply(row, i, factor, slope)
+            if partial:
+                self._multiply(self.wealths, i, factor if x < mean else 1.0, slope, 0.5 * slope)
+                self._multiply(self.above, i, factor if x >= mean else 1.0, slope, 0.5 * slope)
+                continue
+            self._multiply(self.wealths, i, factor, slope, slope)
+            if self.above:
+                self._multiply(self.above, i, factor, slope, slope)
+        self.wealth = self._least(0)
 
-    def _see_partial(self, x: float, p0: float, tested: bool, share: float) -> None:
-        if not self.others:
-            self.on_ratios = RATIO_SHARE * self.wealth
-            self.wealths = [(1.0 - RATIO_SHARE) * w for w in self.wealths]
-            self.others = [list(self.wealths) for _ in RATING_RATIOS[1:]]
-            self.likelihoods = [0.0] * len(RATING_RATIOS)
-        odds, variance = p0 / (1.0 - p0), p0 * (1.0 - p0)
-        wished = [p0 - odds * size / (1.0 + odds * size) for size in BET_SIZES]
-        for k in range(len(RATING_RATIOS)):
-            on = share * RATING_RATIOS[k]
-            of = on / (on + 1.0 - share)
-            self.likelihoods[k] += math.log(of if tested else 1.0 - of)
-            row = self.others[k - 1] if k else self.wealths
-            reach = PARTIAL_REACH * (1.0 - p0) * (1.0 - of) / of
-            for i in range(len(wished)):
-                below = min(wished[i], reach)
-                moved = -below if tested else of * below / (1.0 - of)
-                factor = 1.0 + moved * (x - p0) / variance
-                self._multiply(row, i, max(factor, 0.0), of * below / variance)
-        highest = max(self.likelihoods)
-        self.likelihoods = [one - highest for one in self.likelihoods]
-
-    def _multiply(self, row: list[float], bet: int, factor: float, slope: float) -> None:
+    def _multiply(self, row: list[float], bet: int, factor: float, slope: float, gain: float) -> None:
         """The same bet against each question: at least ``d`` better. Never negative, mean at most 1 where that is true.
-        ``slope``: what the factor's mean loses for each unit by which the tested mean is higher.
+        ``slope``: what the factor's mean wins at most for each unit by which the tested mean is lower. ``gain``: what
+        it loses at least where it is higher: one of poor and good rewards has half of that.
         """
         wealth = row[bet] * factor / (1.0 + slope * self.margin)
         row[bet] = min(wealth, MAX_EVIDENCE)
         at, apart = bet, len(BET_SIZES)
         for d in self.shifts[1:]:
             at += apart
-            wealth = row[at] * (factor + slope * d if d > 0.0 else factor / (1.0 - slope * d))
-            # here a hundred times a run, where a call of min costs as much as the rest
+            wealth = row[at] * (factor + gain * d if d > 0.0 else factor / (1.0 - slope * d))
+            # here often in a run, where a call of min costs as much as the rest
             row[at] = MAX_EVIDENCE if wealth > MAX_EVIDENCE else wealth  # noqa: FURB136
 
+
     def _least(self, shift: int) -> float:
-        """Wealth against a question, for the ratio of ratings that has least."""
+        """Wealth against a question."""
         first = shift * len(BET_SIZES)
-        last = first + len(BET_SIZES)
-        if not self.others:
-            total = 0.0
-            for at in range(first, last):
-                total += self.wealths[at]
-            return total
-        mixed = sum(math.exp(one) for one in self.likelihoods) / len(self.likelihoods)
-        least = MAX_EVIDENCE
-        for k in range(len(RATING_RATIOS)):
-            row = self.others[k - 1] if k else self.wealths
-            refuted = self.on_ratios * min(mixed * math.exp(min(-self.likelihoods[k], 600.0)), MAX_EVIDENCE)
-            least = min(least, sum(row[first:last]) + refuted)
-        return least
+        poor = good = 0.0
+        for at in range(first, first + len(BET_SIZES)):
+            poor += self.wealths[at]
+        if not self.above:
+            return poor
+        for at in range(first, first + len(BET_SIZES)):
+            good += self.above[at]
+        return min(poor, good)
+
+    def _bring_near(self, shift: int) -> None:
+        most, first = MAX_APART * self._least(shift), shift * len(BET_SIZES)
+        for row in (self.wealths, self.above):
+            total = sum(row[first : first + len(BET_SIZES)])
+            for at in range(first, first + len(BET_SIZES)) if total > most else ():
+                row[at] *= most / total
 
     def growth(self) -> float:
         """Wealth for each unit put in: 1 without evidence."""
@@ -260,30 +238,22 @@ class BettingDetector:
         """As it was at an earlier point (``dump``), with no more wealth than now: what came since was about a version
         that is gone.
         """
-        credit, put, now = self.credit, self.put, [self.wealths, *self.others]
-        held = (self.likelihoods, self.on_ratios)
+        credit, put, poor, good = self.credit, self.put, self.wealths, self.above
         self.load(kept)
         self.credit, self.put = credit, min(self.put, put)
-        rows = max(len(now), 1 + len(self.others))
-        before = [self.wealths, *self.others]
-        least = [
-            [min(pair) for pair in zip(now[k % len(now)], before[k % len(before)], strict=True)] for k in range(rows)
-        ]
-        if len(now) == rows:
-            self.likelihoods, self.on_ratios = held
-        self.wealths, self.others = least[0], least[1:]
+        if good or self.above:
+            self.above = [min(pair) for pair in zip(good or poor, self.above or self.wealths, strict=True)]
+        self.wealths = [min(pair) for pair in zip(poor, self.wealths, strict=True)]
         self.wealth = self._least(0)
 
     def dump(self) -> list[JsonValue]:
         head = [self.credit, self.put, self.n_tested, self.n_reference, self.sum_tested, self.sum_reference]
-        partial = [self.on_ratios, *self.likelihoods] if self.others else []
-        rest = [w for row in self.others for w in row]
-        return [*head, self.score, self.square, *self.wealths, *partial, *rest]
+        return [*head, self.score, self.square, *self.wealths, *self.above]
 
     def load(self, kept: JsonValue) -> None:
         """Of a program that knew no unrated runs, too."""
-        n, ratios = len(self.wealths), len(RATING_RATIOS)
-        if not isinstance(kept, list) or len(kept) not in (8 + n, 9 + ratios + ratios * n):
+        n = len(self.wealths)
+        if not isinstance(kept, list) or len(kept) not in (8 + n, 8 + 2 * n):
             raise TypeError("evidence of another shape")
         numbers = [float(x) for x in kept if isinstance(x, int | float)]
         if len(numbers) != len(kept):
@@ -291,8 +261,5 @@ class BettingDetector:
         self.credit, self.put = numbers[0], numbers[1]
         self.n_tested, self.n_reference = int(numbers[2]), int(numbers[3])
         self.sum_tested, self.sum_reference, self.score, self.square = numbers[4:8]
-        self.wealths, rest = numbers[8 : 8 + n], numbers[8 + n :]
-        self.on_ratios, self.likelihoods = (rest[0] if rest else 0.0), rest[1 : 1 + ratios]
-        rest = rest[1 + ratios :]
-        self.others = [rest[i : i + n] for i in range(0, len(rest), n)]
+        self.wealths, self.above = numbers[8 : 8 + n], numbers[8 + n :]
         self.wealth = self._least(0)

@@ -64,11 +64,11 @@ class GroupSlot:
         self.earned = at
         """The run up to which credit was earned."""
 
-    def expected(self, otherwise: float, *, best: bool, pooled: bool = False) -> float:
-        """The control's mean, the best version's, or all arms'. ``otherwise``: what is expected where few of the
+    def expected(self, otherwise: float, *, best: bool) -> float:
+        """The control's mean, or the best version's. ``otherwise``: what is expected where few of the
         group's runs are known.
         """
-        known = self.baseline.pooled if pooled else self.best if best else self.baseline.control
+        known = self.best if best else self.baseline.control
         return (known.value * known.n + PRIOR_EPISODES * otherwise) / (known.n + PRIOR_EPISODES)
 
     def errors(self, *, best: bool, most: float = MAX_PRIOR_RUNS) -> float:
@@ -155,7 +155,7 @@ class GroupWatch:
         for name in groups:
             if (slot := self.slots.get(name)) is not None:
                 slot.earn(self.seen)
-                slot.detectors[best].see(x, slot.expected(expected, best=best, pooled=partial), tested, share, partial)
+                slot.detectors[best].see(x, slot.expected(expected, best=best), tested, share, partial)
 
     def learn(self, groups: Sequence[str], x: float, *, tested: bool) -> None:
         """As ``Baseline.see``."""

@@ -66,8 +66,8 @@ class Guard:
             rare = 1.0 - self.baseline.control.value if self.bad == "up" else self.baseline.control.value
             self.detector.margin = min(max(rare, LEAST_MARGIN), GUARD_MARGIN)
         partial = min(arm.value for arm in self.known) < KNOWN_SHARE
-        self.detector.see(x, self.baseline.of(task, pooled=partial), tested, share, partial)
-        self.baseline.see(x, task, tested=tested, pooled=partial)
+        self.detector.see(x, self.baseline.of(task), tested, share, partial)
+        self.baseline.see(x, task, tested=tested)
         self.sums[tested] += value
         low, high = self.scale.low, self.scale.high
         if self.scale.see(value):

@@ -43,10 +43,10 @@ MIN_CONTROL_DURATIONS: Final = 8
 """Durations of the control before which the deadline is ``UNKNOWN_DEADLINE_S``."""
 MIN_DEADLINE_S, UNKNOWN_DEADLINE_S = 30.0, 3600.0
 """Seconds."""
-SPARSE_REWARD_SHARE: Final = 0.9
+SPARSE_REWARD_SHARE: Final = 0.95
 """Share of the control's runs with a reward below which a run without one says nothing: people rate some runs."""
-USUAL_LOST_SHARES: Final = [0.02, 0.05]
-"""Shares of runs that stay without one where all get one: bets on these show that it is not a tenth."""
+USUAL_LOST_SHARES: Final = [0.002, 0.02]
+"""Shares of runs that stay without one where all get one: bets on these show that it is not a twentieth."""
 FULL_EVIDENCE, KEPT_EVIDENCE, LEAST_EVIDENCE, MOST_EVIDENCE = 200.0, 2.0, 0.05, 1000.0
 """Evidence that nearly all runs get a reward: from which on that is shown; below which a run without one takes that
 back; and its bounds, so that a change is seen.
@@ -64,8 +64,10 @@ class Deadline:
         """The newest version on trial of which a run was counted, and how many of its runs were."""
         self.rewarded, self.n = 1.0, 2.0
         """Share of the control's runs that had a reward in time."""
-        self.full = True
-        """Nearly all of them had one, as far as is seen: else chance would often take eight of nine for nearly all."""
+        self.full, self.shown = True, False
+        """No run lacks one, or nearly all of the control's are shown to get one: else chance would often take nine of
+        ten for nearly all.
+        """
         self.on_full = [0.5, 0.5]
         """Wealth of the bets on ``USUAL_LOST_SHARES``."""
         self.began: deque[float] = deque(maxlen=GAP_RUNS)
@@ -113,6 +115,10 @@ class Deadline:
         """So many of the control's runs have no reward that lacking one says nothing."""
         return not self.full and not self.missing_fails
 
+    def lack(self) -> None:
+        """A run of any arm has no reward."""
+        self.full = self.full and self.shown
+
     def see(self, seconds: float | None, version: int, *, tested: bool) -> None:
         """A run was counted. ``seconds``: until its reward; None: it had none in time."""
         if tested:
@@ -128,18 +134,19 @@ class Deadline:
             self._usual = None
 
     def _judge(self, rewarded: bool) -> None:
-        """Null hypothesis: given the past, a run of the control gets no reward with a tenth or more. Each factor is
-        larger for a run with one and has mean 1 at a tenth, so the wealth is a supermartingale.
+        """Null hypothesis: given the past, a run of the control gets no reward with a twentieth or more. Each factor
+        is larger for a run with one and has mean 1 at a twentieth, so the wealth is a supermartingale.
         """
-        tenth = 1.0 - SPARSE_REWARD_SHARE
         for i, lost in enumerate(USUAL_LOST_SHARES):
-            factor = (1.0 - lost) / SPARSE_REWARD_SHARE if rewarded else lost / tenth
+            factor = (1.0 - lost) / SPARSE_REWARD_SHARE if rewarded else lost / (1.0 - SPARSE_REWARD_SHARE)
             self.on_full[i] = min(max(self.on_full[i] * factor, 0.5 * LEAST_EVIDENCE), 0.5 * MOST_EVIDENCE)
-        shown = sum(self.on_full)
-        if self.rewarded < SPARSE_REWARD_SHARE or (not rewarded and shown < KEPT_EVIDENCE):
-            self.full = False
-        elif shown >= FULL_EVIDENCE:
-            self.full = True
+        evidence = sum(self.on_full)
+        if self.rewarded < SPARSE_REWARD_SHARE or (not rewarded and evidence < KEPT_EVIDENCE):
+            self.shown = False
+        elif evidence >= FULL_EVIDENCE:
+            self.full = self.shown = True
+        if not rewarded:
+            self.lack()
 
     def accept(self) -> None:
         """The tested version is the control from now on."""
@@ -154,7 +161,7 @@ class Deadline:
 
     def dump(self) -> dict[str, JsonValue]:
         counts: list[JsonValue] = [self.version, self.own, self.rewarded, self.n]
-        full: list[JsonValue] = [self.full, *self.on_full]
+        full: list[JsonValue] = [self.full, self.shown, *self.on_full]
         durations: dict[str, JsonValue] = {"control": [*self.control], "tested": [*self.tested]}
         return {**durations, "counts": counts, "began": [*self.began], "full": full}
 
@@ -166,8 +173,9 @@ class Deadline:
         version, own, self.rewarded, self.n = _numbers(kept["counts"])
         self.version, self.own = int(version), int(own)
         self.began = deque(_numbers(kept.get("began", [])), maxlen=GAP_RUNS)
-        full = _numbers(kept.get("full", [self.rewarded >= SPARSE_REWARD_SHARE, *self.on_full]))
-        self.full, self.on_full = bool(full[0]), full[1:]
+        full = _numbers(kept.get("full", []))
+        if len(full) == 2 + len(self.on_full):
+            self.full, self.shown, self.on_full = bool(full[0]), bool(full[1]), full[2:]
         self._usual = self._gap = None
 
 

@@ -24,7 +24,7 @@ LACKING_SETTLES: Final = 2
 """Times ``settle``: so many episodes on trial, at most, an acceptance waits for the first runs of rare groups."""
 MAX_WAIT_SETTLES: Final = 20
 """Times ``settle``: so many episodes on trial, at most, an acceptance waits for what would show a loss."""
-MAX_SLIDE: Final = 0.05
+MAX_SLIDE: Final = 0.045
 """Of the rewards' range: a larger loss beside the best version must be excluded before an acceptance. Three versions
 that each lose 0.02 add up to more.
 """

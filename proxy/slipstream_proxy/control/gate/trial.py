@@ -152,6 +152,8 @@ class GateTrial(TrialState):
         """
         self.runs.seen += 1
         compared = comparison.with_control(self, outcome)
+        if not outcome.finished:
+            self.deadline.lack()
         partial, rewarded = self.deadline.sparse, self.deadline.rewarded
         silent = outcome.at < self.fresh or not self.kept_from.isdisjoint(outcome.groups)
         silent = silent or comparison.straggles(self, outcome)
@@ -164,7 +166,7 @@ class GateTrial(TrialState):
         changed = watched and self.watch.see(outcome.reward, outcome.task)
         self.evidence.groups.count(outcome.groups)
         x = self.scale.unit(outcome.reward) if outcome.finished else 0.0
-        expected = self.baseline.of(outcome.task, pooled=partial)
+        expected = self.baseline.of(outcome.task)
         if compared is not None:
             tested, share = compared
             if tested:
@@ -177,7 +179,7 @@ class GateTrial(TrialState):
         if changed:  # it was counted as it stood: a run that is left out for its reward would bend the bets
             self.rewards_changed(outcome.at + (outcome.seconds or 0.0))
         else:
-            self._learn(outcome, x, tested=compared is not None and compared[0], partial=partial)
+            self._learn(outcome, x, tested=compared is not None and compared[0])
         return verdict_on(self)
 
     def _count(self, outcome: ArmOutcome, x: float, expected: float) -> None:
@@ -194,13 +196,13 @@ class GateTrial(TrialState):
             runs.own_above += x - expected
             runs.own_sum += x - min(self.baseline.of(outcome.task), self.baseline.of_tested(outcome.task))
 
-    def _learn(self, outcome: ArmOutcome, x: float, *, tested: bool, partial: bool) -> None:
+    def _learn(self, outcome: ArmOutcome, x: float, *, tested: bool) -> None:
         """What is expected of later runs. ``tested``: it was counted as an episode on trial."""
         groups = self.evidence.groups
         gone = not tested and outcome.version <= self.floor and outcome.version != self.control
         if outcome.arm != BEST_ARM and not gone:
             late = tested or outcome.version > self.floor
-            self.baseline.see(x, outcome.task, tested=late, pooled=partial)
+            self.baseline.see(x, outcome.task, tested=late)
             groups.learn(outcome.groups, x, tested=late)
         if outcome.version == self.best:
             groups.learn_best(outcome.groups, x)

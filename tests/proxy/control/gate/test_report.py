@@ -34,6 +34,8 @@ def warm_mixed() -> GateTrial:
 
 def late(served_now: int) -> GateTrial:
     trial = served(warm_mixed())
+    for _ in range(130):  # nearly all runs get a reward
+        trial.deadline.see(1.0, 0, tested=False)
     for _ in range(3):
         run = outcome_of(1, "live", "live=0.7 control=0.3", "", 0.0, 1)
         run.finished = False
