@@ -1,10 +1,10 @@
 """How many runs it takes to find a loss, by theory and by simulation: ``python -m benchmarks.gate.power [--runs N]``.
 ``--before TREE`` plays the same worlds with the gate of another checkout of this repository, beside it.
 
-Theory: after k runs on trial and as many of the control as its share gives, the log of a bet's wealth has grown by k times
-its mean growth. A loss is found when the stake (``error_budget``) has grown to 1 / alpha. Theory takes even shares, one bet, and
-the control's mean as known. Where some are unrated, good and poor rewards have bets of their own, and the slower one counts. The
-last line is one JSON object.
+Theory: after k runs on trial and as many of the control as its share gives, the log of a bet's wealth has grown by k
+times its mean growth. A loss is found when the stake (``error_budget``) has grown to 1 / alpha. Theory takes even
+shares, one bet, and the control's mean as known. Where some are unrated, good and poor rewards have bets of their own,
+and the slower one counts. The last line is one JSON object.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A thousand runs of a world at once: ``python -m benchmarks.gate.side_by_side [--runs 1000]``.
 
 The shipped bets on rewards, beside the control and beside the best version, as arrays over runs; a test holds that they
-are the shipped ones to the bit. Shares follow suspicion as they do there. There are no groups, guards, timeouts or scale, and
+are the shipped ones. Shares follow suspicion as they do there. There are no groups, guards, timeouts or scale, and
 nothing is accepted, so evidence is never given up: a world in which this is seldom wrong is one for the shipped gate.
 It plays the worlds of ``hard_worlds`` whose rewards are successes. The last line is one JSON object.
 """
@@ -82,7 +82,8 @@ def _live_share(bets: BetsSideBySide, i: int) -> Floats:
         np.where(z < -1.6, 1.0, np.where(z < -1.0, SOME_DOUBT, 0.0)),
     )
     usual = YOUNG_SHARE if i < YOUNG_RUNS else LIVE_SHARE
-    return usual - (usual - EVEN_SHARE) * doubt
+    share: Floats = usual - (usual - EVEN_SHARE) * doubt
+    return share
 
 
 def _chances(world: HardWorld, i: int, version: int) -> tuple[float, float, float, float]:
