@@ -167,7 +167,6 @@ class BettingDetector:
             # here often in a run, where a call of min costs as much as the rest
             row[at] = MAX_EVIDENCE if wealth > MAX_EVIDENCE else wealth  # noqa: FURB136
 
-
     def _least(self, shift: int) -> float:
         """Wealth against a question."""
         first = shift * len(BET_SIZES)
