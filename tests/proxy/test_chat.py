@@ -60,7 +60,7 @@ def test_cutting_by_bytes_is_cutting_by_json(text, tokens):
     """Whatever stands in contents and tokens, ids and log-probabilities become null and all else stays as it was."""
     hostile = ['"token_ids":[1]', '"logprobs":{', ']},"finish_reason":', text, *tokens]
     content = [{"token": t, "logprob": -1.0, "bytes": [1, 2], "top_logprobs": []} for t in hostile]
-    choice = {
+    choice: dict[str, Any] = {
         "index": 0,
         "message": {"content": " ".join(hostile)},
         "logprobs": {"content": content},
@@ -84,6 +84,38 @@ def test_cutting_by_bytes_is_cutting_by_json(text, tokens):
     }
     shown = {"choices": [{**event["choices"][0], "logprobs": None, "token_ids": None}]}
     assert CHAT.event(sse(event), ALL) == sse(shown)
+
+
+TEXTS = st.one_of(st.text(max_size=8), st.sampled_from(['"},"logprobs":{', "\\", "f", "]}]}\n\n", ""]))
+
+
+@st.composite
+def sent_events(draw: st.DrawFn) -> bytes:
+    """An event as vLLM writes it, mostly of the usual form."""
+    text, token = draw(TEXTS), draw(TEXTS)
+    said = draw(st.sampled_from(["content", "content", "content", "reasoning", "refusal"]))
+    content = [{"token": token, "logprob": -0.5, "bytes": [1, 2], "top_logprobs": []}]
+    choice: dict[str, Any] = {
+        "index": 0,
+        "delta": draw(st.sampled_from([{said: text}, {said: text}, {}, {"role": "assistant", "content": ""}])),
+        "logprobs": draw(st.sampled_from([{"content": content}, {"content": content}, None])),
+        "finish_reason": draw(st.sampled_from([None, None, None, "stop"])),
+        "token_ids": draw(st.sampled_from([[7], [7, 8], [7], None])),
+    }
+    choices = [choice, {**choice, "index": 1}] if draw(st.integers(0, 5)) == 0 else [choice]
+    more: dict[str, Any] = draw(
+        st.sampled_from([{}, {}, {}, {"prompt_token_ids": [1]}, {"usage": {"total_tokens": 3}}])
+    )
+    event = {"id": "c", "model": "m", "choices": choices, **more}
+    return sse(event) if draw(st.integers(0, 9)) else b"data: " + json.dumps(event).encode() + b"\n\n"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(sent_events(), max_size=12))
+def test_a_stream_hides_of_each_event_what_the_event_alone_would(events):
+    hide = CHAT.inject({"messages": []}).hide
+    hider = CHAT.hider(hide)
+    assert [hider.event(event) for event in events] == [CHAT.event(event, hide) for event in events]
 
 
 def test_other_key_orders_are_cut_by_json():

@@ -134,6 +134,18 @@ class Speech:
         raise NotImplementedError
 
 
+class EventHider:
+    """``Dialect.event`` for the events of one stream."""
+
+    __slots__ = ("_dialect", "_hide")
+
+    def __init__(self, dialect: Dialect, hide: Hide) -> None:
+        self._dialect, self._hide = dialect, hide
+
+    def event(self, event: bytes) -> bytes | None:
+        return self._dialect.event(event, self._hide)
+
+
 class Dialect:
     """A wire format. A class and no protocol: compiled, its calls are C calls."""
 
@@ -167,6 +179,10 @@ class Dialect:
     def event(self, event: bytes, hide: Hide) -> bytes | None:
         """An SSE event (with its blank line) likewise; None: the engine would not have sent it."""
         raise NotImplementedError
+
+    def hider(self, hide: Hide) -> EventHider:
+        """Of a stream."""
+        return EventHider(self, hide)
 
     def terminal(self, event: bytes) -> bool:
         """Is this the stream's last event?"""
@@ -393,36 +409,31 @@ def _usual(text: bytes) -> bytes | None:
     """
     before, found, rest = text.partition(_LOGPROBS_KEY)
     inside, _, behind = rest.partition(b"f")  # of which most events have no other
-    if behind[: len(_FROM_I)] == _FROM_I:
-        behind = behind[len(_FROM_I) :]
-    else:
+    if not behind.startswith(_FROM_I):
         inside, _, behind = rest.partition(_FINISH)
-    if not found or inside[-3:] != b'},"' or _opens(before, b"[", _IDS_KEY) or _opens(behind, b"{", _LOGPROBS_KEY):
+        behind = _FROM_I + behind
+    if not found or not inside.endswith(b'},"') or _opens_ids(before):
         return None
-    kept = [before, b'"logprobs":null,"finish_reason":']
-    for _ in range(_NEAR):
-        piece, bracket, behind = behind.partition(b"[")
-        kept.append(piece)
-        if not bracket:
-            return b"".join(kept) if _NULL in kept else None
-        if piece[-len(_BEFORE_IDS) :] != _BEFORE_IDS:
-            kept.append(bracket)
-            continue
-        _, bracket, behind = behind.partition(b"]")
-        if not bracket:
+    said, _, behind = behind.partition(b"[")
+    _, end, behind = behind.partition(b"]")
+    more, bracket, last = behind.partition(b"[")
+    if bracket:
+        _, end, last = last.partition(b"]")
+        if not more.endswith(_BEFORE_IDS) or last.find(b"[") >= 0:
             return None
-        kept.append(_NULL)
-    return None
+    if not end or not said.endswith(_BEFORE_IDS) or more.find(_LOGPROBS_KEY) >= 0 or last.find(_LOGPROBS_KEY) >= 0:
+        return None
+    if bracket:
+        return b'%b"logprobs":null,"f%bnull%bnull%b' % (before, said, more, last)
+    return b'%b"logprobs":null,"f%bnull%b' % (before, said, more)
 
 
-def _opens(text: bytes, bracket: bytes, key: bytes) -> bool:
-    """Whether the key, which ends with this bracket, stands there, or so many brackets that nobody looked."""
+def _opens_ids(text: bytes) -> bool:
+    """Whether ids stand there, or so many brackets that nobody looked."""
     for _ in range(_NEAR):
-        before, found, text = text.partition(bracket)
-        if not found:
-            return False
-        if before[1 - len(key) :] == key[:-1]:
-            return True
+        before, found, text = text.partition(b"[")
+        if not found or before.endswith(_BEFORE_IDS):
+            return bool(found)
     return True
 
 

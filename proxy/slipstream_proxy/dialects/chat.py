@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.dialects.base import (
     PACKED_HIDE,
+    Dialect,
+    EventHider,
     Hide,
     Injected,
     OpenAI,
@@ -39,6 +41,9 @@ from slipstream_proxy.dialects.untrainable import UntrainableReason
 from slipstream_proxy.json_types import Json, JsonList, JsonObject
 from slipstream_proxy.log.records import CallHead, Choice, Parsed
 from slipstream_proxy.parse_weight import MOST_OF_REPLY, too_heavy
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 
 def as_list(value: Json) -> JsonList:
@@ -321,6 +326,9 @@ _USUAL: Final = Hide(ids=True, logprobs=True)
 
 
 _BEHIND_DELTA: Final = b',"logprobs":null'
+_BEHIND_LOGPROBS: Final = b'},"finish_reason":'
+_TO_F: Final = 3
+"""From its beginning to the first ``f``."""
 
 
 def _is_empty(event: bytes) -> bool:
@@ -329,6 +337,75 @@ def _is_empty(event: bytes) -> bool:
     if before and before[-1] != 0x7B and behind.startswith(_BEHIND_DELTA):
         return False
     return event.find(b"{},") >= 0 and (_EMPTY in event or _SPACED_EMPTY in event)
+
+
+_OPENS_LOGPROBS: Final = b'"},"logprobs":{'
+_DELTA: Final = b'"delta":{"'
+_OPENS_IDS: Final = b'"token_ids":['
+
+
+class ChatHider(EventHider):
+    """Most events of a stream differ in their text, their log-probabilities and their id only. Such an event is not
+    taken apart: what stands around these is compared with what stood there in the event before.
+    """
+
+    __slots__ = ("_after", "_before", "_end", "_kept", "_tries")
+
+    def __init__(self, dialect: Dialect, hide: Hide) -> None:
+        super().__init__(dialect, hide)
+        self._before = b""
+        """What stands before the text; nothing: no such event was seen."""
+        self._after = self._end = b""
+        """What stands between log-probabilities and ids, and behind these."""
+        self._kept = b""
+        """What of both the client gets."""
+        self._tries = 0
+
+    def event(self, event: bytes) -> bytes | None:
+        if self._before and event.startswith(self._before) and event.endswith(self._end):
+            shown = self._as_before(event)
+            if shown is not None:
+                return shown
+        shown = self._dialect.event(event, self._hide)
+        if self._tries < _TRIES and shown is not None and self._hide is _USUAL:
+            self._tries += 1
+            self._learn(event, shown)
+        return shown
+
+    def _as_before(self, event: bytes) -> bytes | None:
+        """What the client gets of an event that has the same form; None: it has another."""
+        start: i64 = len(self._before)
+        at: i64 = start
+        stop: i64 = len(event) - len(self._end)
+        while at < stop and event[at] != 0x22:
+            if event[at] == 0x5C:
+                return None
+            at += 1
+        at += len(_OPENS_LOGPROBS)
+        while stop > at and event[stop - 1] != 0x5B:
+            sign = event[stop - 1]
+            if not (0x30 <= sign <= 0x39 or sign == 0x2C):
+                return None
+            stop -= 1
+        end: i64 = stop - len(self._after)
+        if end <= at or event[at - len(_OPENS_LOGPROBS) : at] != _OPENS_LOGPROBS or event[end:stop] != self._after:
+            return None
+        if event.find(b"f", at) != end + _TO_F:  # another choice or another event is between them
+            return None
+        return b"%bnull%b" % (event[: at - 1], self._kept)
+
+    def _learn(self, event: bytes, shown: bytes) -> None:
+        """Is this what the next events will look like? Its form is taken, if it shows ``shown`` of this very event."""
+        at, opens, ids = event.find(_DELTA), event.find(_OPENS_LOGPROBS), event.rfind(_OPENS_IDS)
+        text = event.find(b'":"', at + len(_DELTA)) + 3
+        finish, end = event.find(_BEHIND_LOGPROBS, opens), event.find(b"]", ids)
+        if not 0 <= at < text <= opens < finish < ids < end:
+            return
+        self._before, self._end = event[:text], event[end:]
+        self._after = event[finish : ids + len(_OPENS_IDS)]
+        self._kept = b"%bnull%b" % (self._after[1:-1], self._end[1:])
+        if self._as_before(event) != shown:
+            self._before = b""
 
 
 class Chat(OpenAI):
@@ -380,6 +457,9 @@ class Chat(OpenAI):
         if hide.ids and hide.logprobs and _is_empty(cut):
             return None
         return cut
+
+    def hider(self, hide: Hide) -> EventHider:
+        return ChatHider(self, hide)
 
     def read(self, request: bytes, reply: bytes, head: CallHead) -> Parsed:
         return parsed(request, reply, head, _read, _texts)

@@ -9,7 +9,7 @@ from slipstream_proxy.dialects.base import EventCutter
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.wire.http1 import ResponseHead
-    from slipstream_proxy.dialects.base import Dialect, Speech
+    from slipstream_proxy.dialects.base import Dialect, EventHider, Speech
 
 MIN_COMPUTING_S: Final = 1.0
 """Seconds after its head at which a stream that goes on shows that the model computes. A server sends the head by
@@ -37,6 +37,8 @@ class EngineReply:
         """Cuts a stream into its events."""
         self.speech: Speech | None = None
         """Hears what the stream says."""
+        self.hider: EventHider | None = None
+        """Hides of its events what the client did not ask for."""
         self.held: list[bytes] = []
         """The end of a stream, which leaves when the call is durable."""
         self.relayed = False
@@ -64,6 +66,10 @@ class EngineReply:
 
     def begin_events(self, start: bytes, shown: bytes) -> None:
         self.start, self.shown_start = start, shown
+
+    def hide_with(self, hider: EventHider) -> EventHider:
+        self.hider = hider
+        return hider
 
     def relay(self) -> None:
         self.relayed = True

@@ -140,7 +140,9 @@ class Capture(CallStep):
         hide = call.route.hide
         if hide is None or call.route.back is not None:
             return event  # a translator makes new events of it, and needs the length of the prompt
-        return cut_event(event) if hide.packed else call.asked.dialect.event(event, hide)
+        if hide.packed:
+            return cut_event(event)
+        return (call.reply.hider or call.reply.hide_with(call.asked.dialect.hider(hide))).event(event)
 
     def response_body(self, call: Call, status: int, body: bytes) -> bytes:
         hide = call.route.hide
