@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.dataplane import ASK, NEVER, sent
+from tests.support.dialects import CHAT
 
 from slipstream_proxy.data.server import connection
 from slipstream_proxy.data.server.connection import ClientConnection
 from slipstream_proxy.data.wire.http1 import RepeatedHead
+from slipstream_proxy.data.wire.identity import split_path
+from slipstream_proxy.data.wire.request import LONGEST_EPISODE, Fields, RepeatedRequest, RequestHead, parse_fields
 from slipstream_proxy.keys import Keys
 
 VARYING = re.compile(
@@ -256,3 +259,34 @@ def test_a_known_head_matches_itself_with_any_length_and_nothing_else(lines, len
         for bad in (b"-1", b"", b"1" * 40, b"1 2", b"1\r\n2"):
             assert not known.matches(other(bad) + tail)
     assert not known.matches(head[:-1])
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.one_of(st.from_regex(rb"[a-z0-9-]{1,140}", fullmatch=True), st.binary(max_size=6)),
+    st.permutations([b"x-slipstream-episode: e-1", b"Content-Length: 5", b"x-slipstream-task: t", b"Host: h"]),
+    st.sampled_from([[], [b"X-Slipstream-Episode: e-2"], [b"a: x-slipstream-episode: e"]]),
+)
+def test_a_known_head_takes_another_episode_as_its_parser_does(name, lines, more):
+    def text(episode: bytes) -> bytes:
+        said = [line.replace(b"e-1", episode) for line in [*lines, *more]]
+        return b"POST / HTTP/1.1\r\n" + b"".join(line + b"\r\n" for line in said) + b"\r\n"
+
+    def parsed(head: bytes) -> Fields | None:
+        return parse_fields(head[head.index(b"\n") + 1 : -2])
+
+    def told(head: RequestHead) -> tuple[dict[bytes, bytes], dict[bytes, bytes], bytes]:
+        return {**head.headers, b"content-length": b""}, head.ours, head.block
+
+    fields = parsed(text(b"e-1"))
+    assert fields is not None
+    known, other = RepeatedRequest(text(b"e-1"), RequestHead(split_path("/"), CHAT, fields)), text(name)
+    expected = parsed(other)
+    if known.takes(other + b"body"):
+        assert expected is not None and known.end == len(other) and known.length == 5
+        assert told(known.value) == told(RequestHead(split_path("/"), CHAT, expected))
+    else:
+        plain = name.replace(b"-", b"").isalnum() and len(name) < LONGEST_EPISODE
+        first = lines.index(b"x-slipstream-episode: e-1") < lines.index(b"Content-Length: 5")
+        assert more or not plain or not first
+    assert not known.takes(other[:-1])

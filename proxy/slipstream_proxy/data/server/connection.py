@@ -22,13 +22,12 @@ from slipstream_proxy.data.wire.http1 import (
     GUARD_LINES,
     LAST_CHUNK,
     STATUS_LINES,
-    RepeatedHead,
     chunk,
     digits,
     status_line,
 )
 from slipstream_proxy.data.wire.identity import Prefix, split_path
-from slipstream_proxy.data.wire.request import MIN_RATE, RequestHead, parse_fields
+from slipstream_proxy.data.wire.request import MIN_RATE, RepeatedRequest, RequestHead, parse_fields
 from slipstream_proxy.data.wire.sink import Sink
 from slipstream_proxy.dialects import of_path
 from slipstream_proxy.dialects.base import Dialect, openai_error
@@ -94,7 +93,7 @@ class ClientConnection(Sink):
         self._call: ActiveCall | None = None
         self._ahead = b""
         self._request: RequestHead | None = None
-        self._known: RepeatedHead[RequestHead] | None = None
+        self._known: RepeatedRequest | None = None
         self._pieces: list[bytes] = []
         self._have = self._need = 0
         self._since = 0.0
@@ -196,7 +195,7 @@ class ClientConnection(Sink):
 
     def _head(self, data: bytes) -> None:
         known = self._known
-        if known is not None and known.matches(data):
+        if known is not None and known.takes(data) and known.end <= self._state.header_limit:
             assert known.length is not None
             self._ahead = b""
             self._start(known.value, known.length, data, known.end)
@@ -239,7 +238,7 @@ class ClientConnection(Sink):
         need = int(length.lstrip(b"0")[:16] or b"0")  # 16 digits are beyond every limit
         head = RequestHead(prefix, dialect, parsed)
         if len(length) < 16:
-            self._known = RepeatedHead(data[: end + 4], head, once=True)
+            self._known = RepeatedRequest(data[: end + 4], head)
         self._start(head, need, data, end + 4)
 
     def _start(self, head: RequestHead, need: int, data: bytes, end: int) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from slipstream_proxy.data.wire.http1 import FIELD_PATTERN, HOP_BY_HOP
+from slipstream_proxy.data.wire.http1 import FIELD_PATTERN, HOP_BY_HOP, RepeatedHead
 
 if TYPE_CHECKING:
+    from mypy_extensions import i64
+
     from slipstream_proxy.data.wire.identity import Prefix, Tags
     from slipstream_proxy.dialects.base import Dialect
 
@@ -24,6 +26,12 @@ _DROPPED: Final = HOP_BY_HOP | {
 
 MIN_RATE: Final = 1024.0
 """Bytes a second of a body. A slower client uses up its ``header_timeout``, so that it holds no connection."""
+
+EPISODE_FIELD: Final = b"x-slipstream-episode"
+_EPISODE: Final = b"x-slipstream-episode: "
+_EPISODE_LINE: Final = b"\r\n" + _EPISODE
+LONGEST_EPISODE: Final = 128
+"""Bytes of an episode's name in a head that is not parsed."""
 
 Headers = dict[bytes, bytes]
 Fields = tuple[Headers, Headers, list[bytes]]
@@ -47,6 +55,47 @@ class RequestHead:
         self.attempt = int(retry) if retry.isdigit() and len(retry) < 4 else 0
         self.idempotency = self.headers.get(b"idempotency-key")
         self.tags: Tags | None = None
+
+    def of_episode(self, name: bytes) -> RequestHead:
+        """The same head, but that its header names this episode."""
+        headers, ours = {**self.headers, EPISODE_FIELD: name}, {**self.ours, EPISODE_FIELD: name}
+        return RequestHead(self.prefix, self.dialect, (headers, ours, [self.block]))
+
+
+class RepeatedRequest(RepeatedHead[RequestHead]):
+    """A client's head. Its next one mostly differs in the length alone, or in the episode's name, too."""
+
+    __slots__ = ("_behind", "_name")
+
+    def __init__(self, head: bytes, value: RequestHead) -> None:
+        super().__init__(head, value, once=True)
+        self._name = self._behind = 0
+        """Where the episode's name begins and ends; 0: it must not differ."""
+        at = self._before.find(_EPISODE_LINE)
+        if at >= 0 and head.lower().count(EPISODE_FIELD) == 1:
+            self._name = at + len(_EPISODE_LINE)
+            self._behind = self._before.find(b"\r", self._name)
+
+    def takes(self, data: bytes) -> bool:
+        """``matches``; ``value`` is that of the episode which is named."""
+        return self.matches(data) or (self._renames(data) and self.matches(data))
+
+    def _renames(self, data: bytes) -> bool:
+        """Whether another episode is named, as far as to the length in the same head."""
+        start: i64 = self._name
+        before = self._before
+        if not start or not data.startswith(before[:start]):
+            return False
+        behind, end = before[self._behind :], start
+        most: i64 = min(len(data), self._name + LONGEST_EPISODE)
+        while end < most and data[end] != 0x0D:
+            end += 1
+        stop: i64 = end + len(behind)
+        name = data[start:end]
+        if data[end:stop] != behind or not name.replace(b"-", b"").isalnum():
+            return False
+        self._before, self._behind, self.value = data[:stop], end, self.value.of_episode(name)
+        return True
 
 
 _known: Final[dict[bytes, tuple[bytes, bytes, bytes | None, bool]]] = {}
@@ -81,17 +130,14 @@ def _read_line(line: bytes) -> tuple[bytes, bytes, bytes | None, bool] | None:
     return read
 
 
-_VARYING: Final = frozenset(
-    (b"content-length", b"x-slipstream-episode", b"x-request-id", b"traceparent", b"idempotency-key")
-)
-_EPISODE: Final = b"x-slipstream-episode: "
+_VARYING: Final = frozenset((b"content-length", EPISODE_FIELD, b"x-request-id", b"traceparent", b"idempotency-key"))
 
 
 def _varying(line: bytes) -> tuple[bytes, bytes, bytes | None, bool] | None:
     """A line that names an episode as nearly all do. None: ``FIELD_PATTERN`` decides."""
     value = line[len(_EPISODE) :]
     if line.startswith(_EPISODE) and value.replace(b"-", b"").isalnum():
-        return b"x-slipstream-episode", value, None, True
+        return EPISODE_FIELD, value, None, True
     return None
 
 
