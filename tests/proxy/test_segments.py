@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,7 +85,8 @@ def test_rubbish_never_raises(rubbish):
 )
 def test_what_heads_have_in_common_is_read_with_the_rest(common, own):
     with tempfile.NamedTemporaryFile() as file:
-        file.write(b"".join(frame(Kind.CALL, dict(own), b"q", b"r", common_head(common))))
+        head = b"%b,%b" % (common_head(common), orjson.dumps({**own, "request_bytes": 1})[1:])
+        file.write(b"".join(frame(Kind.CALL, head, b"q", b"r")))
         file.flush()
         (found,) = read_segment(Path(file.name))
     assert found.head == {**common, **own, "request_bytes": 1} and (found.request, found.reply) == (b"q", b"r")

@@ -38,23 +38,23 @@ _PIECE: Final = 2**20
 
 
 def frame(
-    kind: Kind, head: JsonObject | CallHead, request: bytes = b"", reply: bytes = b"", common: bytes = b""
+    kind: Kind, head: JsonObject | CallHead | bytes, request: bytes = b"", reply: bytes = b""
 ) -> tuple[bytes, bytes, bytes]:
     """One frame in three pieces, so that large bodies are copied once, when they are written. The head gets
-    ``request_bytes``: where in the payload's rest the reply begins. ``common`` (``common_head``) stands before it.
+    ``request_bytes``: where in the payload's rest the reply begins. One that is written already has it.
     """
-    if isinstance(head, dict):
-        head["request_bytes"] = len(request)
+    if isinstance(head, bytes):
+        text = head
     else:
-        head.request_bytes = len(request)
-    try:
-        text: bytes = _dumps(head)
-    except TypeError:
-        text = _dumps(_whole(head if isinstance(head, dict) else asdict(head)))
-    if common:
-        start = b"%b%b,%b" % (_start(kind, len(common) + len(text)), common, text[1:])
-    else:
-        start = _start(kind, len(text)) + text
+        if isinstance(head, dict):
+            head["request_bytes"] = len(request)
+        else:
+            head.request_bytes = len(request)
+        try:
+            text = _dumps(head)
+        except TypeError:
+            text = _dumps(_whole(head if isinstance(head, dict) else asdict(head)))
+    start = _start(kind, len(text)) + text
     check = _checksum(reply, _checksum(request, _checksum(start)))
     return _pack(len(start) + len(request) + len(reply), check) + start, request, reply
 
@@ -86,7 +86,7 @@ def _whole(value: Json) -> Json:
     return [_whole(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def encode(kind: Kind, head: JsonObject | CallHead, request: bytes = b"", reply: bytes = b"") -> bytes:
+def encode(kind: Kind, head: JsonObject | CallHead | bytes, request: bytes = b"", reply: bytes = b"") -> bytes:
     """One frame."""
     return b"".join(frame(kind, head, request, reply))
 

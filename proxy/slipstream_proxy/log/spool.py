@@ -81,6 +81,7 @@ class SpoolWriter:
         self._loop = asyncio.get_running_loop()
         self._pieces: list[bytes] = []
         self._dones: list[Done | None] = []
+        self._waiting_bytes = 0
         self._scheduled = False
         self._syncing = False
         self._new_file = False
@@ -89,11 +90,10 @@ class SpoolWriter:
     def append(
         self,
         kind: Kind,
-        head: JsonObject | CallHead,
+        head: JsonObject | CallHead | bytes,
         request: bytes = b"",
         reply: bytes = b"",
         done: Done | None = None,
-        common: bytes = b"",
         *,
         alone: bool = False,
     ) -> None:
@@ -101,21 +101,21 @@ class SpoolWriter:
         frame can come in this tick, so that nothing waits for one.
 
         The head gets ``tick`` and ``boot``: when, by a clock that nobody sets. All writers' records have one order by
-        it. A ``common`` part has the ``boot`` already.
+        it. One that is written already has them.
         """
         if isinstance(head, dict):
             head["tick"] = _monotonic()
-            if not common:
-                head["boot"] = BOOT_ID
-        else:
+            head["boot"] = BOOT_ID
+        elif not isinstance(head, bytes):
             head.tick = _monotonic()
             head.boot = BOOT_ID
         try:
-            pieces = frame(kind, head, request, reply, common)
+            pieces = frame(kind, head, request, reply)
         except Exception as e:  # a head that is no JSON must not cost the client its reply
             self._give_up([done], e)
             return
         self._pieces += pieces
+        self._waiting_bytes += len(pieces[0]) + len(pieces[1]) + len(pieces[2])
         if self.durability == "none":
             self._dones.append(None)
             if done:
@@ -148,9 +148,14 @@ class SpoolWriter:
         self._scheduled = False
         if not self._pieces or self._syncing:
             return
-        count = self._few()
-        pieces, dones = self._pieces[: count * _PIECES], self._dones[:count]
-        self._pieces, self._dones = self._pieces[count * _PIECES :], self._dones[count:]
+        if self._waiting_bytes <= FLUSH_BYTES:
+            pieces, dones, self._pieces, self._dones = self._pieces, self._dones, [], []
+            self._waiting_bytes = 0
+        else:
+            count = self._few()
+            pieces, dones = self._pieces[: count * _PIECES], self._dones[:count]
+            self._pieces, self._dones = self._pieces[count * _PIECES :], self._dones[count:]
+            self._waiting_bytes -= _size(pieces)
         whole, error = self._write(pieces)
         if error is not None:
             dones, lost = dones[:whole], dones[whole:]
@@ -195,7 +200,7 @@ class SpoolWriter:
             if self._fd < 0 or self.offset >= self.segment_bytes:
                 self._open()
             for at in range(0, len(pieces), _AT_ONCE):
-                some = pieces[at : at + _AT_ONCE]
+                some = pieces if len(pieces) <= _AT_ONCE else pieces[at : at + _AT_ONCE]
                 done = os.writev(self._fd, some)
                 written += done
                 rest = b"".join(some)[done:] if done < _size(some) else b""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
+
+import orjson
 
 from slipstream.contract import tag_text
 from slipstream_proxy.data.episode.running import CommonHead
 from slipstream_proxy.data.observe.metrics import UNCAPTURED_METRIC
+from slipstream_proxy.data.wire.http1 import digits
 from slipstream_proxy.data.wire.identity import text_of
 from slipstream_proxy.dialects import BY_NAME
 from slipstream_proxy.log.records import Kind
@@ -25,18 +29,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_now: Final[Callable[[], float]] = time.time
+_monotonic: Final[Callable[[], float]] = time.monotonic
+_dumps: Final[Callable[[object], bytes]] = orjson.dumps
 _CALL: Final = Kind.CALL
 _NOTHING: Final[dict[str, str]] = {}
 _THROUGH_CHAT: Final = {"route": "chat"}
 """Request and reply are recorded as the chat completion that they were to the engine."""
 
 
-class LatestHead(CommonHead):
-    """The rest says which calls those are."""
+class HeadShape:
+    """What the heads of an episode's latest calls have alike, but for the episode's id: other episodes of a task, a key
+    and a model have it, too. The rest says which calls those are.
+    """
 
     __slots__ = (
-        *("attempt", "dialect", "done", "episode", "kind", "model", "note", "origin", "outcome", "pin", "split"),
-        *("status", "stream", "tags", "target", "task", "through_chat", "upstream"),
+        *("_after", "_before", "attempt", "dialect", "done", "key", "kind", "model", "note", "origin", "outcome"),
+        *("pin", "split", "status", "stream", "tags", "target", "task", "through_chat", "upstream"),
     )
 
     def __init__(
@@ -49,14 +58,15 @@ class LatestHead(CommonHead):
         tags: dict[str, str] | None = None,
     ) -> None:
         """``tags``: redacted ones, in place of the episode's."""
-        self.episode, self.task, self.tags = episode.id, episode.task, episode.tags
+        self.task, self.tags = episode.task, episode.tags
         self.target, self.pin, self.dialect, self.through_chat = call.target, call.pin, call.dialect, call.through_chat
         self.model, self.upstream, self.split, self.origin = call.model, call.upstream, call.split, call.tags.origin
         self.done, self.kind, self.attempt = call.tags.done, call.tags.kind, call.request.attempt
         self.stream, self.status, self.outcome, self.note = call.stream, status, outcome, note
         key, target, pin = call.key, call.target, call.pin
         assert key is not None
-        members: dict[str, object] = {
+        self.key = key
+        before: dict[str, object] = {
             "boot": BOOT_ID,
             "stream": call.stream,
             "status": status,
@@ -64,7 +74,8 @@ class LatestHead(CommonHead):
             "done": call.tags.done,
             "attempt": call.request.attempt,
             "key": key.id,
-            "episode": episode.id,
+        }
+        members: dict[str, object] = {
             "task": episode.task,
             "split": call.split,
             "tags": episode.tags if tags is None else tags,
@@ -85,7 +96,10 @@ class LatestHead(CommonHead):
         }
         if call.tags.kind:
             members["kind"] = call.tags.kind
-        super().__init__(common_head(members))
+        self._before, self._after = common_head(before), common_head(members)[1:]
+
+    def of(self, episode: RunningEpisode) -> CommonHead:
+        return LatestHead(self, episode.id, b"%b,%b,%b" % (self._before, _episode_member(episode.id), self._after))
 
     def fits(self, call: CallResult, episode: RunningEpisode, status: int, outcome: str, note: str | None) -> bool:
         """Whether it is what such a call's head begins with."""
@@ -107,8 +121,22 @@ class LatestHead(CommonHead):
             and self.split == call.split
             and self.origin == call.tags.origin
             and self.kind == call.tags.kind
-            and self.episode == episode.id
+            and self.key is call.key
         )
+
+
+def _episode_member(name: str) -> bytes:
+    return common_head({"episode": name})[1:]
+
+
+class LatestHead(CommonHead):
+    """Of one episode."""
+
+    __slots__ = ("episode", "shape")
+
+    def __init__(self, shape: HeadShape, episode: str, text: bytes) -> None:
+        super().__init__(text)
+        self.shape, self.episode = shape, episode
 
 
 class Commons:
@@ -136,6 +164,8 @@ class Recorder:
         self._spool, self._metrics, self._redact = spool, metrics, redact
         self._prompts = prompts
         self._commons = Commons()
+        self._shape: HeadShape | None = None
+        """Of the call before."""
 
     def record(
         self,
@@ -170,16 +200,17 @@ class Recorder:
                 request, reply, redacted = make_texts(self._redact, request, reply, tags, stream=events)
                 tags = {name: tag_text(value) for name, value in tags.items()}
                 note = redacted or note
+            known_as = call.request.idempotency
+            idempotency = known_as.decode("latin-1")[:200] if known_as is not None else None
+            if self._redact is not None and known_as is not None and idempotency is not None:
+                idempotency = self._redact.id("idempotency_key", text_of(known_as), idempotency)
             common = self._common(call, call.episode, status, outcome, note, tags)
-            head = make_head(call)
-            if self._redact is not None and call.request.idempotency is not None:
-                whole, known_as = text_of(call.request.idempotency), str(head["idempotency_key"])
-                head["idempotency_key"] = self._redact.id("idempotency_key", whole, known_as)
+            head = make_head(call, common, len(request), idempotency)
         except Exception as e:
             log.exception("a call could not be recorded")
             self._spool.give_up(done, e)
             return
-        self._spool.append(_CALL, head, request, reply, done, common, alone=alone)
+        self._spool.append(_CALL, head, request, reply, done, alone=alone)
 
     def _common(
         self,
@@ -191,24 +222,30 @@ class Recorder:
         tags: dict[str, str] | None,
     ) -> bytes:
         if tags is not None:
-            return LatestHead(call, episode, status, outcome, note, tags).text
-        common = episode.common
-        if not isinstance(common, LatestHead) or not common.fits(call, episode, status, outcome, note):
-            common = LatestHead(call, episode, status, outcome, note)
-            self._commons.give(episode, common)
+            return HeadShape(call, episode, status, outcome, note, tags).of(episode).text
+        common, shape = episode.common, self._shape
+        if isinstance(common, LatestHead) and common.episode == episode.id:
+            shape = common.shape
+            if shape.fits(call, episode, status, outcome, note):
+                return common.text
+        if shape is None or not shape.fits(call, episode, status, outcome, note):
+            shape = self._shape = HeadShape(call, episode, status, outcome, note)
+        common = shape.of(episode)
+        self._commons.give(episode, common)
         return common.text
 
 
-def make_head(call: CallResult) -> dict[str, object]:
-    """The part of a ``CallHead`` that is this call's alone."""
-    started, first, idempotency = call.started, call.first, call.request.idempotency
-    head: dict[str, object] = {
-        "id": call.id,
+def make_head(call: CallResult, common: bytes, request_bytes: int, idempotency: str | None) -> bytes:
+    """A whole ``CallHead`` as JSON. ``common``: what other calls' heads begin with, without the closing brace."""
+    started, first = call.started, call.first
+    times: dict[str, float | None] = {
         "at": started,
-        "seconds": (call.replied or time.time()) - started,
+        "seconds": (call.replied or _now()) - started,
         "first_byte": first - started if first is not None else None,
-        "body_hash": call.body_hash,
+        "tick": _monotonic(),
     }
+    size, more, own, hashed = digits(request_bytes), b"", call.id.encode(), call.body_hash.encode()
     if idempotency is not None:
-        head["idempotency_key"] = idempotency.decode("latin-1")[:200]
-    return head
+        more = b",%b" % common_head({"idempotency_key": idempotency})[1:]
+    rest = _dumps(times)[1:]
+    return b'%b,"id":"%b","body_hash":"%b","request_bytes":%b%b,%b' % (common, own, hashed, size, more, rest)
