@@ -47,25 +47,41 @@ _BOUNDS: Final = list(SECONDS_BUCKETS)
 
 
 class Histogram:
-    """``counts`` by bucket, each without the smaller ones, and the ``total`` of all values."""
+    """How many values each bucket has, and the ``total`` of all values."""
 
-    __slots__ = ("_above", "_at", "_most", "counts", "total")
+    __slots__ = ("_above", "_at", "_counts", "_here", "_most", "total")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(_BOUNDS) + 1)
+        self._counts = [0] * (len(_BOUNDS) + 1)
         self.total = 0.0
         self._at, self._above, self._most = 0, -math.inf, _BOUNDS[0]
         """The bucket of the latest value, which the next one is mostly in, too."""
+        self._here = 0
+        """Values in it that ``_counts`` has not yet."""
 
     def observe(self, seconds: float) -> None:
         self.total += seconds
         if not self._above < seconds <= self._most:
-            at = 0
-            while at < len(_BOUNDS) and _BOUNDS[at] < seconds:
-                at += 1
-            self._at, self._above = at, _BOUNDS[at - 1] if at else -math.inf
-            self._most = _BOUNDS[at] if at < len(_BOUNDS) else math.inf
-        self.counts[self._at] += 1
+            self._move(seconds)
+        self._here += 1
+
+    def _move(self, seconds: float) -> None:
+        """To the bucket of this value."""
+        self._gather()
+        at = 0
+        while at < len(_BOUNDS) and _BOUNDS[at] < seconds:
+            at += 1
+        self._at, self._above = at, _BOUNDS[at - 1] if at else -math.inf
+        self._most = _BOUNDS[at] if at < len(_BOUNDS) else math.inf
+
+    def _gather(self) -> None:
+        self._counts[self._at] += self._here
+        self._here = 0
+
+    def counts(self) -> list[int]:
+        """By bucket, each without the smaller ones."""
+        self._gather()
+        return self._counts[:]
 
 
 class OfFormat:
@@ -75,6 +91,18 @@ class OfFormat:
 
     def __init__(self) -> None:
         self.call, self.first, self.chunk = Histogram(), Histogram(), Histogram()
+
+
+class AlikeCalls:
+    """How many calls have one label. Most calls have the label of the one before."""
+
+    __slots__ = ("adapter", "count", "form", "of_format", "outcome", "status")
+
+    def __init__(self, form: str, outcome: str, status: int, adapter: str, of_format: OfFormat) -> None:
+        """``status``: its first digit."""
+        self.form, self.outcome, self.status, self.adapter = form, outcome, status, adapter
+        self.of_format = of_format
+        self.count = 0
 
 
 def quoted(value: str) -> str:
@@ -87,8 +115,9 @@ class WorkerMetrics:
         """``tags``: names of tags that calls are counted by."""
         self._redaction = redaction
         self.values: dict[tuple[str, str], float] = {}
-        self.calls: dict[tuple[str, str, int, str], int] = {}
-        """(format, outcome, status // 100, adapter) → calls."""
+        self.calls: dict[tuple[str, str, int, str], AlikeCalls] = {}
+        """By format, outcome, status // 100, adapter."""
+        self._latest: AlikeCalls | None = None
         self.tagged: dict[tuple[str, str, int, str], int] = {}
         """(tag, value, status // 100, adapter) → calls."""
         self.formats: dict[str, OfFormat] = {}
@@ -112,36 +141,48 @@ class WorkerMetrics:
 
     # --- a call that has ended --------------------------------------------------------------------------------------
 
-    def count(self, call: tuple[str, str, int, str], tags: dict[str, str] | None) -> None:
-        """``call``: format, outcome, status // 100, adapter."""
-        label, count = call, self.calls.get(call)
-        if count is None:
-            label, count = self._label(call)
-        self.calls[label] = count + 1
+    def count(self, form: str, outcome: str, status: int, adapter: str, tags: dict[str, str] | None) -> OfFormat:
+        """A call. ``status``: its first digit. → The histograms of its format."""
+        same = self._latest
+        if (
+            same is None
+            or same.form is not form
+            or same.outcome is not outcome
+            or same.status != status
+            or same.adapter is not adapter
+        ):
+            same = self._latest = self._alike(form, outcome, status, adapter)
+        same.count += 1
         if tags:
-            self._tag(tags, label[2], label[3])
+            self._tag(tags, status, adapter)
+        return same.of_format
 
-    def of_format(self, name: str) -> OfFormat:
-        own = self.formats.get(name)
-        if own is None:
-            own = self.formats[name] = OfFormat()
-        return own
+    def _alike(self, form: str, outcome: str, status: int, adapter: str) -> AlikeCalls:
+        label = (form, outcome, status, adapter)
+        found = self.calls.get(label)
+        if found is None:
+            self._make_room(adapter)
+            own = self.formats.get(form)
+            if own is None:
+                own = self.formats[form] = OfFormat()
+            found = self.calls[label] = AlikeCalls(form, outcome, status, adapter, own)
+        return found
 
-    def _label(self, label: tuple[str, str, int, str]) -> tuple[tuple[str, str, int, str], int]:
-        """A label seen for the first time. With too many adapters ``other`` gets the calls of the oldest."""
-        adapter = label[3]
-        if adapter not in self._adapters:
-            self._adapters[adapter] = None
-            if len(self._adapters) > MAX_ADAPTER_SERIES:
-                oldest = next(iter(self._adapters))
-                del self._adapters[oldest]
-                for old in [k for k in self.calls if k[3] == oldest]:
-                    into = (*old[:3], OTHER_LABEL)
-                    self.calls[into] = self.calls.get(into, 0) + self.calls.pop(old)
-                for of in [k for k in self.tagged if k[3] == oldest]:
-                    sum_of = (*of[:3], OTHER_LABEL)
-                    self.tagged[sum_of] = self.tagged.get(sum_of, 0) + self.tagged.pop(of)
-        return label, self.calls.get(label, 0)
+    def _make_room(self, adapter: str) -> None:
+        """With too many adapters ``other`` gets the calls of the oldest."""
+        if adapter in self._adapters:
+            return
+        self._adapters[adapter] = None
+        if len(self._adapters) > MAX_ADAPTER_SERIES:
+            oldest = next(iter(self._adapters))
+            del self._adapters[oldest]
+            for old in [k for k in self.calls if k[3] == oldest]:
+                gone, into = self.calls.pop(old), (*old[:3], OTHER_LABEL)
+                others = self.calls.setdefault(into, AlikeCalls(*into, gone.of_format))
+                others.count += gone.count
+            for of in [k for k in self.tagged if k[3] == oldest]:
+                sum_of = (*of[:3], OTHER_LABEL)
+                self.tagged[sum_of] = self.tagged.get(sum_of, 0) + self.tagged.pop(of)
 
     def _tag(self, tags: dict[str, str], status: int, adapter: str) -> None:
         for name, value in tags.items():
@@ -162,9 +203,9 @@ class WorkerMetrics:
 
     def snapshot(self) -> JsonObject:
         values: list[JsonList] = [[n, labels, v] for (n, labels), v in self.values.items()]
-        for (form, outcome, status, adapter), count in self.calls.items():
+        for (form, outcome, status, adapter), alike in self.calls.items():
             labels = f'format="{form}",outcome="{outcome}",status="{status}xx",adapter="{quoted(adapter)}"'
-            values.append([CALLS_METRIC, labels, count])
+            values.append([CALLS_METRIC, labels, alike.count])
         for (name, value, status, adapter), count in self.tagged.items():
             labels = f'tag="{quoted(name)}",value="{quoted(value)}",status="{status}xx",adapter="{quoted(adapter)}"'
             values.append([TAGGED_METRIC, labels, count])
@@ -176,7 +217,7 @@ class WorkerMetrics:
             for family, histogram in zip(PER_FORMAT, (own.call, own.first, own.chunk), strict=True):
                 histograms.append((family, f'format="{form}"', histogram))
         away: JsonList = [[status, count, at] for status, (count, at) in self.turned_away.items()]
-        shown: JsonList = [[n, labels, list(h.counts), h.total] for n, labels, h in histograms]
+        shown: JsonList = [[n, labels, h.counts(), h.total] for n, labels, h in histograms]
         return {"values": values, "histograms": shown, "turned_away": away}
 
     def save(self, path: Path, parts: list[JsonObject] | None = None) -> None:

@@ -21,9 +21,8 @@ class Metering(CallStep):
     def ended(self, call: CallResult, status: int, outcome: str) -> None:
         metrics, pin, episode = self._metrics, call.pin, call.episode
         adapter = pin.adapter if pin is not None else "external" if call.target.kind == "upstream" else "base"
-        label = (call.dialect.name, outcome, status // 100, adapter)
-        metrics.count(label, episode.tags if episode is not None else None)
-        own = metrics.of_format(call.dialect.name)
+        tags = episode.tags if episode is not None else None
+        own = metrics.count(call.dialect.name, outcome, status // 100, adapter, tags)
         now, started = time.time(), call.started
         own.call.observe(now - started)
         if call.first is not None:
