@@ -139,6 +139,8 @@ class ActiveCall(Call):
         if self.reply.stream:
             self.reply.relay()
             self.sink.send_head(head.status, self.response_fields())
+            self.asked.forget_payload()
+            self.route.forget_payload()
 
     def on_body(self, data: bytes) -> None:
         self.reply.add(data)

@@ -72,6 +72,10 @@ class AskedCall:
     def admit(self, key: Key, suffix: str | None, payload: Payload | None) -> None:
         self.key, self.suffix, self.payload = key, suffix, payload
 
+    def forget_payload(self) -> None:
+        """Its reply is being relayed: it is not asked for again."""
+        self.payload = None
+
     def belong(self, tags: Tags, turn: Turn | None, body_hash: str, episode: RunningEpisode) -> None:
         self.tags, self.turn, self.body_hash, self.episode = tags, turn, body_hash, episode
 
@@ -122,6 +126,10 @@ class CallRoute:
         self.payload, self.back, self.note, self.path = asked.payload, None, note, asked.request.path
         if again:
             self.tries -= 1
+
+    def forget_payload(self) -> None:
+        """Its reply is being relayed: it is not sent again. ``body`` has what was sent."""
+        self.payload = None
 
     def ask_at(self, path: str) -> None:
         self.path = path

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
     from slipstream_proxy.data.call.parts import AskedCall, Call
+    from slipstream_proxy.data.call.payload import Payload
     from slipstream_proxy.data.call.result import CallResult
     from slipstream_proxy.data.engines.live import LiveView
     from slipstream_proxy.redaction import Redaction
@@ -158,7 +159,9 @@ class Tracing(CallStep):
         kept = [line for line in lines if not line.lower().startswith((b"traceparent:", b"tracestate:"))]
         try:
             carrier: dict[str, str] = {}
-            self._propagator.inject(carrier, self._in_context(self._span(call.asked)))
+            span = self._span(call.asked)
+            span.set_attributes(asked_attributes(call.route.payload))
+            self._propagator.inject(carrier, self._in_context(span))
         except Exception:  # a trace must not cost a call
             log.exception("a span could not be begun")
             return fields
@@ -239,11 +242,17 @@ def attributes(
         found["error.type"] = "aborted" if outcome == "aborted" else str(status)
     if call.first is not None:
         found["slipstream.first_byte_seconds"] = call.first - call.started
+    return found | asked_attributes(call.payload) | _of_reply(call.reply.body())
+
+
+def asked_attributes(payload: Payload | None) -> dict[str, AttributeValue]:
+    """How a request asks to be sampled."""
+    found: dict[str, AttributeValue] = {}
     for name, attribute in REQUEST_ATTRIBUTES.items():
-        value = call.payload.get(name) if call.payload is not None else None
+        value = payload.get(name) if payload is not None else None
         if isinstance(value, int | float) and not isinstance(value, bool):
             found[attribute] = value
-    return found | _of_reply(call.reply.body())
+    return found
 
 
 def _of_reply(reply: bytes) -> dict[str, AttributeValue]:
