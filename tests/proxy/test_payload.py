@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.dataplane import ASK, post, read_request
@@ -15,6 +16,7 @@ from slipstream_proxy.data.call.payload import body_hash, read_payload
 @given(st.binary(max_size=50), st.binary(max_size=50))
 def test_bodies_are_told_apart(a, b):
     assert (body_hash(a) == body_hash(b)) == (a == b)
+    assert body_hash(a) == f"{len(a)}-{crc32c(a)}"
 
 
 @pytest.mark.parametrize(
