@@ -223,6 +223,8 @@ def ours(args: argparse.Namespace, name: str, items: list[dict[str, str]]) -> di
                 (args.out / f"{name}-compile.log").write_bytes(compiling.read_bytes()[-200_000:])
     steps = [e["data"] | {"at": e["at"] - began} for e in events if e["kind"] == "step"]
     found["steps"] = [{k: v for k, v in s.items() if isinstance(v, int | float)} for s in steps]
+    versions = [e for e in events if e["kind"] == "adapter"]
+    found["live"] = [[e["at"] - began, e["data"].get("adapter")] for e in versions]
     found["kinds"] = {k: sum(e["kind"] == k for e in events) for k in sorted({e["kind"] for e in events})}
     lost: dict[str, int] = {}
     for step in steps:

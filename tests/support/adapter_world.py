@@ -181,7 +181,7 @@ class Disk:
     def __init__(self) -> None:
         self.kept: list[tuple[CheckpointState, float]] = []
 
-    def save(self, model: torch.nn.Module, _: Any, state: CheckpointState) -> Path:
+    def save(self, model: torch.nn.Module, _: Any, state: CheckpointState, generators: Any = None) -> Path:
         self.kept.append((state, model.weight.item()))
         return Path(str(len(self.kept) - 1))
 
@@ -214,6 +214,7 @@ class TrainerSide:
         self.queue: list[CheckpointState] = []
         publisher: Any = SimpleNamespace(
             adapters=world.list, finish=lambda: None, post=self._post, publish=self._publish, new_name=self._name,
+            beside=lambda part: part(),
         )  # fmt: skip
         self.policy = CurrentPolicy(world.config, trainer, Disk(), publisher)  # type: ignore[arg-type]
         self.policy.state = CheckpointState(weights="tiny")

@@ -5,6 +5,8 @@ from tests.support.tiny import make_config, make_trainer
 
 from slipstream.contract import Adapter, AdapterList
 from slipstream.errors import SlipstreamError
+from slipstream_trainer.model.adapter_files import save_adapter
+from slipstream_trainer.model.weights import weights_of
 from slipstream_trainer.versions.adapter_folder import next_version, rename_whole, sweep, write_adapter
 
 
@@ -54,3 +56,17 @@ def test_leftovers_are_swept(tmp_path) -> None:
     (tmp_path / ".tmp-upload").mkdir()
     sweep(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == [".tmp-upload"]
+
+
+def test_the_files_are_those_that_peft_writes(tiny, tmp_path) -> None:
+    trainer = make_trainer(make_config(tiny, tmp_path), warm=False)
+    save_adapter(trainer.model, tmp_path / "first")
+    before = weights_of(trainer.model)
+    for p in trainer.trained:
+        p.data.normal_()
+    trainer.model.save_pretrained(str(tmp_path / "peft"))
+    save_adapter(trainer.model, tmp_path / "ours")
+    save_adapter(trainer.model, tmp_path / "again", before)
+    for file in ("adapter_config.json", "adapter_model.safetensors"):
+        assert (tmp_path / "ours" / file).read_bytes() == (tmp_path / "peft" / file).read_bytes()
+        assert (tmp_path / "again" / file).read_bytes() == (tmp_path / "first" / file).read_bytes()

@@ -7,9 +7,9 @@ import torch
 from tests.support.tiny import make_config, make_trainer
 
 from slipstream.shared.files import bytes_of
-from slipstream_trainer.algorithm.guards import Snapshot
 from slipstream_trainer.algorithm.learning_rate import StepPace
 from slipstream_trainer.algorithm.traffic import Traffic
+from slipstream_trainer.model.weights import Snapshot
 from slipstream_trainer.versions.checkpoint import DONE_FILE, Checkpoints, CheckpointState
 
 

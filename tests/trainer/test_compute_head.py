@@ -5,9 +5,9 @@ import torch
 from tests.support.oracle import filtered_logprob
 from tests.support.tiny import make_config, make_trainer
 
-from slipstream_trainer.algorithm.guards import Snapshot
 from slipstream_trainer.model import compute
 from slipstream_trainer.model.compute import ScoredPositions
+from slipstream_trainer.model.weights import Snapshot
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@ from tests.support.tiny import conversation, make_config, make_trainer
 
 from slipstream_trainer.algorithm.learning_rate import StepPace
 from slipstream_trainer.batch.layout import score
-from slipstream_trainer.step.step import MAX_REPORTED_VALUE, MIN_GAP_TOKENS, engine_gap, gaps_of, train
+from slipstream_trainer.step.gaps import MAX_REPORTED_VALUE, MIN_GAP_TOKENS, engine_gap, gaps_of
+from slipstream_trainer.step.step import train
 
 
 def test_each_trained_token_is_told_with_its_own_call(tiny, tmp_path) -> None:

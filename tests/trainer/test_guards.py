@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from slipstream.settings import TrainerConfig
-from slipstream_trainer.algorithm.guards import Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
+from slipstream_trainer.algorithm.guards import after_step, before_step, engine_kl, k3, mean_ratio
+from slipstream_trainer.model.weights import Snapshot
 
 T = TrainerConfig()
 GOOD = {"loss": 0.1, "ratio": 1.0, "grad_norm": 1.0}

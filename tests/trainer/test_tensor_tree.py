@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 from tests.support.tiny import make_config, make_trainer
 
-from slipstream_trainer.algorithm.guards import Snapshot
+from slipstream_trainer.model.weights import Snapshot
 from slipstream_trainer.versions.checkpoint import BadCheckpoint, Checkpoints, CheckpointState, random_state
 from slipstream_trainer.versions.tensor_tree import load_tree, save_tree
 

@@ -17,9 +17,9 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from slipstream.config import Config
 from slipstream.errors import StartError
-from slipstream_trainer.algorithm.guards import put_weights, weights_of
 from slipstream_trainer.algorithm.learning_rate import start_rate
 from slipstream_trainer.model.policy import targets_as_given
+from slipstream_trainer.model.weights import put_weights, weights_of
 
 if TYPE_CHECKING:
     from peft import PeftModel

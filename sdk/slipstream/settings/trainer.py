@@ -214,7 +214,9 @@ class TrainerConfig(Section):
         when="memory runs out, or is left over",
     )
     compile: bool = rare(
-        True, description="Compile the model's layers (GPU, mode tree).", when="compiling fails or takes too long"
+        True,
+        description="On a GPU: compile layers (mode tree), and capture a small model's passes as CUDA graphs.",
+        when="compiling fails or takes too long",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = rare(
         "auto",

@@ -82,7 +82,7 @@ async def test_a_version_waits_for_a_slot_and_the_oldest_episodes_move_only_afte
     assert set(moved) == {"slot"}
 
 
-@pytest.mark.parametrize(("versions", "rest"), [(1, 2.0), (3, 0.4)])
+@pytest.mark.parametrize(("versions", "rest"), [(1, 2.0), (3, 0.08)])
 async def test_ended_runs_are_counted_sooner_while_versions_hold_all_slots(make_plane, monkeypatch, versions, rest):
     plane = await make_plane(engine={"max_loras": 3})
     for n in range(1, versions + 1):

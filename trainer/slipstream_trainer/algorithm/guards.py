@@ -1,10 +1,8 @@
-"""What keeps a step from wrecking the policy: bounds before it, bounds after it, and the way back."""
+"""What keeps a step from wrecking the policy: bounds before it, and bounds after it."""
 
 from __future__ import annotations
 
 import math
-from copy import deepcopy
-from dataclasses import dataclass, field
 
 import torch
 
@@ -66,54 +64,3 @@ def after_step(t: TrainerConfig, *, kl: float, entropy: float) -> str | None:
     if not math.isfinite(entropy):
         return f"the entropy is {entropy}"
     return None
-
-
-def weights_of(model: torch.nn.Module, device: str | torch.device | None = None) -> dict[str, torch.Tensor]:
-    """Copies of the trainable weights by name, on ``device`` (None: where each is)."""
-    return {n: p.detach().to(device or p.device, copy=True) for n, p in model.named_parameters() if p.requires_grad}
-
-
-def put_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    with torch.no_grad():
-        for n, p in model.named_parameters():
-            if p.requires_grad:
-                p.copy_(weights[n])
-
-
-@dataclass(slots=True)
-class Snapshot:
-    """Trainable weights and optimiser state, as they were."""
-
-    weights: dict[str, torch.Tensor] = field(default_factory=dict)
-    optimizer: dict[str, object] = field(default_factory=dict)
-
-    @classmethod
-    def take(
-        cls, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: str | torch.device | None = None
-    ) -> Snapshot:
-        """Copies, on ``device`` (None: where each weight is)."""
-        return cls(weights_of(model, device), deepcopy(optimizer.state_dict()))
-
-    def misfit(self, model: torch.nn.Module) -> str | None:
-        """Why these weights are not of ``model``, or None."""
-        trained = {n: tuple(p.shape) for n, p in model.named_parameters() if p.requires_grad}
-        ours = {n: tuple(w.shape) for n, w in self.weights.items()}
-        if trained == ours:
-            return None
-        name = next(n for n in (*trained, *ours) if trained.get(n) != ours.get(n))
-        return f"{name} has shape {ours.get(name)}, the model's has {trained.get(name)}"
-
-    def resize(self, model: torch.nn.Module, factor: float) -> None:
-        """Multiply the length of the step since then. The optimiser's state stays."""
-        with torch.no_grad():
-            for n, p in model.named_parameters():
-                if p.requires_grad:
-                    p.copy_(torch.lerp(self.weights[n].to(p.device), p, factor))
-
-    def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Settings of the optimiser (weight decay) stay those of this process, not those of the snapshot's."""
-        settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
-        put_weights(model, self.weights)
-        optimizer.load_state_dict(deepcopy(self.optimizer))
-        for group, now in zip(optimizer.param_groups, settings, strict=True):
-            group.update(now)

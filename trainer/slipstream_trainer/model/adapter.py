@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -34,11 +35,19 @@ Halves = dict[str, dict[str, torch.Tensor]]
 """Module's path in the base model → ``A`` and ``B``."""
 
 
+_LAYERS: WeakKeyDictionary[torch.nn.Module, dict[str, Any]] = WeakKeyDictionary()
+
+
 def layers_of(model: torch.nn.Module) -> dict[str, Any]:
     """Module's path in the base model → PEFT's layer."""
+    if (known := _LAYERS.get(model)) is not None:
+        return known
     prefix = "base_model.model."
-    found = ((n.removeprefix(prefix), m) for n, m in model.named_modules())
-    return {name: m for name, m in found if PEFT_ADAPTER_NAME in getattr(m, "lora_A", {})}
+    named = ((n.removeprefix(prefix), m) for n, m in model.named_modules())
+    found = {name: m for name, m in named if PEFT_ADAPTER_NAME in getattr(m, "lora_A", {})}
+    if found:
+        _LAYERS[model] = found
+    return found
 
 
 def scales_of(model: torch.nn.Module) -> dict[str, float]:

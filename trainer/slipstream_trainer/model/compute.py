@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from slipstream_trainer.batch.layout import BLOCK_TOKENS, MicroBatch, in_tiles
+from slipstream_trainer.model.graphs import decode
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -462,7 +463,7 @@ def _compare(
         score.kl_P = exact_kl(score.hidden_PH, now_PH, head, cold_P, factor, cap)
 
 
-def add_scored_head(model: PreTrainedModel) -> None:
+def add_scored_head(model: PreTrainedModel, decoder: Callable[..., torch.Tensor] = decode) -> None:
     """After this ``model(..., score=ScoredPositions)`` returns (log-probabilities, entropies), flat (S) in fp32;
     entropies without gradient. Where some have a teacher, ``teacher_gaps`` follow.
 
@@ -476,7 +477,7 @@ def add_scored_head(model: PreTrainedModel) -> None:
     def forward(self: Any, *args: Any, score: ScoredPositions | None = None, **kwargs: Any) -> Any:
         if score is None:
             return original(*args, **kwargs)
-        hidden = self.base_model(*args, use_cache=False, **kwargs).last_hidden_state
+        hidden = decoder(self, *args, **kwargs)
         hidden_SH = hidden.reshape(-1, hidden.shape[-1]).index_select(0, score.source_S)
         head = self.get_output_embeddings()
         if score.places_P is not None:

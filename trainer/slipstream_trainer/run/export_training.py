@@ -17,9 +17,9 @@ from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.contract import TrainedOn, folder_of
 from slipstream.errors import ApiError, StartError
-from slipstream_trainer.algorithm.guards import Snapshot
 from slipstream_trainer.batch.dataset import group_batches, read_rows, samples_of
 from slipstream_trainer.batch.rows import Sample, exact_continuations, untrainable
+from slipstream_trainer.model.weights import Snapshot
 from slipstream_trainer.versions.adapter_folder import next_version, write_adapter
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState, only_one
 from slipstream_trainer.versions.events import line

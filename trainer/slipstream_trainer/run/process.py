@@ -20,15 +20,15 @@ import torch.distributed as dist
 
 from slipstream.client import Client
 from slipstream.config import Config
-from slipstream_trainer.algorithm.guards import Snapshot
 from slipstream_trainer.model.policy import check_lora
+from slipstream_trainer.model.weights import Snapshot
 from slipstream_trainer.run.gpu_lease import ENTER_WORD, LEAVE_WORD, GpuLease, tell
 from slipstream_trainer.run.worker import Worker
 from slipstream_trainer.versions.checkpoint import only_one
 
 if TYPE_CHECKING:
     from slipstream_trainer.batch.rows import Sample
-    from slipstream_trainer.step.step import Result
+    from slipstream_trainer.step.result import Result
     from slipstream_trainer.step.trainer import CapturedGRPOTrainer
 
 

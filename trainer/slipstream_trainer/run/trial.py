@@ -16,7 +16,7 @@ import torch
 
 from slipstream.config import Config
 from slipstream.errors import ApiError, ConfigError
-from slipstream_trainer.algorithm.guards import put_weights, weights_of
+from slipstream_trainer.model.weights import put_weights, weights_of
 from slipstream_trainer.versions.adapter_folder import temporary_of, write_adapter
 
 if TYPE_CHECKING:

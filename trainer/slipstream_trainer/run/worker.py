@@ -23,6 +23,7 @@ from slipstream_trainer.model.adapter import changes_base
 from slipstream_trainer.model.memory import gpu_is_broken
 from slipstream_trainer.run.gpu_lease import GpuLease
 from slipstream_trainer.run.trial import try_adapter
+from slipstream_trainer.timing import add, timed
 from slipstream_trainer.versions.adapter_folder import sweep
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
 from slipstream_trainer.versions.current_policy import FORGOTTEN_REASON, CurrentPolicy
@@ -32,7 +33,7 @@ from slipstream_trainer.versions.publisher import Publisher
 from slipstream_trainer.versions.reporting import Reporter
 
 if TYPE_CHECKING:
-    from slipstream_trainer.step.step import Result
+    from slipstream_trainer.step.result import Result
     from slipstream_trainer.step.trainer import CapturedGRPOTrainer
 
 log = logging.getLogger(__name__)
@@ -80,6 +81,8 @@ class Worker:
         """The engines were asked about an adapter of this shape."""
         self._asked = float("-inf")
         """When they were asked last (monotonic)."""
+        self._free_since = time.perf_counter()
+        """When the batch before was done with."""
         self._interruptible = False
         self._bar: Any = None
 
@@ -206,6 +209,7 @@ class Worker:
                 self.publisher.finish()
             self._look(LOOK_SOON if self.current.state.ahead else LOOK_SECONDS)
             return False
+        waited = time.perf_counter() - self._free_since
         self.current.look()
         self.batch = leased.id
         groups = set(leased.packed.column("group").to_pylist())
@@ -218,7 +222,9 @@ class Worker:
             self.failed.update(groups)
             raise
         self.failed.clear()
+        add(result.figures, "wait", waited)
         self._commit(leased, result)
+        self._free_since = time.perf_counter()
         return True
 
     def _look(self, seconds: float) -> None:
@@ -226,7 +232,9 @@ class Worker:
             self.current.look()
 
     def _train(self, leased: LeasedBatch) -> Result:
+        began = time.perf_counter()
         samples = read_samples(leased.packed, self.trainer.vocab)
+        read = time.perf_counter() - began
         self.cadence.note(self.config.trainer, samples, self.current.control())
         weights = self.current.state.weights
         elsewhere = weights == self.config.model_name and changes_base(self.trainer.model)  # trainer.init_adapter
@@ -247,6 +255,7 @@ class Worker:
             finally:
                 self._interruptible = False
         result.figures |= turn
+        add(result.figures, "read", read)
         return result
 
     def train(self, samples: list[Sample]) -> Result:
@@ -257,8 +266,10 @@ class Worker:
         return train(self.trainer, samples, state.pace, state.step, state.traffic)
 
     def _commit(self, leased: LeasedBatch, result: Result) -> None:
-        known, before = self.publisher.adapters(), self.current.state
-        self.current.note(known)
+        self.publisher.finish()
+        with timed(result.figures, "name"):
+            known, before = self.publisher.adapters(), self.current.state
+            self.current.note(known)
         if result.outcome == "step" and (why := self._undone(leased, before)):
             reason, outcome = why
             self._skip(leased, reason, result, outcome)
@@ -267,7 +278,8 @@ class Worker:
             self._skip(leased, result.reason or "", result)
             return
         trained = result.outcome == "step"
-        adapter = self.publisher.new_name(known) if trained and self.current.has_room(known) else None
+        with timed(result.figures, "name"):
+            adapter = self.publisher.new_name(known) if trained and self.current.has_room(known) else None
         ahead = 0 if adapter else before.ahead + trained
         data = result.figures | {"batch": leased.id, "step": before.step + trained, "parent": before.published}
         data |= {"unpublished": ahead} if ahead else {}

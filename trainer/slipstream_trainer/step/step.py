@@ -6,76 +6,31 @@ import math
 import resource
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 from pydantic import JsonValue
 
-from slipstream.contract import ChoiceGaps
 from slipstream.settings import TrainerConfig
 from slipstream_trainer.algorithm.advantage import Advantages, assign, odd_scale
 from slipstream_trainer.algorithm.effects import without_effect
-from slipstream_trainer.algorithm.guards import Snapshot, after_step, before_step, engine_kl, k3, mean_ratio
+from slipstream_trainer.algorithm.guards import after_step, before_step, engine_kl, k3, mean_ratio
 from slipstream_trainer.algorithm.learning_rate import Reach, StepPace, evidence, steers
 from slipstream_trainer.algorithm.losses import epsilon_high
 from slipstream_trainer.algorithm.traffic import Traffic
 from slipstream_trainer.algorithm.words import MAX_PASSES, further, means
 from slipstream_trainer.batch.dataset import choose
-from slipstream_trainer.batch.layout import BLOCK_TOKENS, Costs, Layout, Plan, Scored, make_plan
-from slipstream_trainer.batch.rows import Floats, Sample, exact_continuations, untrainable
+from slipstream_trainer.batch.layout import BLOCK_TOKENS, Layout, Plan, make_plan
+from slipstream_trainer.batch.minibatches import minibatches
+from slipstream_trainer.batch.rows import Sample, exact_continuations, untrainable
 from slipstream_trainer.batch.work import Work, places_of
-from slipstream_trainer.model.memory import largest
 from slipstream_trainer.model.shards import even, reshard
+from slipstream_trainer.model.weights import Snapshot
+from slipstream_trainer.step.gaps import engine_gap, gaps_of
+from slipstream_trainer.step.result import Result, merged
 from slipstream_trainer.step.trainer import CPU_MICRO, CapturedGRPOTrainer
-
-MAX_REPORTED_TOKENS = 100_000
-"""Tokens told of a batch, those of its last groups: the page shows newest runs first, and a batch can have millions."""
-MIN_GAP_TOKENS = 32
-"""Tokens that a mean gap of the engine needs."""
-MAX_REPORTED_VALUE = 1000.0
-"""What is not finite, or further, is told as this far."""
-
-
-def gaps_of(
-    samples: Sequence[Sample], scored: Scored, gap_T: Floats, most: int = MAX_REPORTED_TOKENS
-) -> list[ChoiceGaps]:
-    """``gap_T``: the trainer's minus the engine's, of each of ``scored``'s tokens, which stand sample by sample."""
-    told_T = (
-        np.nan_to_num(np.clip(gap_T, -MAX_REPORTED_VALUE, MAX_REPORTED_VALUE), nan=MAX_REPORTED_VALUE)
-        .astype(np.float64)
-        .round(4)
-    )
-    found: list[ChoiceGaps] = []
-    for i in reversed(range(len(samples))):
-        s = samples[i]
-        begin, end = np.searchsorted(scored.sample_T, (i, i + 1))
-        if begin == end or not s.call:
-            continue
-        most -= int(end - begin)
-        if most < 0:
-            break
-        gaps = told_T[begin:end].tolist()
-        found.append(ChoiceGaps(key=s.key, episode=s.episode, call=s.call, choice=s.choice, gaps=gaps))
-    return found
-
-
-def engine_gap(samples: Sequence[Sample], scored: Scored, gap_T: Floats) -> float | None:
-    """Mean |``gap_T``| of the tokens that the trainer's own weights sampled. None: they are too few.
-
-    Other versions' tokens differ because the policy has changed. These differ only where engine and trainer compute
-    otherwise.
-    """
-    own_S = np.array([s.own for s in samples], dtype=bool)
-    own_T = own_S[scored.sample_T]
-    if int(own_T.sum()) < MIN_GAP_TOKENS:
-        return None
-    return float(
-        np.abs(
-            np.clip(np.nan_to_num(gap_T[own_T], nan=MAX_REPORTED_VALUE), -MAX_REPORTED_VALUE, MAX_REPORTED_VALUE)
-        ).mean()
-    )
-
+from slipstream_trainer.timing import add, timed
 
 MOST_CHANGES = 3
 """Times that one step's length is changed and looked at again."""
@@ -84,33 +39,6 @@ REFUSED_WORDS_TEXT = (
     "or words that this model cannot follow (trainer.words_kl)"
 )
 LAYOUT_BY_BACKEND: dict[str, Layout] = {"auto": "auto", "merged": "merged", "frugal": "merged", "tree": "tree"}
-
-
-@dataclass(slots=True)
-class Result:
-    """``outcome``: ``step``, ``skipped`` (nothing was changed) or ``undone`` (everything was put back)."""
-
-    outcome: str
-    reason: str | None = None
-    figures: dict[str, JsonValue] = field(default_factory=dict)
-    advantages: dict[str, float] = field(default_factory=dict)
-    gaps: list[ChoiceGaps] = field(default_factory=list)
-    words: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Group → call → mean of what a user's words changed in a token's log-probability."""
-
-
-def costs_of(trainer: CapturedGRPOTrainer) -> Costs:
-    """By the base model's shape."""
-    c = trainer.base.config.get_text_config()
-    size = largest(c, "head_dim") or c.hidden_size // c.num_attention_heads
-    weights = sum(p.numel() for n, p in trainer.model.named_parameters() if p.dim() == 2 and "embed_tokens" not in n)
-    return Costs.of_shape(
-        weights=weights,
-        heads=c.num_attention_heads,
-        head_size=size,
-        layers=c.num_hidden_layers,
-        dense=trainer.attention != "flex_attention",
-    )
 
 
 def plan_batch(trainer: CapturedGRPOTrainer, samples: Sequence[Sample]) -> Plan:
@@ -127,7 +55,7 @@ def plan_batch(trainer: CapturedGRPOTrainer, samples: Sequence[Sample]) -> Plan:
         layout=layout,
         budget=t.token_budget,
         micro=max(1, micro),
-        costs=costs_of(trainer),
+        costs=trainer.costs,
         multiple=1 if cpu else BLOCK_TOKENS,
         forest=trainer.forests,
         compiled=trainer.compiler.ready if trainer.compiler and trainer.world == 1 else (),
@@ -142,7 +70,9 @@ def train(
     applied: int,
     traffic: Traffic | None = None,
 ) -> Result:
-    """A GRPO step (``inner_steps`` of them) on leased samples. ``applied``: steps taken so far, for the warm-up."""
+    """A GRPO step on leased samples: an optimiser step (``inner_steps`` of them) for each minibatch. ``applied``: steps
+    taken so far, for the warm-up.
+    """
     t, began = trainer.config.trainer, time.perf_counter()
     advantages = (
         Advantages(groups=len({s.group for s in samples}))
@@ -154,6 +84,18 @@ def train(
     else:
         trainer.hints.put(samples, t.token_budget)
     exact, later = exact_continuations(samples)
+    before = time.perf_counter() - began
+    parts: list[Result] = []
+    for part in [samples] if trainer.sft else minibatches(samples, t.min_groups):
+        parts.append(_minibatch(trainer, part, pace, applied, own=all(p.outcome != "step" for p in parts)))
+    result = merged(parts)
+    add(result.figures, "layout", before)
+    if result.outcome == "skipped" and result.reason is None:
+        result.reason = _nothing(advantages)
+    if not trainer.sft:
+        _blame_scale(result, odd_scale(samples, t.advantage))
+    if trainer.sharded:
+        reshard(trainer.model)
     figures: dict[str, JsonValue] = {
         "groups": advantages.groups,
         "groups_dropped": advantages.dropped,
@@ -161,39 +103,52 @@ def train(
         "episodes": len({s.run for s in samples}),
         "calls": len({(s.run, s.call) for s in samples if s.call}),
         "continuations": exact / later if later else 1.0,
+        "untrainable": dict(untrainable(samples)),
     }
     if advantages.reward_mean is not None:
         figures |= {"reward": advantages.reward_mean, "reward_std": advantages.reward_std}
     if silent := without_effect(t):
         figures["without_effect"] = dict(silent)
-    plan = plan_batch(trainer, samples)
-    figures["untrainable"] = dict(untrainable(samples))
-    result = Result("skipped", None, figures, advantages.episodes)
-    if not plan.scored.tokens:
-        dropped = 0 < advantages.dropped == advantages.groups
-        result.reason = "no group has episodes of different reward" if dropped else "no call can be trained on"
-        if dropped and advantages.nearest:
-            near = f"they are at most {advantages.nearest:.1e} apart, which counts as equal"
-            result.reason += f": {near}; scale the rewards to about 0 to 1"
-    else:
-        figures |= _layout(plan, samples)
-        figures["layers_recomputed"] = trainer.checkpointing.choose(plan)
-        work = _steps(trainer, plan, pace, applied, result, samples)
-        if not trainer.sft:  # what is imitated may have no log-probabilities of an engine
-            _blame_scale(result, odd_scale(samples, t.advantage))
-            gap_T = (work.trainer_logprobs_T - work.behavior_logprobs_T).cpu().numpy()
-            result.gaps = gaps_of(samples, plan.scored, gap_T)
-            if (own := engine_gap(samples, plan.scored, gap_T)) is not None:
-                result.figures["engine_gap"] = own
-        if trainer.sharded:
-            reshard(trainer.model)
-    seconds = time.perf_counter() - began
-    result.figures |= {
+    seconds, computed = time.perf_counter() - began, result.figures.get("tokens_computed", 0)
+    figures |= {
         "seconds": seconds,
         "gpus": trainer.world,
-        "tokens_per_second": plan.tokens / seconds,
+        "tokens_per_second": (computed if isinstance(computed, int) else 0) / seconds,
         "memory_mib": memory_mib(trainer.device),
     }
+    result.figures |= figures
+    result.advantages = advantages.episodes
+    return result
+
+
+def _nothing(advantages: Advantages) -> str:
+    """Why no token of a batch can be trained on."""
+    if not 0 < advantages.dropped == advantages.groups:
+        return "no call can be trained on"
+    why = "no group has episodes of different reward"
+    if advantages.nearest:
+        near = f"they are at most {advantages.nearest:.1e} apart, which counts as equal"
+        why += f": {near}; scale the rewards to about 0 to 1"
+    return why
+
+
+def _minibatch(
+    trainer: CapturedGRPOTrainer, samples: Sequence[Sample], pace: StepPace, applied: int, *, own: bool
+) -> Result:
+    """``own``: no step of this batch was taken yet, so the weights are those that may have sampled it."""
+    result = Result("skipped")
+    with timed(result.figures, "layout"):
+        plan = plan_batch(trainer, samples)
+    if not plan.scored.tokens:
+        return result
+    result.figures |= _layout(plan, samples)
+    result.figures["layers_recomputed"] = trainer.checkpointing.choose(plan)
+    work = _steps(trainer, plan, pace, applied, result, samples)
+    if not trainer.sft:  # what is imitated may have no log-probabilities of an engine
+        gap_T = (work.trainer_logprobs_T - work.behavior_logprobs_T).cpu().numpy()
+        result.gaps = gaps_of(samples, plan.scored, gap_T)
+        if own and (gap := engine_gap(samples, plan.scored, gap_T)) is not None:
+            result.figures["engine_gap"] = gap
     return result
 
 
@@ -249,33 +204,32 @@ def _steps(
 ) -> Work:
     t = trainer.config.trainer
     before = Snapshot.take(trainer.model, trainer.optimizer)
-    work = trainer.start(plan)
-    _teach(trainer, work, samples)
+    with timed(result.figures, "reference"):
+        work = trainer.start(plan)
+        _teach(trainer, work, samples)
     reach = pace.reach(t, trainer.hidden, plan.scored, applied)
     rewards_T, apart = work.advantage_T, math.inf
     for inner in range(t.inner_steps + MAX_PASSES - 1):
-        loss = trainer.backward(work)
-        if inner == 0 and _mostly_refused(work):
-            trainer.model.zero_grad(set_to_none=True)
-            loss = trainer.backward(work)
+        with timed(result.figures, "gradient"):
+            loss = _gradient(trainer, work, first=inner == 0)
         if work.lesson is not None:
             reach = reach if inner else further(t, reach, plan.scored, work.lesson.weight_T, work.lesson.apart)
             if inner >= t.inner_steps and work.lesson.apart >= apart:
-                trainer.model.zero_grad(set_to_none=True)
+                trainer.zero_grads()
                 break
             apart = work.lesson.apart
         norm = trainer.clip()
         ratio, far, guarded = _from_engine(trainer, work)
         why = before_step(t, loss=loss, ratio=ratio, grad_norm=norm, kl=far, guarded=guarded)
         if why := why or (REFUSED_WORDS_TEXT if _idle(work) else None):
-            trainer.model.zero_grad(set_to_none=True)
+            trainer.zero_grads()
             result.outcome, result.reason = ("undone" if inner else "skipped"), why
             break
         if inner == 0:
             result.figures |= {"loss": loss, "grad_norm": norm, "ratio": ratio, "kl_engine": far}
-        if inner == 0 and work.looked and trainer.device.type != "cpu" and evidence(plan.scored) < 1:
-            remember(trainer, work)
-        trainer.optimize(reach.rate)
+            _remember_again(trainer, work, result)
+        with timed(result.figures, "optimize"):
+            trainer.optimize(reach.rate)
         result.outcome = "step"
         if work.lesson is not None:
             result.figures["words_passes"] = inner + 1
@@ -288,7 +242,8 @@ def _steps(
     _words(work, samples, result)
     kl = 0.0
     if result.outcome == "step":
-        kl, after, entropy = _bounded(trainer, work, before, pace, reach, result.figures)
+        with timed(result.figures, "check"):
+            kl, after, entropy = _bounded(trainer, work, before, pace, reach, result.figures)
         result.figures |= {"kl": after, "entropy_after": entropy}
         if why := after_step(t, kl=after, entropy=entropy):
             result.outcome, result.reason = "undone", why
@@ -299,6 +254,22 @@ def _steps(
         result.figures |= _pace(trainer, pace, reach, kl)
     result.figures = {k: v for k, v in result.figures.items() if not (isinstance(v, float) and not np.isfinite(v))}
     return work
+
+
+def _gradient(trainer: CapturedGRPOTrainer, work: Work, *, first: bool) -> float:
+    """→ The loss. Again without the words, where most of them are refused."""
+    loss = trainer.backward(work)
+    if first and _mostly_refused(work):
+        trainer.zero_grads()
+        loss = trainer.backward(work)
+    return loss
+
+
+def _remember_again(trainer: CapturedGRPOTrainer, work: Work, result: Result) -> None:
+    """Where a small step might be less than what two ways to compute the policy are apart."""
+    if work.looked and trainer.differs_without_gradients(work.plan) and evidence(work.plan.scored) < 1:
+        with timed(result.figures, "check"):
+            remember(trainer, work)
 
 
 def _from_engine(trainer: CapturedGRPOTrainer, work: Work) -> tuple[float, float, float]:

@@ -7,6 +7,7 @@ scored positions only, each call's temperature) and the order of a step, because
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import time
@@ -23,16 +24,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_callback import PrinterCallback
 
 from slipstream.config import Config
-from slipstream_trainer.algorithm.guards import put_weights, weights_of
 from slipstream_trainer.algorithm.losses import TrlLoss, find_loss, own_loss
 from slipstream_trainer.algorithm.words import weights
 from slipstream_trainer.batch.hints import Hints
-from slipstream_trainer.batch.layout import MicroBatch, Plan
+from slipstream_trainer.batch.layout import Costs, MicroBatch, Plan
 from slipstream_trainer.batch.work import Lesson, Work, places_of
 from slipstream_trainer.model.compute import LayerCompiler, ScoredPositions, add_scored_head, tree_mask
-from slipstream_trainer.model.memory import Checkpointing, decoder_layers
+from slipstream_trainer.model.graphs import DecoderGraphs, decode
+from slipstream_trainer.model.lora_sums import use_sums
+from slipstream_trainer.model.memory import Checkpointing, decoder_layers, largest
 from slipstream_trainer.model.policy import is_frugal, takes_trees
 from slipstream_trainer.model.shards import looked_at
+from slipstream_trainer.model.weights import put_weights, weights_of
 from slipstream_trainer.step.selfcheck import computes_alike
 from slipstream_trainer.step.trl_seam import GRPOConfig, GRPOTrainer, grpo_config
 
@@ -77,7 +80,11 @@ class CapturedGRPOTrainer(GRPOTrainer):
         self.current_gradient_accumulation_steps = 1
         self.args.steps_per_generation = 1
         self.base = base = cast("PreTrainedModel", self.model.get_base_model())
-        add_scored_head(base)
+        self.trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.graphs = self._graphs()
+        if self.graphs:
+            use_sums(self.model)
+        add_scored_head(base, self.graphs or decode)
         self.hidden = int(base.config.get_text_config().hidden_size)
         self.vocab = int(cast("torch.nn.Embedding", base.get_input_embeddings()).weight.shape[0])
         self.device = self.accelerator.device
@@ -94,7 +101,6 @@ class CapturedGRPOTrainer(GRPOTrainer):
             self.compiler.check = self._check_compiled
         self.remove_callback(PrinterCallback)  # steps are logged
         self.create_optimizer()
-        self.trained = [p for p in self.model.parameters() if p.requires_grad]
         self.first = {} if self.sft else weights_of(self.model)
         """Weights of the adapter that training started from, for β and for users' words. A new adapter's are the base
         model: it changes nothing. A model whose adapter is switched off would be compiled once more.
@@ -102,6 +108,50 @@ class CapturedGRPOTrainer(GRPOTrainer):
         self.hints = Hints(tokenizer)
         self._given: tuple[torch.Tensor, torch.Tensor] | None = None
         self.model.train()
+
+    @functools.cached_property
+    def costs(self) -> Costs:
+        """By the base model's shape."""
+        c = self.base.config.get_text_config()
+        size = largest(c, "head_dim") or c.hidden_size // c.num_attention_heads
+        weights = sum(p.numel() for n, p in self.model.named_parameters() if p.dim() == 2 and "embed_tokens" not in n)
+        return Costs.of_shape(
+            weights=weights,
+            heads=c.num_attention_heads,
+            head_size=size,
+            layers=c.num_hidden_layers,
+            dense=self.attention != "flex_attention",
+        )
+
+    def _graphs(self) -> DecoderGraphs | None:
+        """None: the weights move (``engine.share``, sharding), the layers are another library's, or nothing is to be
+        compiled.
+        """
+        t, c = self.config.trainer, self.config
+        moves = c.engine.share or t.sharding == "fsdp2" or self.accelerator.num_processes > 1
+        if (
+            self.accelerator.device.type != "cuda"
+            or not t.compile
+            or moves
+            or t.quantize != "none"
+            or is_frugal(self.base)
+        ):
+            return None
+        return DecoderGraphs(self.base, self.trained, torch.bfloat16 if self.args.bf16 else self.base.dtype)
+
+    def differs_without_gradients(self, plan: Plan) -> bool:
+        """Whether a pass without gradients may compute in another order: compiled layers and other libraries do."""
+        compiled = self.compiler is not None and any(m.ids_RN.shape[1] in self.compiler.ready for m in plan.micro)
+        return self.device.type != "cpu" and (compiled or self.frugal or self.sharded)
+
+    def zero_grads(self) -> None:
+        """Gradients have memory of their own where graphs are: what a graph's backward pass returns is the graph's."""
+        if self.graphs is None:
+            self.model.zero_grad(set_to_none=True)
+            return
+        for p in self.trained:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        torch._foreach_zero_([p.grad for p in self.trained if p.grad is not None])
 
     @property
     def mode(self) -> str:
@@ -212,11 +262,13 @@ class CapturedGRPOTrainer(GRPOTrainer):
         )
         if lesson is not None and len(taught := lesson.of_these(token)):
             score.taught_W, score.teacher_WH = taught, lesson.hidden_WH[lesson.row_T[token[taught]].cpu()].to(d)
+        if self.graphs:
+            self.graphs.off = self.graphs.spent or self.checkpointing.now > 0 or attention == "flex_attention"
         before = self.checkpointing.allocated()
         with self.accelerator.autocast():
             logps, entropy, *more = self.model(**inputs, score=score)
         score.to_teacher_W, score.from_teacher_W = more or (None, None)
-        if logps.requires_grad:
+        if logps.requires_grad and not (self.graphs and self.graphs.used):
             self.checkpointing.note(before, micro.computed)
         return logps, entropy, token, score
 
@@ -356,11 +408,13 @@ class CapturedGRPOTrainer(GRPOTrainer):
         by_token = self.sft or (isinstance(loss_of, TrlLoss) and not loss_of.whole)
         parts = self._by_token if by_token else self._by_sequence
         while True:
-            self.model.zero_grad(set_to_none=True)
+            self.zero_grads()
             try:
                 loss = parts(work)
                 break
             except torch.OutOfMemoryError:
+                if self.graphs:
+                    self.graphs.clear()
                 if self.world > 1 or not self.checkpointing.ran_out():
                     raise
         if self.world > 1:
@@ -444,10 +498,10 @@ class CapturedGRPOTrainer(GRPOTrainer):
 
     def clip(self) -> float:
         """Clip the gradients. → Their norm before."""
-        return float(self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm))
+        return float(self.accelerator.clip_grad_norm_(self.trained, self.args.max_grad_norm))
 
     def optimize(self, rate: float) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
-        self.model.zero_grad(set_to_none=True)
+        self.zero_grads()

@@ -12,6 +12,7 @@ from slipstream.contract import AdapterList, folder_of
 from slipstream.errors import SlipstreamError
 from slipstream.shared.files import sync
 from slipstream_trainer.model.adapter import check_adapter
+from slipstream_trainer.model.adapter_files import save_adapter
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -64,8 +65,7 @@ def write_adapter(model: PeftModel, final: Path, max_rank: int, owner: str | Non
     temporary = temporary_of(final, owner)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        model.save_pretrained(str(temporary), safe_serialization=True, save_embedding_layers=False)
-        (temporary / "README.md").unlink(missing_ok=True)
+        save_adapter(model, temporary)
         if why := check_adapter(temporary, max_rank):
             raise SlipstreamError(f"vLLM would refuse the adapter: {why}")
         rename_whole(temporary, final)

@@ -33,10 +33,11 @@ from slipstream.contract import folder_of
 from slipstream.errors import SlipstreamError, StartError
 from slipstream.shared.adapter_config import AdapterConfig, BadAdapter
 from slipstream.shared.files import check_format, sync
-from slipstream_trainer.algorithm.guards import Snapshot
 from slipstream_trainer.algorithm.learning_rate import StepPace
 from slipstream_trainer.algorithm.traffic import Traffic
 from slipstream_trainer.model.adapter import fit, halves_of, scales_of
+from slipstream_trainer.model.adapter_files import save_adapter
+from slipstream_trainer.model.weights import Snapshot
 from slipstream_trainer.versions.adapter_folder import rename_whole, sweep
 from slipstream_trainer.versions.tensor_tree import load_tree, save_tree
 
@@ -218,20 +219,26 @@ class Checkpoints:
         """Checkpoints with the weights of that adapter (or of the base model), newest first."""
         return [p for p in reversed(self.all()) if self.read(p).weights == name]
 
-    def save(self, model: PeftModel, snapshot: Snapshot, state: CheckpointState) -> Path:
+    def save(
+        self,
+        model: PeftModel,
+        snapshot: Snapshot,
+        state: CheckpointState,
+        generators: dict[str, object] | None = None,
+    ) -> Path:
+        """Of ``model``, only what never changes is read. ``generators``: as they were at the snapshot; None: as now."""
         number = 1 + max((int(p.name.removeprefix("step-")) for p in self._folders()), default=-1)
         final = self.folder / f"step-{number:08d}"
         temporary = self.folder / f".tmp-trainer-{os.getpid()}"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         if state.adapter:
-            model.save_pretrained(str(temporary / "adapter"), safe_serialization=True, save_embedding_layers=False)
-            (temporary / "adapter" / "README.md").unlink(missing_ok=True)
+            save_adapter(model, temporary / "adapter", snapshot.weights)
         kept = {
             "weights": snapshot.weights,
             "scales": scales_of(model),
             "optimizer": snapshot.optimizer,
-            "random": random_state(),
+            "random": generators or random_state(),
         }
         save_tree(kept, temporary / STATE_FILE)
         (temporary / "state.json").write_text(json.dumps(asdict(state)))
@@ -288,9 +295,13 @@ class Checkpoints:
             whose,
         )
 
-    def rewrite(self, path: Path, state: CheckpointState) -> None:
-        """The state of a checkpoint whose weights stay."""
-        _replace(path / "state.json", json.dumps(asdict(state)))
+    def rename(self, path: Path, adapter: str) -> None:
+        """What is to be published gets another name, as its own is taken."""
+        raw = json.loads((path / "state.json").read_text())
+        raw["adapter"] = raw["weights"] = adapter
+        if data := raw["event"].get("data"):
+            data["adapter"] = adapter
+        _replace(path / "state.json", json.dumps(raw))
 
     def told(self, path: Path) -> bool:
         return (path / DONE_FILE).exists()

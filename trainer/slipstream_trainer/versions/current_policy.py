@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +13,11 @@ from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterList, AdapterState, fallen
 from slipstream.errors import ConfigError, StartError
 from slipstream.shared.files import space_of
-from slipstream_trainer.algorithm.guards import Snapshot, put_weights, weights_of
 from slipstream_trainer.model.adapter import load_adapter
+from slipstream_trainer.model.weights import Snapshot, put_weights, weights_of
+from slipstream_trainer.timing import timed
 from slipstream_trainer.versions.adapter_folder import version_of
-from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
+from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState, random_state
 from slipstream_trainer.versions.publisher import Publisher
 from slipstream_trainer.versions.recovery import IN_USE, Recovery, Restored, returnable
 
@@ -54,7 +57,25 @@ class CurrentPolicy:
 
         ``known``: the adapters before.
         """
-        self.publisher.publish(self._save(state), state, again=False)
+        self.publisher.finish()
+        model, optimizer = self.trainer.model, self.trainer.optimizer
+        snapshot, generators, self.state = Snapshot.take(model, optimizer, "cpu"), random_state(), state
+        # the next batch, which is computed meanwhile, changes weights, generators, pace and traffic
+        kept = replace(state, pace=deepcopy(state.pace), traffic=deepcopy(state.traffic))
+        self.publisher.beside(lambda: self._keep(snapshot, generators, kept, state, known))
+
+    def _keep(
+        self,
+        snapshot: Snapshot,
+        generators: dict[str, object],
+        kept: CheckpointState,
+        state: CheckpointState,
+        known: AdapterList,
+    ) -> None:
+        """``kept``: ``state`` as it was when the batch had been trained on."""
+        with timed(state.event.get("data", {}), "save"):
+            path = self.checkpoints.save(self.trainer.model, snapshot, kept, generators)
+        self.publisher.publish(path, state, again=False)
         config, limit = self.config, self.config.data.max_gb
         full = limit is not None and sum(space_of(config.root, config.adapters_dir).values()) > limit * 1e9
         self.checkpoints.prune({*returnable(known, config.model_name), state.published}, keep=1 if full else None)
@@ -64,6 +85,7 @@ class CurrentPolicy:
         another trainer learned since the checkpoints here. Then from the newest version, and what was not published
         counts for nothing.
         """
+        self.publisher.settle()
         found = self.recovery.newest()
         if anew:
             self._take_over(found)
@@ -71,7 +93,6 @@ class CurrentPolicy:
         if found and found.state and found.path:
             self.state = found.state
             self.publisher.publish(found.path, self.state, again=True)
-            self.publisher.finish()
         else:
             self._save_published(CheckpointState(weights=self.config.model_name))
         known = self.publisher.adapters()
@@ -176,11 +197,13 @@ class CurrentPolicy:
 
     def undo(self) -> None:
         """To the weights and the optimiser before the step that was just computed."""
+        self.publisher.finish()
         if self.recovery.version(self.state.weights).source != "checkpoint":
             self._go_on_from(self.state.published, FORGOTTEN_REASON)
 
     def _go_on_from(self, name: str, cause: str, **data: str) -> None:
         """Weights and optimiser of that version, or as much of them as there is: an event says what."""
+        self.publisher.finish()
         found = self.recovery.version(name)
         base = found.state.base if found.state else ""
         weights = name if found.source != "start" else self.config.model_name

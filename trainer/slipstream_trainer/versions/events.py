@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from slipstream.contract import Event
+from slipstream_trainer.timing import STEP_PARTS
 
 
 def clean(value: Any) -> Any:
@@ -105,6 +106,9 @@ class Metrics:
         self.untrainable.labels("rolled_back")
         for outcome in ("step", "skipped", "undone"):
             self.batches.labels(outcome)
+        self.part_seconds = gauge("slipstream_trainer_part_seconds", "Time of each part of the newest batch.", ["part"])
+        for part in STEP_PARTS:
+            self.part_seconds.labels(part)
         self.gauges = {n: gauge(f"slipstream_trainer_{n}", text) for n, text in STEP_GAUGES.items()}
 
     def serve(self, host: str, port: int) -> int:
@@ -112,7 +116,14 @@ class Metrics:
         server, _ = start_http_server(port, host, self.registry)
         return int(server.server_port)
 
+    def times(self, data: Mapping[str, object]) -> None:
+        """Seconds of a batch's parts, as far as they are known."""
+        for part in STEP_PARTS:
+            if isinstance(seconds := data.get(f"{part}_seconds"), float):
+                self.part_seconds.labels(part).set(seconds)
+
     def note(self, outcome: str, step: int, data: Mapping[str, object]) -> None:
+        self.times(data)
         self.batches.labels(outcome).inc()
         self.step.set(step)
         if isinstance(mib := data.get("memory_mib"), int | float):

@@ -8,13 +8,14 @@ event                    looked for before it is posted a second time
 ack                      the same ack again changes nothing
 mark the checkpoint told
 
-What follows the adapter is told while the trainer works on its next batch. It waits for that before it saves the next
-checkpoint, so only the newest one may have something left to tell. Where another trainer has taken over, all of
-these are refused (``Fenced``).
+All from the checkpoint on is done beside the trainer's next batch. The trainer waits for it before it keeps what comes
+of that one, so only the newest checkpoint may have something left to tell. Where another trainer has taken over, all
+of these are refused (``Fenced``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from slipstream.config import Config
 from slipstream.contract import AdapterIn, AdapterList, BatchAck, BatchGaps, NameClaimIn, folder_of
 from slipstream.errors import ApiError, SlipstreamError, Unavailable
 from slipstream.shared.backoff import Backoff
+from slipstream_trainer.timing import timed
 from slipstream_trainer.versions.adapter_folder import next_version
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
 from slipstream_trainer.versions.events import Metrics, event
@@ -89,16 +91,22 @@ class Publisher:
         return self.patiently(lambda: self.client.claim_name(wanted)).name
 
     def publish(self, path: Path, state: CheckpointState, *, again: bool) -> None:
-        """All that follows a checkpoint: adapter, then event and ack, which ``finish`` waits for.
-
-        ``again``: a part of it may have been done before.
-        """
-        self.finish()
+        """All that follows a checkpoint: adapter, event and ack. ``again``: a part of it may have been done before."""
         if self.checkpoints.told(path):
             return
+        data = state.event.get("data", {})
         if state.adapter:
-            self._adapter(path, state)
-        self._telling.append(self._teller.submit(self._tell, path, state, again=again))
+            with timed(data, "register"):
+                self._adapter(path, state)
+        self.metrics.times(data)
+        if state.batch:
+            self._event(state, again=again)
+            self.ack(state.batch, _ack_of(state))
+        self.checkpoints.set_told(path)
+
+    def beside(self, part: Callable[[], None]) -> None:
+        """Do it beside the next batch, after what was given before. ``finish`` waits for it."""
+        self._telling.append(self._teller.submit(part))
 
     def finish(self) -> None:
         """Until all is told. Raises what kept it from being told, and ``Stop``."""
@@ -106,16 +114,15 @@ class Publisher:
         for part in telling:
             part.result()
 
+    def settle(self) -> None:
+        """The same after a failure: what could not be told is told from the newest checkpoint."""
+        with contextlib.suppress(Exception):
+            self.finish()
+
     def check(self) -> None:
         """Raises what ``finish`` would, if that is known already."""
         if all(part.done() for part in self._telling):
             self.finish()
-
-    def _tell(self, path: Path, state: CheckpointState, *, again: bool) -> None:
-        if state.batch:
-            self._event(state, again=again)
-            self.ack(state.batch, _ack_of(state))
-        self.checkpoints.set_told(path)
 
     def _adapter(self, path: Path, state: CheckpointState) -> None:
         """Until the proxy has it. What it cannot be told now is told at the next try, and the batch with it; what vLLM
@@ -138,7 +145,7 @@ class Publisher:
             except NameTaken as e:
                 state.rename(self.new_name(self.adapters()))
                 log.warning("%s, so this version is %s", e, state.adapter)
-                self.checkpoints.rewrite(path, state)
+                self.checkpoints.rename(path, str(state.adapter))
             except Fenced:
                 raise
             except SlipstreamError as e:
@@ -173,7 +180,7 @@ class Publisher:
     def gaps_once(self, batch: str, gaps: BatchGaps) -> None:
         """For people who look at tokens, after what ``publish`` tells; lost when the proxy does not take it at once."""
         if gaps.calls:
-            self._telling.append(self._teller.submit(self._gaps, batch, gaps))
+            self.beside(lambda: self._gaps(batch, gaps))
 
     def _gaps(self, batch: str, gaps: BatchGaps) -> None:
         try:

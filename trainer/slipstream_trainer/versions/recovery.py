@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Literal
 from slipstream.config import Config
 from slipstream.contract import AdapterList, AdapterState, folder_of
 from slipstream.errors import ConfigError, StartError
-from slipstream_trainer.algorithm.guards import Snapshot
 from slipstream_trainer.model.adapter import distance, load_adapter
+from slipstream_trainer.model.weights import Snapshot
 from slipstream_trainer.versions.checkpoint import BadCheckpoint, Checkpoints, CheckpointState
 
 if TYPE_CHECKING:

@@ -164,8 +164,16 @@ def _taken(error: ApiError) -> NameTaken | None:
     return None
 
 
+def _link(source: str, target: str) -> None:
+    """One file under two names, where both folders are of one file system: neither is ever written to again."""
+    try:
+        Path(target).hardlink_to(source)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 def put_adapter(source: Path, final: Path, max_rank: int, sha256: str, owner: str | None = None) -> None:
-    """Copy an adapter's files so that ``final`` appears whole. If these weights are there already, nothing happens.
+    """Link or copy an adapter's files so that ``final`` appears whole. Nothing, if these weights are there already.
 
     Raises ``NameTaken`` where others are, and ``SlipstreamError`` if vLLM would refuse them.
     """
@@ -179,7 +187,7 @@ def put_adapter(source: Path, final: Path, max_rank: int, sha256: str, owner: st
     temporary = temporary_of(final, owner)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        shutil.copytree(source, temporary)
+        shutil.copytree(source, temporary, copy_function=_link)
         rename_whole(temporary, final)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

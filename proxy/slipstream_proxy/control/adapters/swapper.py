@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 UNLOAD_GRACE_S = 3.0
 """Seconds between the moment an adapter is no longer served and its unloading: a worker may still hold a pin to it."""
 TICK_INTERVAL_S = 0.5
-PINS_SHARE, PINS_SHARE_FULL, PINS_CHEAP, PINS_REST = 0.005, 0.05, 0.003, 2.0
+PINS_SHARE, PINS_SHARE_FULL, PINS_CHEAP, PINS_REST = 0.005, 0.25, 0.003, 2.0
 """Counting the open episodes' pins takes at most this share of the time, a larger one while versions hold all slots,
 unless a count takes fewer seconds than ``PINS_CHEAP``; the rest after one is at most ``PINS_REST`` seconds, fewer than
 ``UNLOAD_GRACE_S``."""
@@ -74,8 +74,8 @@ class Swapper:
         """Cause → running episodes that changed their adapter."""
         self._tidied: tuple[int, frozenset[str]] | None = None
         """What the last look for files to delete saw: nothing can have come since if this is the same."""
-        self._count_after = 0.0
-        """Monotonic: before, the pins are not counted again."""
+        self._count_after, self._counted = 0.0, -math.inf
+        """Monotonic: before, the pins are not counted again; when they were counted last."""
         self._gone: set[str] = set()
         """Finished adapters that have no files any more."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -125,7 +125,9 @@ class Swapper:
     async def tick(self) -> None:
         """One look at what should be loaded and what is."""
         await self.fleet.follow()
-        await self._pins()
+        counted_lately = time.monotonic() - self._counted < PINS_REST
+        if not counted_lately or self.is_full() or not self.registry.in_state(S.LOADING):
+            await self._pins()  # else a version that has its slot would wait for the count
         await self._refused_again()
         await self.lifecycle.drop_fallen()
         await self._make_room()
@@ -150,7 +152,7 @@ class Swapper:
             self.registry.pins = await in_thread(store.pins.open)
         except Exception as e:
             log.warning("pins cannot be read, keeping the known ones: %s", e)
-        now = time.monotonic()
+        self._counted = now = time.monotonic()
         if now - began > PINS_CHEAP:
             share = PINS_SHARE_FULL if self.is_full() else PINS_SHARE
             self._count_after = now + min((now - began) / share, PINS_REST)

@@ -256,9 +256,10 @@ class EnginePool:
                     if why := await self.unfit(name):
                         raise EngineRefused(why)
                     await self._put(engine, name, path)
-                await self.warm(engine, name)
+                reading = [] if folder is None else [self._read(engine, None)]
+                _, *base = await asyncio.gather(self.warm(engine, name), *reading)
                 await self._expect_one_server(engine, name)
-                if folder is not None and not await self._has_effect(engine, name, path, folder):
+                if folder is not None and not await self._has_effect(engine, name, path, folder, *base):
                     await self._unload(engine, name)
                     raise EngineRefused(WITHOUT_EFFECT)
                 engine.loaded.add(name)
@@ -363,10 +364,13 @@ class EnginePool:
         names = ", ".join(f'"{url}"' for url in several) or "the address of each engine behind it"
         return f'set engine.urls = [{names}] and engine.router = "{engine.url}"'
 
-    async def _has_effect(self, engine: EngineReplica, name: str, path: str, folder: Path) -> bool:
-        """Whether the engine answers otherwise with the adapter, or with its louder twin. True: it cannot be seen."""
-        base = await self._read(engine, None)
-        found, again = await self._read(engine, name), await self._read(engine, None)
+    async def _has_effect(
+        self, engine: EngineReplica, name: str, path: str, folder: Path, base: Reading | None
+    ) -> bool:
+        """Whether the engine answers otherwise with the adapter, or with its louder twin, than the base model did
+        (``base``) and does now. True: it cannot be seen.
+        """
+        found, again = await asyncio.gather(self._read(engine, name), self._read(engine, None))
         if base is None or found is None or again is None or changes(base, found, again):
             return True
         with twin_of(folder, name) as twin:
@@ -379,7 +383,7 @@ class EnginePool:
                     status, said
                 )
             try:
-                found, again = await self._read(engine, twin.name), await self._read(engine, None)
+                found, again = await asyncio.gather(self._read(engine, twin.name), self._read(engine, None))
             finally:
                 await self._unload(engine, twin.name)
         return found is None or again is None or changes(base, found, again)
