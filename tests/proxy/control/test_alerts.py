@@ -217,7 +217,7 @@ def test_calls_that_fail_or_are_lost_and_a_proxy_that_is_away(tmp_path):
         metrics, losses = WorkerMetrics(), LossCount(tmp_path, 0)
         for status, count in ((2, 100), (5, failed)):
             for _ in range(count):
-                metrics.count(("chat", "ok" if status == 2 else "error", status, "tiny"), None)
+                metrics.count("chat", "ok" if status == 2 else "error", status, "tiny", None)
         if lost:
             losses.add(lost, OSError(errno.ENOSPC, "full"))
         metrics.set(CAPTURE_LOST_METRIC, losses.calls)
