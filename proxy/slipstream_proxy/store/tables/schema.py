@@ -116,9 +116,7 @@ DUCKDB_INDEXES = {
     "d_members_eid": "t_members (eid)",
     "d_groups_id": "t_groups (id)",
 }
-"""On DuckDB. A table that has one cannot be altered (findings/duckdb-index-forbids-most-changes.sh): migrations find
-them dropped.
-"""
+"""On DuckDB. A table that has one may get columns, and is else not to be altered: migrations find them dropped."""
 
 VIEW_QUERIES: dict[str, str] = {
     "episodes": """SELECT id, key, task, split, tags, model, adapter, arm, state, started,
