@@ -3,7 +3,7 @@
 # Is: openai 3 takes them and works with them, retries and its own errors included, but refuses an httpx.URL as
 # base_url. anthropic 2 raises a TypeError for client and timeout. A helper that makes clients of both breaks at one.
 # Seen in openai 3.57.0 and anthropic 2.14.0 with httpx 0.28.1 and httpx2 2.16.2 (November 2026).
-# Here: docs/frameworks.md; sdk/slipstream/operate/models/destinations.py catches errors of either.
+# Here: docs/frameworks.md; plugins/models/slipstream_models/destinations.py catches errors of either.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
