@@ -167,15 +167,12 @@ async def test_a_freeze_and_a_kept_group_wait_for_a_person(make_plane, tmp_path)
 async def test_a_store_that_takes_nothing_while_the_spool_grows(plane, tmp_path, monkeypatch):
     before = await scrape(plane)
     ingester = plane.deps.ingester
-    read = ingester._read
 
-    def once():
-        found = read()
-        monkeypatch.setattr(ingester, "_read", lambda: (_ for _ in ()).throw(OSError("the disk is gone")))
-        return found
+    def gone(*_: object) -> None:
+        raise OSError("the disk is gone")
 
     ingester.stats.skipped += 1
-    monkeypatch.setattr(ingester, "_read", once)
+    monkeypatch.setattr(ingester, "_commit", gone)
     await plane.call("e1", at=plane.deps.now() - 100)
     await until(lambda: ingester.stats.broken is not None)
     assert firing(tmp_path, before, await scrape(plane)) == {

@@ -398,6 +398,7 @@ class Ingester:
                 # Some of it may be in by now. A database that crashed may have lost what it had committed, too
                 # (synchronous_commit = off), and does not say where it stands before it is back.
                 self._sure = False
+                self.stats.lag_seconds = max(0.0, time.time() - reads[0].at)
                 raise
             self._positions = positions
             size = sum(len(read.frame.request) + len(read.frame.reply) for read in reads)
