@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.tiny import adapter_state, conversation, make_config, make_trainer
 
+from slipstream.contract import ChoiceGaps
 from slipstream_trainer.algorithm.advantage import assign
 from slipstream_trainer.algorithm.guards import after_step
 from slipstream_trainer.algorithm.learning_rate import StepPace
 from slipstream_trainer.batch.minibatches import minibatches
 from slipstream_trainer.batch.rows import Sample
+from slipstream_trainer.step.gaps import MAX_REPORTED_TOKENS
 from slipstream_trainer.step.result import Result, merged
 from slipstream_trainer.step.step import train
 
@@ -90,6 +92,16 @@ def test_a_minibatch_that_goes_too_far_is_undone_alone(tiny, tmp_path, monkeypat
     assert (result.outcome, result.reason) == ("step", "1 of 2 minibatches undone: too far")
     for name, weight in adapter_state(trainer.model).items():
         torch.testing.assert_close(weight, kept[0][name])
+
+
+def test_tokens_told_of_a_batch_are_bounded_over_its_minibatches() -> None:
+    """The newest stay."""
+    size = MAX_REPORTED_TOKENS // 2 + 1
+    parts = [
+        Result("step", gaps=[ChoiceGaps(key="", episode=f"e{i}", call="c", choice=0, gaps=[0.0] * size)])
+        for i in range(3)
+    ]
+    assert [gap.episode for gap in merged(parts).gaps] == ["e2"]
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from slipstream_trainer.batch.rows import Sample
 
 
 def minibatches(samples: Sequence[Sample], groups: int) -> list[list[Sample]]:
-    """``samples``, with their advantages, cut between groups, in their order. Each part but the last begins anew once
-    it has ``groups`` groups that teach something; a rest that is smaller goes with the last. What users said is judged
-    over the whole batch (``algorithm.words``), so such a batch stays whole.
+    """``samples``, with their advantages, cut between groups, in their order, into as many parts as each can have
+    ``groups`` groups that teach something, about equally many. What users said is judged over the whole batch
+    (``algorithm.words``), so such a batch stays whole.
     """
     members: dict[str, list[Sample]] = {}
     for s in samples:

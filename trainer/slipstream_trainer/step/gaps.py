@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -18,27 +18,38 @@ MAX_REPORTED_VALUE = 1000.0
 """What is not finite, or further, is told as this far."""
 
 
+def newest(gaps: Iterable[ChoiceGaps], most: int = MAX_REPORTED_TOKENS) -> list[ChoiceGaps]:
+    """The first of them, which are the newest, up to ``most`` tokens."""
+    found: list[ChoiceGaps] = []
+    for gap in gaps:
+        most -= len(gap.gaps)
+        if most < 0:
+            break
+        found.append(gap)
+    return found
+
+
 def gaps_of(
     samples: Sequence[Sample], scored: Scored, gap_T: Floats, most: int = MAX_REPORTED_TOKENS
 ) -> list[ChoiceGaps]:
-    """``gap_T``: the trainer's minus the engine's, of each of ``scored``'s tokens, which stand sample by sample."""
+    """The newest first. ``gap_T``: the trainer's minus the engine's, of each of ``scored``'s tokens, which stand sample
+    by sample.
+    """
+    return newest(_backwards(samples, scored, gap_T), most)
+
+
+def _backwards(samples: Sequence[Sample], scored: Scored, gap_T: Floats) -> Iterator[ChoiceGaps]:
     told_T = (
         np.nan_to_num(np.clip(gap_T, -MAX_REPORTED_VALUE, MAX_REPORTED_VALUE), nan=MAX_REPORTED_VALUE)
         .astype(np.float64)
         .round(4)
     )
-    found: list[ChoiceGaps] = []
     for i in reversed(range(len(samples))):
         s = samples[i]
         begin, end = np.searchsorted(scored.sample_T, (i, i + 1))
-        if begin == end or not s.call:
-            continue
-        most -= int(end - begin)
-        if most < 0:
-            break
-        gaps = told_T[begin:end].tolist()
-        found.append(ChoiceGaps(key=s.key, episode=s.episode, call=s.call, choice=s.choice, gaps=gaps))
-    return found
+        if begin < end and s.call:
+            gaps = told_T[begin:end].tolist()
+            yield ChoiceGaps(key=s.key, episode=s.episode, call=s.call, choice=s.choice, gaps=gaps)
 
 
 def engine_gap(samples: Sequence[Sample], scored: Scored, gap_T: Floats) -> float | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from slipstream.contract import ChoiceGaps
+from slipstream_trainer.step.gaps import newest
 
 LAST_FIGURES = ("learning_rate", "learning_rate_scale", "entropy_after")
 """Figures of a batch that are those of its last optimiser step."""
@@ -40,10 +41,9 @@ def merged(parts: Sequence[Result]) -> Result:
     reason = left.reason if left else None
     if outcome == "step" and left:
         reason = f"{len(parts) - outcomes.count('step')} of {len(parts)} minibatches {left.outcome}: {reason}"
-    found = Result(outcome, reason, _figures(parts) | {"optimizer_steps": outcomes.count("step")})
-    for part in parts:
-        found.gaps += part.gaps
-    return found
+    figures = _figures(parts) | {"optimizer_steps": outcomes.count("step")}
+    gaps = newest(gap for part in reversed(parts) for gap in part.gaps)
+    return Result(outcome, reason, figures, gaps=gaps)
 
 
 def _figures(parts: Sequence[Result]) -> dict[str, JsonValue]:
