@@ -88,7 +88,7 @@ class DecoderGraphs:
 
     def __call__(self, model: PreTrainedModel, *args: Any, **inputs: Any) -> torch.Tensor:
         self.used = False
-        graph_inputs = None if args or self.off else self._inputs(inputs)
+        graph_inputs = None if args or self.off or self.spent else self._inputs(inputs)
         if graph_inputs is None:
             return decode(model, *args, **inputs)
         rows, shape, filled = graph_inputs
@@ -103,8 +103,8 @@ class DecoderGraphs:
 
     def clear(self) -> None:
         """Give their memory back, and capture no more."""
-        self.graphs = dict.fromkeys(self.graphs)
-        self.spent = self.off = True
+        self.graphs.clear()
+        self.spent = True
 
     def _inputs(self, inputs: dict[str, Any]) -> tuple[int, Shape, list[torch.Tensor]] | None:
         """(Rows, the graph's shape, its inputs with the first row repeated below). None: no graph is of such a pass."""

@@ -76,7 +76,7 @@ class Checkpointing:
         """Bytes that a token leaves in a layer without checkpointing, as measured; 0: not yet."""
         self.now = 0
         self._tight = False
-        self._free, self._looked = 0, -math.inf
+        self._known_room, self._looked = 0, -math.inf
 
     def choose(self, plan: Plan) -> int:
         """As ``trainer.checkpointing`` says, or by what fits; on a CPU only if asked for. → Layers recomputed."""
@@ -85,8 +85,7 @@ class Checkpointing:
         count = len(self.layers)
         wanted = count if self.asked == "on" or self._tight else 0
         if self.asked == "auto" and self.device.type == "cuda" and not self._tight:
-            free = self._free_now()
-            free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+            free = self._room() - torch.cuda.memory_allocated(self.device)
             largest = max((m.computed for m in plan.micro), default=0)
             whole = int(self.whole * largest) or activation_bytes(self.model.config, largest, 2)
             entry = largest * self.model.config.get_text_config().hidden_size * 2
@@ -94,12 +93,12 @@ class Checkpointing:
         self._set(wanted)
         return wanted
 
-    def _free_now(self) -> int:
-        """Bytes that no process holds. Asking takes 15 ms where an engine works on the same GPU."""
+    def _room(self) -> int:
+        """Bytes that no other process holds. Asking takes 15 ms where an engine works on the same GPU."""
         if (now := time.monotonic()) - self._looked > FREE_MEMORY_LOOK_S:
-            self._free, _ = torch.cuda.mem_get_info(self.device)
-            self._looked = now
-        return self._free
+            free, _ = torch.cuda.mem_get_info(self.device)
+            self._known_room, self._looked = free + torch.cuda.memory_reserved(self.device), now
+        return self._known_room
 
     def _set(self, wanted: int) -> None:
         if wanted and not getattr(self.model, "is_gradient_checkpointing", False):

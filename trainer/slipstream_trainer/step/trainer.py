@@ -263,7 +263,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
         if lesson is not None and len(taught := lesson.of_these(token)):
             score.taught_W, score.teacher_WH = taught, lesson.hidden_WH[lesson.row_T[token[taught]].cpu()].to(d)
         if self.graphs:
-            self.graphs.off = self.graphs.spent or self.checkpointing.now > 0 or attention == "flex_attention"
+            self.graphs.off = self.checkpointing.now > 0 or attention == "flex_attention"
         before = self.checkpointing.allocated()
         with self.accelerator.autocast():
             logps, entropy, *more = self.model(**inputs, score=score)
