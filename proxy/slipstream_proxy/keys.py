@@ -19,6 +19,7 @@ from typing import Final
 
 from slipstream.contract import KeyScope
 from slipstream.errors import SlipstreamError
+from slipstream.shared.tenant_names import check_tenant_name
 from slipstream_proxy.json_types import JsonObject
 
 _monotonic: Final[Callable[[], float]] = time.monotonic
@@ -37,6 +38,8 @@ class Key:
     created: float = 0.0
     until: float | None = None
     """When this secret ends, in seconds since the epoch: another one has taken its place. None: it does not end."""
+    tenant: str = ""
+    """To whom its calls belong, and all that it may do. Empty: the proxy's own folder; an admin is the operator."""
 
     @property
     def ended(self) -> bool:
@@ -81,8 +84,17 @@ class Keys:
     def __len__(self) -> int:
         return len(self._file.by_hash)
 
+    def tenants(self) -> set[str]:
+        """Those that have a key."""
+        return {k.tenant for k in self._file.by_hash.values() if k.tenant}
+
     def add(
-        self, name: str, scopes: tuple[str, ...] | list[str], rate: float | None = None, concurrency: int | None = None
+        self,
+        name: str,
+        scopes: tuple[str, ...] | list[str],
+        rate: float | None = None,
+        concurrency: int | None = None,
+        tenant: str = "",
     ) -> tuple[str, str]:
         """Make a key; returns its id and its secret, which is shown this once."""
         if unknown := [s for s in scopes if s not in KEY_SCOPES]:
@@ -95,8 +107,11 @@ class Keys:
             raise SlipstreamError(f"a rate is a number of requests a second above 0, not {rate}")
         if concurrency is not None and concurrency < 1:
             raise SlipstreamError(f"a concurrency is 1 or more, not {concurrency}")
+        if tenant:
+            check_tenant_name(tenant)
         secret = "sk-slip-" + secrets.token_urlsafe(24)
-        key = Key(secrets.token_hex(6), name, tuple(dict.fromkeys(scopes)), rate, concurrency, time.time())
+        limits = rate, concurrency, time.time()
+        key = Key(secrets.token_hex(6), name, tuple(dict.fromkeys(scopes)), *limits, tenant=tenant)
         with self._changing():
             self._save({**self._given(), _hash(secret): key})
             self._note("key_add", key)
@@ -252,8 +267,8 @@ def _key_of(members: JsonObject) -> Key:
 
 
 def _members(key: Key) -> JsonObject:
-    """As the file has it. Older versions read no ``until``: it stands there only where it says something."""
-    return {name: value for name, value in asdict(key).items() if name != "until" or value is not None}
+    """As the file has it. Older versions read no ``until`` and no ``tenant``: these stand there if they say so."""
+    return {name: value for name, value in asdict(key).items() if value or name not in ("until", "tenant")}
 
 
 def log_of(keys_file: Path) -> Path:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from slipstream.errors import ConfigError
 from slipstream.settings import Config
 from slipstream.shared.urls import without_password
+from slipstream.tenants import check_tenants
 
 __all__ = ["CONFIG_ENV", "Config", "load_config"]
 
@@ -190,7 +191,11 @@ def load_config(
         sources[parts] = f"--set {name}"
         _put(tree, parts, _value(parts, text), sources[parts])
     _leave_out_deleted(tree, source, sources)
+    if tree.get("tenant") and tree["tenant"] != (base or {}).get("tenant"):
+        raise ConfigError(f'{source}: tenant is no setting: an empty table [tenants."NAME"] declares one')
     try:
-        return Config.model_validate(tree)
+        config = Config.model_validate(tree)
     except ValidationError as e:
         raise ConfigError(_explain(e, source, sources)) from e
+    check_tenants(config, source)
+    return config

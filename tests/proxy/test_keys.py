@@ -29,6 +29,17 @@ def test_add_list_check_revoke(tmp_path):
     assert keys.revoke(key_id) and not keys.revoke(key_id) and keys.check(secret) is None
 
 
+def test_a_key_may_be_a_tenants(tmp_path):
+    keys = Keys(tmp_path / "keys.json")
+    uid, secret = keys.add("ci", ["admin"], tenant="acme")
+    _, own = keys.add("ops", ["admin"])
+    assert keys.tenants() == {"acme"} and keys.check(secret).tenant == "acme" and keys.check(own).tenant == ""
+    assert keys.check(keys.rotate(uid)).tenant == "acme"
+    assert keys.path.read_text().count('"tenant"') == 1, "older versions read the others"
+    with pytest.raises(SlipstreamError, match="no tenant's name"):
+        keys.add("ci", ["admin"], tenant="../x")
+
+
 def test_a_key_with_another_secret_is_the_same_key(tmp_path, monkeypatch):
     keys = Keys(tmp_path / "keys.json")
     uid, first = keys.add("ci", ["inference"], concurrency=2)

@@ -85,7 +85,7 @@ def _logs(args: argparse.Namespace, paths: list[Path]) -> int:
     entries = read_log(paths, args.task, report, args.source)
 
     async def send() -> None:
-        async with AsyncClient(proxy_url(args), args.key) as client:
+        async with AsyncClient(proxy_url(args), args.key, tenant=args.tenant) as client:
             await bring_in(client, survey, entries, report, wanted(args.progress))
 
     asyncio.run(send())

@@ -161,7 +161,7 @@ def _check_adapters(args: argparse.Namespace, sides: list[Side], base: str) -> N
     named = {str(side.model) for side in sides if side.base == base and "@" in str(side.model or "")}
     if not named:
         return
-    with Client(proxy_url(args), args.key) as client:
+    with Client(proxy_url(args), args.key, tenant=args.tenant) as client:
         try:
             known = sorted(a.name for a in client.adapters().adapters)
         except ApiError:

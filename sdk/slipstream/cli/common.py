@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 OLD_NAMES_GO = "0.2"
 """The release in which old names of commands and options work no more."""
-WITH_VALUE = ("--config", "--set", "--url", "--key")
+WITH_VALUE = ("--config", "--set", "--url", "--key", "--tenant")
 MOMENT_HELP = "an age (2h, 7d), a date or seconds since the epoch"
 HOISTED_OPTIONS = (*WITH_VALUE, "--json")
 """They count for every command that has them, wherever they stand."""
@@ -163,6 +163,7 @@ def add_url(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
         help="the proxy; default: SLIPSTREAM_URL, else the configuration's, else OPENAI_BASE_URL",
     )
     parser.add_argument("--key", default=default, help="an API key (SLIPSTREAM_API_KEY)")
+    parser.add_argument("--tenant", default=default, help="whose, with an operator's key (SLIPSTREAM_TENANT)")
 
 
 def add_client(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
@@ -196,7 +197,7 @@ def proxy_url(args: argparse.Namespace) -> str | None:
 def connect(args: argparse.Namespace) -> Client:
     from slipstream.client import Client  # half of what a command imports, and some ask no proxy
 
-    return Client(proxy_url(args), args.key)
+    return Client(proxy_url(args), args.key, tenant=args.tenant)
 
 
 def tell(args: argparse.Namespace, found: BaseModel, text: str, *, indent: int | None = None) -> int:

@@ -15,6 +15,7 @@ from slipstream.client import requests
 from slipstream.client.ask import Ask, check
 from slipstream.errors import ConfigError, Unavailable
 from slipstream.shared.prefixes import joined, whole_episode
+from slipstream.shared.tenant_names import check_tenant_name
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -22,7 +23,9 @@ DEFAULT_URL = "http://127.0.0.1:8100"
 LONG_REQUEST_TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 
 
-def _settings(url: str | None, key: str | None) -> tuple[str, dict[str, str], ssl.SSLContext | bool]:
+def _settings(
+    url: str | None, key: str | None, tenant: str | None
+) -> tuple[str, dict[str, str], ssl.SSLContext | bool]:
     """(The URL, headers, the trusted certificates). None are read for http: that takes longer than a call."""
     base = (
         (url or os.environ.get("SLIPSTREAM_URL") or os.environ.get("OPENAI_BASE_URL") or DEFAULT_URL)
@@ -36,14 +39,25 @@ def _settings(url: str | None, key: str | None) -> tuple[str, dict[str, str], ss
     except httpx.InvalidURL as e:
         raise ConfigError(f"{base} is no URL: {e}") from e
     key = (key or os.environ.get("SLIPSTREAM_API_KEY") or "").strip()
-    return base, {"authorization": f"Bearer {key}"} if key else {}, tls
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    if tenant is None:
+        tenant = os.environ.get("SLIPSTREAM_TENANT")
+    if tenant:
+        check_tenant_name(tenant)
+        headers[c.Headers.TENANT] = tenant
+    return base, headers, tls
 
 
 class SyncSession:
     def __init__(
-        self, url: str | None = None, key: str | None = None, *, timeout: httpx.Timeout | float = LONG_REQUEST_TIMEOUT
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        tenant: str | None = None,
+        timeout: httpx.Timeout | float = LONG_REQUEST_TIMEOUT,
     ) -> None:
-        self.url, headers, tls = _settings(url, key)
+        self.url, headers, tls = _settings(url, key, tenant)
         self.http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False, verify=tls)
 
     def ask(self, ask: Ask[T]) -> T:
@@ -65,9 +79,14 @@ class SyncSession:
 
 class AsyncSession:
     def __init__(
-        self, url: str | None = None, key: str | None = None, *, timeout: httpx.Timeout | float = LONG_REQUEST_TIMEOUT
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        tenant: str | None = None,
+        timeout: httpx.Timeout | float = LONG_REQUEST_TIMEOUT,
     ) -> None:
-        self.url, headers, tls = _settings(url, key)
+        self.url, headers, tls = _settings(url, key, tenant)
         self.http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False, verify=tls)
 
     async def ask(self, ask: Ask[T]) -> T:
@@ -176,7 +195,8 @@ class Methods:
 
 class Client(Methods, SyncSession):
     """Sync. ``url`` is the proxy's (``SLIPSTREAM_URL``, ``OPENAI_BASE_URL``), ``key`` an API key with the needed scope
-    (``SLIPSTREAM_API_KEY``).
+    (``SLIPSTREAM_API_KEY``). With an operator's key ``tenant`` says in whose place it asks
+    (``SLIPSTREAM_TENANT``); empty: in its own.
 
     Raises ``ApiError`` for what the proxy refuses, ``Unavailable`` when it does not answer, ``ConfigError`` for a
     ``url`` that is none.

@@ -87,6 +87,8 @@ class Headers:
     CALL = "x-slipstream-call"
     ADAPTER = "x-slipstream-adapter"
     TRAINABLE = "x-slipstream-trainable"
+    TENANT = "x-slipstream-tenant"
+    """In whose place the operator asks."""
 
 
 class Split(StrEnum):

@@ -10,6 +10,8 @@ from slipstream.settings.proxy import ProxyConfig as ProxyConfig
 from slipstream.settings.storage import AdaptersConfig as AdaptersConfig
 from slipstream.settings.storage import DataConfig as DataConfig
 from slipstream.settings.storage import StoreConfig as StoreConfig
+from slipstream.settings.tenants import QuotaConfig as QuotaConfig
+from slipstream.settings.tenants import TenantConfig as TenantConfig
 from slipstream.settings.traffic import EpisodesConfig as EpisodesConfig
 from slipstream.settings.traffic import GroupsConfig as GroupsConfig
 from slipstream.settings.traffic import IdentityConfig as IdentityConfig

@@ -14,6 +14,7 @@ from slipstream.settings.gate import GateConfig
 from slipstream.settings.judge import JudgeConfig
 from slipstream.settings.proxy import ModelRoute, ProxyConfig
 from slipstream.settings.storage import AdaptersConfig, DataConfig, StoreConfig
+from slipstream.settings.tenants import TENANTS_LIMIT, QuotaConfig, TenantConfig, TenantName
 from slipstream.settings.traffic import EpisodesConfig, GroupsConfig, IdentityConfig, RewardConfig
 from slipstream.settings.trainer import TrainerConfig
 
@@ -36,6 +37,13 @@ class Config(Section):
     gate: GateConfig = Field(default_factory=GateConfig)
     judge: JudgeConfig = Field(default_factory=JudgeConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
+    quota: QuotaConfig = Field(default_factory=QuotaConfig)
+    tenants: dict[TenantName, TenantConfig] = rare(
+        default_factory=dict,
+        description="Tenants: each learns for itself on the same engines (docs/tenants.md).",
+        when="teams or customers share a proxy, and none may see or train another's",
+    )
+    tenant: str = rare("", description="Whose settings these are. Slipstream sets it.", when="you never do")
     plugins: dict[str, dict[str, JsonValue]] = rare(
         default_factory=dict,
         description="Plug-in → its settings; enabled = false turns it off.",
@@ -47,6 +55,16 @@ class Config(Section):
     def _known_plugins(cls, sections: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str, JsonValue]]:
         check_sections(sections)
         return sections
+
+    @field_validator("tenants")
+    @classmethod
+    def _few_tenants(cls, tenants: dict[str, TenantConfig]) -> dict[str, TenantConfig]:
+        if len(tenants) > TENANTS_LIMIT:
+            raise ValueError(
+                f"{len(tenants):,} tenants are more than {TENANTS_LIMIT}, each of which is a process: declare those "
+                "that call now, or run several proxies"
+            )
+        return tenants
 
     @model_validator(mode="after")
     def _together(self) -> Self:

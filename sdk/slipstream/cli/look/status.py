@@ -96,7 +96,7 @@ def _now(line: str) -> None:
 
 
 async def _follow(args: argparse.Namespace) -> None:
-    async with AsyncClient(proxy_url(args), args.key) as client:
+    async with AsyncClient(proxy_url(args), args.key, tenant=args.tenant) as client:
         await watch(client, _now)
 
 

@@ -20,6 +20,7 @@ from slipstream.shared.processes.proxy_file import running_proxy
 def add(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--url", help="the proxy whose keys are meant; it is refused where this folder is another's")
+    parser.add_argument("--tenant", help="of add: whose the key is; a name that is new makes the tenant")
     add_json(parser)
     sub = parser.add_subparsers(dest="action", required=True)
     new = sub.add_parser("add", help="create a key; it is shown once")
@@ -73,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
         scopes = [s.strip() for s in args.scopes.split(",") if s.strip()]
         if unknown := [s for s in scopes if s not in tuple(KeyScope)]:
             raise ConfigError(f"no such scope: {', '.join(unknown)}; there are {', '.join(KeyScope)}")
-        key_id, secret = keys.add(args.name, scopes, rate=args.rate, concurrency=args.concurrency)
+        limits = {"rate": args.rate, "concurrency": args.concurrency}
+        key_id, secret = keys.add(args.name, scopes, **limits, tenant=args.tenant or "")
         if args.json:
             print(json.dumps({"id": key_id, "key": secret, "name": args.name, "scopes": scopes}))
             return 0
@@ -109,6 +111,17 @@ def run(args: argparse.Namespace) -> int:
     return _list(keys.list(), as_json=args.json)
 
 
+def _cells(key: Any) -> dict[str, str]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "tenant": key.tenant or "-",
+        "scopes": ",".join(key.scopes),
+        "limits": limits(key.rate, key.concurrency),
+        "age": age(key.created, time.time()),
+    }
+
+
 def _list(known: Sequence[Any], *, as_json: bool) -> int:
     """``known``: as the key file has them."""
     if as_json:
@@ -120,13 +133,14 @@ def _list(known: Sequence[Any], *, as_json: bool) -> int:
                 "rate": k.rate,
                 "concurrency": k.concurrency,
                 "created": k.created,
+                "tenant": k.tenant,
             }
             for k in known
         ]
         print(json.dumps(found))
         return 0
-    rows = [
-        (k.id, k.name, ",".join(k.scopes), limits(k.rate, k.concurrency), age(k.created, time.time())) for k in known
-    ]
-    print(table(("id", "name", "scopes", "limits", "age"), rows, {"scopes": 16, "name": 12, "limits": 12}))
+    any_tenant = any(k.tenant for k in known)
+    shown = [name for name in ("id", "name", "tenant", "scopes", "limits", "age") if name != "tenant" or any_tenant]
+    cells = [_cells(k) for k in known]
+    print(table(shown, [[cell[name] for name in shown] for cell in cells], {"scopes": 16, "name": 12, "limits": 12}))
     return 0
