@@ -3,7 +3,7 @@
     python -m benchmarks.proxy.instructions [--only 1k_c1 ...] [--cache] [--profile FOLDER] [--no-strace]
 
 One compiled worker with keys, tags, a model map and metrics, which records every call, in front of the mock of ``bench.py``. A case is a body and a
-number of connections. What the worker does by itself is measured while nobody calls, and taken off. A stream's figure is one of its events.
+number of connections. What the worker does by itself is measured before and after, while nobody calls, and taken off. A stream's figure is one of its events.
 The last line is one JSON object: ``instructions``, ``system_calls`` and, with ``--cache``, simulated ``cache_misses`` of each case.
 """
 
@@ -40,7 +40,7 @@ CASES = {
 """Name → body, connections."""
 TOKENS, GAP_MS = 32, 25
 """Of a stream: events, and milliseconds between two. The worker reads each by itself, though valgrind makes it fifty times slower."""
-WARM_S, LOAD_S, IDLE_S = 2.0, 8.0, 4.0
+WARM_S, LOAD_S, IDLE_S = 2.0, 8.0, 3.0
 MISSES = ("I1mr", "D1mr", "D1mw", "ILmr", "DLmr", "DLmw")
 """callgrind's names of first-level and last-level misses: instructions, reads, writes."""
 
@@ -96,6 +96,12 @@ class Callgrind:
             shutil.copy(path, kept)
         return dict(zip(names, map(int, totals), strict=False))
 
+    def idle(self) -> dict[str, float]:
+        """Events of a second in which nobody calls."""
+        self.zero()
+        time.sleep(IDLE_S)
+        return {name: count / IDLE_S for name, count in self.counts().items()}
+
     def _tell(self, order: str) -> None:
         subprocess.run(["callgrind_control", order, str(self.pid)], check=True, capture_output=True, timeout=120)
 
@@ -113,13 +119,13 @@ def instructions(folder: Path, python: Interpreter, cases: Sequence[str], *, cac
             body, connections = CASES[case]
             load.run(body, connections, WARM_S)
             load.target.collect()
-            grind.zero()
-            time.sleep(IDLE_S)
-            idle = grind.counts()
+            before = grind.idle()
             grind.zero()
             loaded = load.run(body, connections, LOAD_S)
             spent = grind.counts(profile / f"{case}.callgrind" if profile else None)
-            found[case] = {name: (spent[name] - idle[name] * loaded.seconds / IDLE_S) / loaded.count for name in spent}
+            after = grind.idle()
+            own = {name: (before[name] + after[name]) / 2 * loaded.seconds for name in spent}
+            found[case] = {name: (spent[name] - own[name]) / loaded.count for name in spent}
             print(
                 f"{case}: {loaded.count} in {loaded.seconds:.1f} s, {found[case]['Ir']:.0f} instructions",
                 file=sys.stderr,

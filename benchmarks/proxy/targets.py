@@ -23,7 +23,7 @@ from slipstream_proxy.log.segments import list_segments, read_segment
 HERE = Path(__file__).parent
 CORES = sorted(os.sched_getaffinity(0))
 PROXY_CORE, OTHER_CORE = CORES[0], CORES[-1]
-LITELLM = "litellm[proxy]==1.106.2"
+LITELLM = "litellm[proxy]==1.108.7"
 """Its Rust code takes no part: its own table of routes leaves chat completions to Python."""
 PEERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "vllm-router": ("vllm-router==0.1.17", "--worker-urls", ("--policy", "round_robin")),

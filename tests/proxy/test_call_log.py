@@ -14,7 +14,9 @@ def ended(**more):
         "id": "0660cb35", "episode": SimpleNamespace(id="e1"), "key": SimpleNamespace(id="k1"), "dialect": SimpleNamespace(name="chat"), "started": 100.0, "first": 100.5,
         "pin": SimpleNamespace(adapter="tiny@1"), "target": SimpleNamespace(kind="trained"), "stream": True, "upstream": "http://engine", "tries": 1,
     }  # fmt: skip
-    return SimpleNamespace(**{**made, **more})
+    call = SimpleNamespace(**{**made, **more})
+    call.asked = call.route = call.reply = call
+    return call
 
 
 def lines(monkeypatch, capsys, *calls):

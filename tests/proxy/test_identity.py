@@ -366,11 +366,11 @@ async def test_an_untagged_call_that_is_sent_again_stays_in_its_episode(start, f
 def test_a_failed_call_of_another_key_or_a_done_episode_is_not_continued():
     episodes = EpisodeMemory()
     one, two = (episodes.of("-", Tags(), turn(user(t))) for t in "ab")
-    episodes.failed("-", "h", one)
-    assert episodes.again("k2", "h") is None and episodes.again("-", "other") is None
-    episodes.failed("-", "h", two)
+    episodes.failed("-", b"h", one)
+    assert episodes.again("k2", b"h") is None and episodes.again("-", b"other") is None
+    episodes.failed("-", b"h", two)
     one.done = True
-    assert episodes.again("-", "h") == two.name[1] and episodes.again("-", "h") is None
+    assert episodes.again("-", b"h") == two.name[1] and episodes.again("-", b"h") is None
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -55,6 +55,10 @@ class Ended:
     stream: bool = True
     reply: EngineReply = field(default_factory=lambda: in_parts(9))
 
+    def __post_init__(self) -> None:
+        self.asked = self.route = self
+        self.reply.first, self.reply.replied, self.reply.stream = self.first, self.replied, self.stream
+
 
 def end(metrics: WorkerMetrics, call: Ended, status: int, outcome: str) -> None:
     Metering(metrics).ended(call, status, outcome)  # type: ignore[arg-type]
@@ -62,7 +66,7 @@ def end(metrics: WorkerMetrics, call: Ended, status: int, outcome: str) -> None:
 
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr("slipstream_proxy.data.call.observers.metering.time.time", lambda: 105.5)
+    monkeypatch.setattr("slipstream_proxy.data.call.observers.metering._now", lambda: 105.5)
 
 
 def test_a_call(tmp_path, clock):

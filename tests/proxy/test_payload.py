@@ -16,7 +16,7 @@ from slipstream_proxy.data.call.payload import body_hash, read_payload
 @given(st.binary(max_size=50), st.binary(max_size=50))
 def test_bodies_are_told_apart(a, b):
     assert (body_hash(a) == body_hash(b)) == (a == b)
-    assert body_hash(a) == f"{len(a)}-{crc32c(a)}"
+    assert body_hash(a) == f"{len(a)}-{crc32c(a)}".encode()
 
 
 @pytest.mark.parametrize(

@@ -30,11 +30,12 @@ async def test_it_says_how_the_call_was(start, fake):
     await post(proxy.url, {**ASK, "model": "gpt-4o"}, headers={"x-slipstream-episode": "e1", "x-slipstream-task": "t"})
     (call,) = looks.seen
     assert isinstance(call, CallResult)
-    assert (call.model, call.adapter, call.episode.id, call.episode.task) == ("gpt-4o", "tiny", "e1", "t")
-    assert call.split == "train" and call.tries == 1 and call.upstream == fake.url and not call.stream
-    assert call.started <= call.forwarded <= call.first <= call.replied and call.reply.body()
+    asked, route, reply = call.asked, call.route, call.reply
+    assert (call.model, call.adapter, asked.episode.id, asked.episode.task) == ("gpt-4o", "tiny", "e1", "t")
+    assert asked.split == "train" and route.tries == 1 and route.upstream == fake.url and not reply.stream
+    assert asked.started <= route.forwarded <= reply.first <= reply.replied and reply.body()
     (frame,) = await proxy.record(1)
-    assert frame.head["id"] == call.id and frame.head["body_hash"] == call.body_hash
+    assert frame.head["id"] == asked.id and frame.head["body_hash"] == asked.body_hash.decode()
 
 
 def written_by(kind: type) -> set[str]:

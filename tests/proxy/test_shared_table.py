@@ -105,9 +105,9 @@ def test_a_call_that_is_sent_again_to_another_worker(workers):
     one, two, _ = workers
     runs = [one.of("-", Tags(), turn(user("go"))) for _ in range(3)]
     for run in runs:
-        one.failed("-", "h", run)
+        one.failed("-", b"h", run)
     one.end(runs[0])
-    found = [w.again("-", "h") for w in (two, one, two, one)]
+    found = [w.again("-", b"h") for w in (two, one, two, one)]
     assert sorted(f or "" for f in found) == sorted(["", "", runs[1].id, runs[2].id])
 
 
@@ -162,9 +162,9 @@ def test_a_prompt_that_is_asked_for_ever_fills_no_memory():
     for _ in range(2000):
         run = episodes.of("-", Tags(), turn(user("go")))
         episodes.remember(run, turn(user("go")), reply("answer"))
-        episodes.failed("-", "h", run)
+        episodes.failed("-", b"h", run)
     (tip,) = episodes._tips.values()
-    assert len(tip.episodes) <= 256 and len(episodes._failed["-", "h"]) <= 256
+    assert len(tip.episodes) <= 256 and len(episodes._failed["-", b"h"]) <= 256
     same = turn(user("go"), {"role": "assistant", "content": "answer"}, user("on"))
     assert episodes.of("-", Tags(), same).id in {name for _, name in tip.episodes}
 

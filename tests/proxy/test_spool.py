@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import slipstream_proxy.log.spool as module
 from slipstream_proxy.log.records import Kind
 from slipstream_proxy.log.segments import encode, list_segments, read_segment
 from slipstream_proxy.log.spool import FLUSH_BYTES, SpoolWriter
@@ -39,7 +40,7 @@ async def test_write_and_read_back(tmp_path, durability):
 async def test_one_write_a_tick(tmp_path, monkeypatch):
     spool = SpoolWriter(tmp_path, "w", durability="process")
     writes, real = [], os.writev
-    monkeypatch.setattr(os, "writev", lambda fd, pieces: writes.append(len(pieces)) or real(fd, pieces))
+    monkeypatch.setattr(module, "_writev", lambda fd, pieces: writes.append(len(pieces)) or real(fd, pieces))
     await asyncio.gather(*(spool.put(Kind.CALL, {"i": i}) for i in range(20)))
     monkeypatch.undo()
     assert len(writes) == 1
@@ -63,7 +64,7 @@ async def test_many_large_records_are_written_one_after_another(tmp_path, monkey
             turns[0] += 1
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(os, "writev", counted)
+    monkeypatch.setattr(module, "_writev", counted)
     spool = SpoolWriter(tmp_path, "w", durability=durability)
     counting = asyncio.create_task(count())
     kept = await asyncio.gather(*(spool.put(Kind.CALL, {"i": i}, b"x" * 400_000) for i in range(20)))
@@ -88,7 +89,7 @@ async def test_a_full_disk_costs_the_record_and_not_the_caller(tmp_path, monkeyp
         room -= 10
         return real(fd, data[:10])  # a part of it still fits
 
-    monkeypatch.setattr(os, "writev", lambda fd, pieces: full(fd, b"".join(pieces)))
+    monkeypatch.setattr(module, "_writev", lambda fd, pieces: full(fd, b"".join(pieces)))
     monkeypatch.setattr(os, "write", full)
     assert not await spool.put(Kind.CALL, {"i": 2}, b"y" * 100)
     monkeypatch.undo()

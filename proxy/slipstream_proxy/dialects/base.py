@@ -381,9 +381,10 @@ _IDS_KEY: Final = b'token_ids":['
 _FINISH: Final = b'finish_reason":'
 _IDS: Final = (_IDS_KEY, b'token_ids": [')
 _LOGPROBS: Final = ((_LOGPROBS_KEY, b',"finish_reason":'), (b'"logprobs": {', b', "finish_reason":'))
-_FROM_I: Final = _FINISH[1:]
 _BEFORE_IDS: Final = _IDS_KEY[:-1]
 _NULL: Final = b"null"
+_BRACKET: Final = 0x5B
+_BRACE: Final = 0x7B
 _FROM_F: Final = len(_FINISH)
 _NEAR: Final = 4
 """How often a single letter is looked for, which is cheap, before a whole key."""
@@ -405,36 +406,30 @@ def nulled(text: bytes, *, ids: bool, logprobs: bool) -> bytes | None:
 def _usual(text: bytes) -> bytes | None:
     """``nulled`` of one choice that has both, as nearly all replies and events are; None: it is another.
 
-    It is cut apart at single letters: looking for one byte is fast, and the arguments of ``find`` cost more than that.
+    It is cut apart at single letters: looking for one byte is fast. The long part between is not copied.
     """
-    before, found, rest = text.partition(_LOGPROBS_KEY)
-    inside, _, behind = rest.partition(b"f")  # of which most events have no other
-    if not behind.startswith(_FROM_I):
-        inside, _, behind = rest.partition(_FINISH)
-        behind = _FROM_I + behind
-    if not found or not inside.endswith(b'},"') or _opens_ids(before):
+    at = text.find(_LOGPROBS_KEY)
+    if at < 0:
+        return None
+    finish = text.find(b"f", at)  # most have no other in their log-probabilities
+    if text[finish : finish + _FROM_F] != _FINISH:
+        finish = text.find(_FINISH, at)
+    if finish < 0 or text[finish - 3 : finish] != b'},"':
+        return None
+    before, behind = text[:at], text[finish + 1 :]
+    if _BRACKET in before.partition(b"[")[2] and before.find(_IDS_KEY) >= 0:  # mostly the choices' is the only one
         return None
     said, _, behind = behind.partition(b"[")
     _, end, behind = behind.partition(b"]")
     more, bracket, last = behind.partition(b"[")
-    if bracket:
-        _, end, last = last.partition(b"]")
-        if not more.endswith(_BEFORE_IDS) or last.find(b"[") >= 0:
-            return None
-    if not end or not said.endswith(_BEFORE_IDS) or more.find(_LOGPROBS_KEY) >= 0 or last.find(_LOGPROBS_KEY) >= 0:
+    if not end or not said.endswith(_BEFORE_IDS) or more.find(_LOGPROBS_KEY) >= 0:
         return None
-    if bracket:
-        return b'%b"logprobs":null,"f%bnull%bnull%b' % (before, said, more, last)
-    return b'%b"logprobs":null,"f%bnull%b' % (before, said, more)
-
-
-def _opens_ids(text: bytes) -> bool:
-    """Whether ids stand there, or so many brackets that nobody looked."""
-    for _ in range(_NEAR):
-        before, found, text = text.partition(b"[")
-        if not found or before.endswith(_BEFORE_IDS):
-            return bool(found)
-    return True
+    if not bracket:
+        return b'%b"logprobs":null,"f%bnull%b' % (before, said, more)
+    _, end, last = last.partition(b"]")
+    if not end or not more.endswith(_BEFORE_IDS) or _BRACKET in last or _BRACE in last:
+        return None
+    return b'%b"logprobs":null,"f%bnull%bnull%b' % (before, said, more, last)
 
 
 def _at_once(reply: bytes, *, ids: bool, logprobs: bool) -> bytes | None:

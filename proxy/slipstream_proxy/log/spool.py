@@ -25,15 +25,14 @@ Durability = Literal["power", "process", "none"]
 Done = Callable[[bool], None]
 
 _monotonic: Final[Callable[[], float]] = time.monotonic
+_writev: Final[Callable[[int, list[bytes]], int]] = os.writev
 
 FLUSH_BYTES = 2**20
 """Written at once, or one frame: all else in the process waits for a write."""
 _ENOUGH: Final = 64
 """Frames that are written at once. If they waited for more of their tick, they would leave the processor's cache."""
-_PIECES: Final = 3
-"""Of a frame."""
-_AT_ONCE: Final = 1023
-"""Pieces of one ``writev``: whole frames, and no more than Linux takes (IOV_MAX)."""
+_AT_ONCE: Final = 1024
+"""Pieces of one ``writev``: no more than Linux takes (IOV_MAX)."""
 
 
 NO_BOOT: Final = "-"
@@ -79,7 +78,7 @@ class SpoolWriter:
         self.lost = 0
         self._fd = -1
         self._loop = asyncio.get_running_loop()
-        self._pieces: list[bytes] = []
+        self._frames: list[list[bytes]] = []
         self._dones: list[Done | None] = []
         self._waiting_bytes = 0
         self._scheduled = False
@@ -110,12 +109,12 @@ class SpoolWriter:
             head.tick = _monotonic()
             head.boot = BOOT_ID
         try:
-            pieces = frame(kind, head, request, reply)
+            made = frame(kind, head, request, reply)
         except Exception as e:  # a head that is no JSON must not cost the client its reply
             self._give_up([done], e)
             return
-        self._pieces += pieces
-        self._waiting_bytes += len(pieces[0]) + len(pieces[1]) + len(pieces[2])
+        self._frames.append(made)
+        self._waiting_bytes += _size(made)
         if self.durability == "none":
             self._dones.append(None)
             if done:
@@ -146,17 +145,17 @@ class SpoolWriter:
 
     def _flush(self) -> None:
         self._scheduled = False
-        if not self._pieces or self._syncing:
+        if not self._frames or self._syncing:
             return
+        frames, dones, self._frames, self._dones = self._frames, self._dones, [], []
         if self._waiting_bytes <= FLUSH_BYTES:
-            pieces, dones, self._pieces, self._dones = self._pieces, self._dones, [], []
             self._waiting_bytes = 0
         else:
-            count = self._few()
-            pieces, dones = self._pieces[: count * _PIECES], self._dones[:count]
-            self._pieces, self._dones = self._pieces[count * _PIECES :], self._dones[count:]
-            self._waiting_bytes -= _size(pieces)
-        whole, error = self._write(pieces)
+            count, size = _few(frames)
+            self._frames, self._dones = frames[count:], dones[count:]
+            frames, dones = frames[:count], dones[:count]
+            self._waiting_bytes -= size
+        whole, error = self._write(frames)
         if error is not None:
             dones, lost = dones[:whole], dones[whole:]
             self._give_up(lost, error)
@@ -164,19 +163,10 @@ class SpoolWriter:
             self._syncing = True
             self._syncer.submit(self._sync, self._fd, dones)
             return
-        if self._pieces and not self._scheduled:
+        if self._frames and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
         _tell(dones, ok=True)
-
-    def _few(self) -> int:
-        """How many of the frames that wait are written at once."""
-        size = 0
-        for n, piece in enumerate(self._pieces):
-            size += len(piece)
-            if size >= FLUSH_BYTES:
-                return n // _PIECES + 1
-        return len(self._dones)
 
     def _open(self) -> None:
         if self._fd >= 0:
@@ -193,15 +183,17 @@ class SpoolWriter:
         self.offset = 0
         self._new_file = True
 
-    def _write(self, pieces: list[bytes]) -> tuple[int, OSError | None]:
+    def _write(self, frames: list[list[bytes]]) -> tuple[int, OSError | None]:
         """→ How many frames are in the file, and why the others are not."""
-        written = 0
+        written, pieces = 0, frames[0]
+        if len(frames) > 1:
+            pieces = [piece for made in frames for piece in made]
         try:
             if self._fd < 0 or self.offset >= self.segment_bytes:
                 self._open()
             for at in range(0, len(pieces), _AT_ONCE):
                 some = pieces if len(pieces) <= _AT_ONCE else pieces[at : at + _AT_ONCE]
-                done = os.writev(self._fd, some)
+                done = _writev(self._fd, some)
                 written += done
                 rest = b"".join(some)[done:] if done < _size(some) else b""
                 while rest:
@@ -209,13 +201,13 @@ class SpoolWriter:
                     written += done
                     rest = rest[done:]
         except OSError as e:
-            whole, size = _whole_frames(pieces, written)
+            whole, size = _whole_frames(frames, written)
             self.offset += size
             if written > size:
                 self._cut()
             return whole, e
         self.offset += written
-        return len(pieces) // _PIECES, None
+        return len(frames), None
 
     def _cut(self) -> None:
         """Half a frame would hide what is written behind it. Whole ones stay: a reader may have them already, and goes
@@ -262,7 +254,7 @@ class SpoolWriter:
 
     async def close(self) -> None:
         """Write and sync what is queued."""
-        while self._pieces or self._syncing or self._scheduled:
+        while self._frames or self._syncing or self._scheduled:
             self._flush()
             await asyncio.sleep(0.001)
         if self._fd >= 0 and self.durability != "none":
@@ -278,11 +270,20 @@ def _size(pieces: list[bytes]) -> int:
     return size
 
 
-def _whole_frames(pieces: list[bytes], written: int) -> tuple[int, int]:
+def _few(frames: list[list[bytes]]) -> tuple[int, int]:
+    """How many of the frames that wait are written at once, and their bytes."""
+    count = size = 0
+    while size < FLUSH_BYTES and count < len(frames):
+        size += _size(frames[count])
+        count += 1
+    return count, size
+
+
+def _whole_frames(frames: list[list[bytes]], written: int) -> tuple[int, int]:
     """Of so many bytes: how many frames are whole, and their bytes."""
     whole = size = 0
-    for at in range(0, len(pieces), _PIECES):
-        more = _size(pieces[at : at + _PIECES])
+    for made in frames:
+        more = _size(made)
         if size + more > written:
             break
         whole, size = whole + 1, size + more

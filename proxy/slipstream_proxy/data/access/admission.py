@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipstream_proxy.data.access.limits import Limits
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.identity import text_of
-from slipstream_proxy.data.wire.request import Headers
+from slipstream_proxy.data.wire.request import Headers, RequestHead
 from slipstream_proxy.keys import KEYLESS_CALLER, Key, Keys
 
 KEY_FIELD = "header.authorization"
@@ -32,6 +32,15 @@ class Admission:
                 return False
             self._open = len(self.keys) == 0
         return self._open
+
+    def caller(self, request: RequestHead) -> tuple[Key, str | None]:
+        """``who`` of a head that mostly came before."""
+        known = request.caller
+        if known is not None and known[2] == self.keys.generation():
+            return known[0], known[1]
+        found = self.who(request.headers)
+        request.caller = self._known.get(request.headers.get(b"authorization", b""))
+        return found
 
     def who(self, headers: Headers) -> tuple[Key, str | None]:
         """The key, and what stands behind its first colon. Raises ``RequestRefused``."""

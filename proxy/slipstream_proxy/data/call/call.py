@@ -81,7 +81,7 @@ class ActiveCall(Call):
     def _ask(self) -> bool:
         """Who asks what. False: a step has answered."""
         services = self.services
-        key, suffix = services.admission.who(self.asked.request.headers)
+        key, suffix = services.admission.caller(self.asked.request)
         services.admission.enter(key)
         payload = read_payload(self.route.body)
         if payload is not None:

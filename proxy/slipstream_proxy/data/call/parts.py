@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.data.call.reply import EngineReply
 from slipstream_proxy.data.engines.models import ModelTarget
-from slipstream_proxy.data.episode.ids import new_id
+from slipstream_proxy.data.episode.ids import new_id_bytes
 from slipstream_proxy.data.wire.identity import Tags
 from slipstream_proxy.data.wire.receiver import Receiver
 
@@ -43,7 +43,8 @@ class AskedCall:
         self.request, self.dialect = request, request.dialect
         self.started = _now()
         """Seconds since the epoch."""
-        self.id = new_id(self.started)
+        self.id_bytes = new_id_bytes(self.started)
+        self.id = self.id_bytes.decode("ascii")
         self.key: Key | None = None
         self.suffix: str | None = None
         """What stands behind the key's first colon: its tags."""
@@ -52,7 +53,7 @@ class AskedCall:
         self.tags = _NO_TAGS
         self.turn: Turn | None = None
         """The conversation, of a call that does not name its episode."""
-        self.body_hash = ""
+        self.body_hash = b""
         self.episode: RunningEpisode | None = None
         self.model = ""
         """The client's name for it."""
@@ -76,7 +77,7 @@ class AskedCall:
         """Its reply is being relayed: it is not asked for again."""
         self.payload = None
 
-    def belong(self, tags: Tags, turn: Turn | None, body_hash: str, episode: RunningEpisode) -> None:
+    def belong(self, tags: Tags, turn: Turn | None, body_hash: bytes, episode: RunningEpisode) -> None:
         self.tags, self.turn, self.body_hash, self.episode = tags, turn, body_hash, episode
 
     def mean(self, model: str, target: ModelTarget) -> None:

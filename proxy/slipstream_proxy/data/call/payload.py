@@ -7,6 +7,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from slipstream_proxy.data.wire.http1 import digits
 from slipstream_proxy.dialects.base import loads
 from slipstream_proxy.json_types import JsonObject, has_long_integer, python_loads
 from slipstream_proxy.parse_weight import too_heavy
@@ -29,10 +30,10 @@ def read_payload(body: bytes) -> Payload | None:
     return python_loads(body) if _has_long_integer(read) else read
 
 
-def body_hash(body: bytes) -> str:
+def body_hash(body: bytes) -> bytes:
     """Tells the bodies of a client's retries apart. Checksum and length cost a hundredth of a cryptographic hash."""
     check: int = _checksum(body)
-    return f"{len(body)}-{check}"
+    return b"%b-%b" % (digits(len(body)), str(check).encode())
 
 
 def _has_long_integer(body: Payload) -> bool:

@@ -36,6 +36,8 @@ _CALL: Final = Kind.CALL
 _NOTHING: Final[dict[str, str]] = {}
 _THROUGH_CHAT: Final = {"route": "chat"}
 """Request and reply are recorded as the chat completion that they were to the engine."""
+_times: Final[dict[str, float | None]] = {}
+"""Of the record that is just being made."""
 
 
 class HeadShape:
@@ -59,25 +61,27 @@ class HeadShape:
     ) -> None:
         """``tags``: redacted ones, in place of the episode's."""
         self.task, self.tags = episode.task, episode.tags
-        self.target, self.pin, self.dialect, self.through_chat = call.target, call.pin, call.dialect, call.through_chat
-        self.model, self.upstream, self.split, self.origin = call.model, call.upstream, call.split, call.tags.origin
-        self.done, self.kind, self.attempt = call.tags.done, call.tags.kind, call.request.attempt
-        self.stream, self.status, self.outcome, self.note = call.stream, status, outcome, note
-        key, target, pin = call.key, call.target, call.pin
+        asked, said = call.asked, call.asked.tags
+        key = self.key = asked.key
+        target = self.target = asked.target
+        pin = self.pin = call.route.pin
         assert key is not None
-        self.key = key
+        self.dialect, self.through_chat, self.split = asked.dialect, call.route.back is not None, asked.split
+        self.model, self.upstream, self.attempt = call.model, call.route.upstream, asked.request.attempt
+        self.done, self.kind, self.origin = said.done, said.kind, said.origin
+        self.stream, self.status, self.outcome, self.note = call.reply.stream, status, outcome, note
         before: dict[str, object] = {
             "boot": BOOT_ID,
-            "stream": call.stream,
+            "stream": self.stream,
             "status": status,
             "outcome": outcome,
-            "done": call.tags.done,
-            "attempt": call.request.attempt,
+            "done": said.done,
+            "attempt": self.attempt,
             "key": key.id,
         }
         members: dict[str, object] = {
             "task": episode.task,
-            "split": call.split,
+            "split": self.split,
             "tags": episode.tags if tags is None else tags,
             "model": call.model,
             "trained": target.model if target.kind == "trained" else None,
@@ -85,17 +89,17 @@ class HeadShape:
             "arm": pin.arm if pin else "live",
             "chances": pin.chances if pin else "",
             "pin": pin.how if pin else "local",
-            "dialect": call.dialect.name,
-            "upstream": call.upstream,
+            "dialect": asked.dialect.name,
+            "upstream": self.upstream,
             "external": target.kind == "upstream",
-            "origin": call.tags.origin,
+            "origin": said.origin,
             "grouped": episode.task is not None,
             "trust_sampling": target.trust,
             "note": note,
-            "extra": _THROUGH_CHAT if call.through_chat else _NOTHING,
+            "extra": _THROUGH_CHAT if self.through_chat else _NOTHING,
         }
-        if call.tags.kind:
-            members["kind"] = call.tags.kind
+        if said.kind:
+            members["kind"] = said.kind
         self._before, self._after = common_head(before), common_head(members)[1:]
 
     def of(self, episode: RunningEpisode) -> CommonHead:
@@ -103,25 +107,26 @@ class HeadShape:
 
     def fits(self, call: CallResult, episode: RunningEpisode, status: int, outcome: str, note: str | None) -> bool:
         """Whether it is what such a call's head begins with."""
+        asked, route = call.asked, call.route
         return (
-            self.pin is call.pin
-            and self.target is call.target
+            self.pin is route.pin
+            and self.target is asked.target
             and (self.tags is episode.tags or self.tags == episode.tags)
             and self.status == status
-            and self.stream == call.stream
-            and self.attempt == call.request.attempt
-            and self.done == call.tags.done
-            and self.dialect is call.dialect
-            and self.through_chat == call.through_chat
+            and self.stream == call.reply.stream
+            and self.attempt == asked.request.attempt
+            and self.done == asked.tags.done
+            and self.dialect is asked.dialect
+            and self.through_chat == (route.back is not None)
             and self.model == call.model
-            and self.upstream == call.upstream
+            and self.upstream == route.upstream
             and self.outcome == outcome
             and self.note == note
             and self.task == episode.task
-            and self.split == call.split
-            and self.origin == call.tags.origin
-            and self.kind == call.tags.kind
-            and self.key is call.key
+            and self.split == asked.split
+            and self.origin == asked.tags.origin
+            and self.kind == asked.tags.kind
+            and self.key is asked.key
         )
 
 
@@ -181,30 +186,31 @@ class Recorder:
         """``done`` is called when the record is durable or given up. ``split: off`` is counted and not stored.
         ``alone``: as ``SpoolWriter.append``. Never raises.
         """
-        if call.prefixes is not None and call.episode is not None:
-            reply = self._prompts.whole(call.episode, call.prefixes, reply, stream=call.stream)
-        if call.episode is None or call.key is None or call.split == "off":
-            if call.split == "off":
-                by = "capture" if call.tags.captured is False else "split"
-                by = "judge" if by == "capture" and call.tags.kind == "judge" else by
+        asked, route, episode = call.asked, call.route, call.asked.episode
+        if route.prefixes is not None and episode is not None:
+            reply = self._prompts.whole(episode, route.prefixes, reply, stream=call.reply.stream)
+        if episode is None or asked.key is None or asked.split == "off":
+            if asked.split == "off":
+                by = "capture" if asked.tags.captured is False else "split"
+                by = "judge" if by == "capture" and asked.tags.kind == "judge" else by
                 self._metrics.add(UNCAPTURED_METRIC, f'by="{by}"')
             if done:
                 done(True)
             return
         try:
-            note, tags = call.note, None
+            note, tags = route.note, None
             if self._redact is not None:
-                tags = dict(call.episode.tags)
-                spoken = BY_NAME["chat"] if call.through_chat else call.dialect
-                events = spoken if call.stream else None
+                tags = dict(episode.tags)
+                spoken = BY_NAME["chat"] if route.back is not None else asked.dialect
+                events = spoken if call.reply.stream else None
                 request, reply, redacted = make_texts(self._redact, request, reply, tags, stream=events)
                 tags = {name: tag_text(value) for name, value in tags.items()}
                 note = redacted or note
-            known_as = call.request.idempotency
+            known_as = asked.request.idempotency
             idempotency = known_as.decode("latin-1")[:200] if known_as is not None else None
             if self._redact is not None and known_as is not None and idempotency is not None:
                 idempotency = self._redact.id("idempotency_key", text_of(known_as), idempotency)
-            common = self._common(call, call.episode, status, outcome, note, tags)
+            common = self._common(call, episode, status, outcome, note, tags)
             head = make_head(call, common, len(request), idempotency)
         except Exception as e:
             log.exception("a call could not be recorded")
@@ -237,14 +243,13 @@ class Recorder:
 
 def make_head(call: CallResult, common: bytes, request_bytes: int, idempotency: str | None) -> bytes:
     """A whole ``CallHead`` as JSON. ``common``: what other calls' heads begin with, without the closing brace."""
-    started, first = call.started, call.first
-    times: dict[str, float | None] = {
-        "at": started,
-        "seconds": (call.replied or _now()) - started,
-        "first_byte": first - started if first is not None else None,
-        "tick": _monotonic(),
-    }
-    size, more, own, hashed = digits(request_bytes), b"", call.id.encode(), call.body_hash.encode()
+    asked, first = call.asked, call.reply.first
+    times = _times
+    times["at"] = asked.started
+    times["seconds"] = (call.reply.replied or _now()) - asked.started
+    times["first_byte"] = first - asked.started if first is not None else None
+    times["tick"] = _monotonic()
+    size, more, own, hashed = digits(request_bytes), b"", asked.id_bytes, asked.body_hash
     if idempotency is not None:
         more = b",%b" % common_head({"idempotency_key": idempotency})[1:]
     rest = _dumps(times)[1:]

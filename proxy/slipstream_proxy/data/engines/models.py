@@ -40,13 +40,18 @@ class ModelMap:
         self.default = config.model_name
         self._map = config.models
         self._cache: dict[str, ModelTarget] = {}
+        self._latest = self.default, self._find(self.default)
+        """Name and target of the latest call: the next one mostly has the same."""
 
     def of(self, name: str) -> ModelTarget:
+        if name == self._latest[0]:
+            return self._latest[1]
         found = self._cache.get(name)
         if found is None:
             found = self._find(name)
             if len(self._cache) < 4096 and len(name) < 256:
                 self._cache[name] = found
+        self._latest = name, found
         return found
 
     def _find(self, name: str) -> ModelTarget:

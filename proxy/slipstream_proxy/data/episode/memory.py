@@ -9,6 +9,7 @@ import hashlib
 import re
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.wire.identity import Tags
     from slipstream_proxy.dialects.base import Turn
     from slipstream_proxy.json_types import JsonObject
+
+_monotonic: Final[Callable[[], float]] = time.monotonic
 
 
 @dataclass(slots=True)
@@ -61,7 +64,7 @@ class EpisodeMemory:
         self._known: OrderedDict[Name, RunningEpisode] = OrderedDict()
         self._tools: OrderedDict[tuple[str, str], Name | None] = OrderedDict()
         self._tips: OrderedDict[tuple[str, bytes], _Tip] = OrderedDict()
-        self._failed: OrderedDict[tuple[str, str], list[Name]] = OrderedDict()
+        self._failed: OrderedDict[tuple[str, bytes], list[Name]] = OrderedDict()
         self._facts: OrderedDict[tuple[str, str, str], str] = OrderedDict()
         """(kind, key, session's name) → what is known of the name."""
         self._split: str | None = None
@@ -152,7 +155,7 @@ class EpisodeMemory:
             self._facts.popitem(last=False)
 
     def _get(self, name: Name, tags: Tags) -> RunningEpisode:
-        now = time.monotonic()
+        now = _monotonic()
         episode = self._known.get(name)
         finished = self._finished(name) if self.shared is not None else 0
         if episode is None or episode.done or finished >= episode.generation:
@@ -206,10 +209,10 @@ class EpisodeMemory:
 
     # --- untagged calls that are sent again -------------------------------------------------------------------------
 
-    def failed(self, key: str, body_hash: str, episode: RunningEpisode) -> None:
+    def failed(self, key: str, body_hash: bytes, episode: RunningEpisode) -> None:
         """A call got no reply: its client may send it again, and that is no new run."""
         if self.shared is not None:
-            self.shared.put("failed", key, body_hash.encode(), episode.name[1])
+            self.shared.put("failed", key, body_hash, episode.name[1])
             return
         names = self._failed.setdefault((key, body_hash), [])
         names.append(episode.name)
@@ -217,11 +220,11 @@ class EpisodeMemory:
         if len(self._failed) > self.limit:
             self._failed.popitem(last=False)
 
-    def again(self, key: str, body_hash: str) -> str | None:
+    def again(self, key: str, body_hash: bytes) -> str | None:
         """The episode of a call like this one that failed; each is given once, so that parallel runs stay apart."""
         now = time.monotonic()
         if self.shared is not None:
-            return self._running(key, self.shared.claim("failed", key, body_hash.encode(), once=True))
+            return self._running(key, self.shared.claim("failed", key, body_hash, once=True))
         names = self._failed.pop((key, body_hash), [])
         while names:
             name = names.pop(0)

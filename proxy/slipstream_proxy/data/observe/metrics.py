@@ -68,7 +68,9 @@ class Histogram:
     def _move(self, seconds: float) -> None:
         """To the bucket of this value."""
         self._gather()
-        at = 0
+        at = self._at  # mostly it is next to the one before
+        while at and _BOUNDS[at - 1] >= seconds:
+            at -= 1
         while at < len(_BOUNDS) and _BOUNDS[at] < seconds:
             at += 1
         self._at, self._above = at, _BOUNDS[at - 1] if at else -math.inf

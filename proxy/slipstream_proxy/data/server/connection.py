@@ -18,14 +18,7 @@ from slipstream_proxy.data.call.call import ActiveCall
 from slipstream_proxy.data.wire.backpressure import LARGE_REPLY_BYTES, Rest, Rests, hung_up
 from slipstream_proxy.data.wire.codings import unread
 from slipstream_proxy.data.wire.errors import RequestRefused
-from slipstream_proxy.data.wire.http1 import (
-    GUARD_LINES,
-    LAST_CHUNK,
-    STATUS_LINES,
-    chunk,
-    digits,
-    status_line,
-)
+from slipstream_proxy.data.wire.http1 import GUARD_LINES, LAST_CHUNK, STATUS_LINES, chunk, digits, status_line
 from slipstream_proxy.data.wire.identity import Prefix, split_path
 from slipstream_proxy.data.wire.request import MIN_RATE, RepeatedRequest, RequestHead, parse_fields
 from slipstream_proxy.data.wire.sink import Sink
@@ -312,7 +305,7 @@ class ClientConnection(Sink):
                 return
             transport.write(b"%b%bcontent-length: %b\r\n%b%b" % (start, block, length, last, body))
             if close:
-                self._over(transport)
+                self.break_off()
                 return
         self._next()
 
@@ -326,7 +319,7 @@ class ClientConnection(Sink):
             self._state.rests.release(rest)
             rest = self._rest = None
             if self._closes:
-                self._over(transport)
+                self.break_off()
             else:
                 self._next()
 
@@ -344,20 +337,15 @@ class ClientConnection(Sink):
         if self.transport is not None:
             self.transport.write(chunk(data) + LAST_CHUNK if data else LAST_CHUNK)
             if self._state.draining:
-                self._over(self.transport)
+                self.break_off()
                 return
         self._next()
 
     def break_off(self) -> None:
-        self._call = None
-        self._discarding = True
-        self.close()
-
-    def _over(self, transport: asyncio.Transport) -> None:
         """No more requests on this connection."""
         self._call = None
         self._discarding = True
-        transport.close()
+        self.close()
 
     def _next(self) -> None:
         """The call is over: go on with what its client sent ahead."""
@@ -371,8 +359,7 @@ class ClientConnection(Sink):
             self._loop.call_soon(self._take_ahead)
 
     def _take_ahead(self) -> None:
-        idle = self._call is None and self._rest is None and self._request is None
-        if idle and self._ahead and self.transport is not None:
+        if self.idle and self._ahead and self.transport is not None:
             data, self._ahead = self._ahead, b""
             self._head(data)
 

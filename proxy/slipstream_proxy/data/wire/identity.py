@@ -26,6 +26,8 @@ _TASK_PREFIX = re.compile(r"^/t/([^/]*)(?=/)")
 _TRACE = re.compile(rb"^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _OURS = b"x-slipstream-"
 _SPLITS = ("train", "eval", "off")
+_USUAL_ID_CHARS: Final = 128
+"""Of a text that is an id if it has letters, digits and hyphens alone."""
 MAX_TAGS = 32
 MOST_RAW_TAG = 2 * LONGEST_TAG
 """Characters of a tag that is kept as it came until its call is redacted. One that is cut before may hold half a
@@ -231,7 +233,8 @@ def _task(found: Tags, text: str | None) -> None:
 
 def _named(found: Tags, text: str, tag: str) -> str:
     """The id of a text. A text that is no id is kept as a tag."""
-    if PLAIN_ID_PATTERN.match(text):
+    usual = len(text) <= _USUAL_ID_CHARS and text.isascii() and text.replace("-", "").isalnum()
+    if usual or PLAIN_ID_PATTERN.match(text):  # which costs five times as much
         return text
     _tag(found, tag, text)
     return name_of(text)

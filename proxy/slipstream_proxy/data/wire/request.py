@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from slipstream_proxy.data.wire.identity import Prefix, Tags
     from slipstream_proxy.dialects.base import Dialect
+    from slipstream_proxy.keys import Key
 
 _DROPPED: Final = HOP_BY_HOP | {
     b"host",
@@ -45,7 +46,10 @@ class RequestHead:
     so that this is shared by all of them and never changed; ``tags`` keeps what ``read_tags`` found in it.
     """
 
-    __slots__ = ("attempt", "block", "dialect", "headers", "idempotency", "ours", "path", "prefix", "tags")
+    __slots__ = (
+        *("attempt", "block", "caller", "dialect", "has_id", "headers", "idempotency", "is_json", "ours", "path"),
+        *("prefix", "tags"),
+    )
 
     def __init__(self, prefix: Prefix, dialect: Dialect, fields: Fields) -> None:
         self.path, self.prefix, self.dialect = prefix.path, prefix, dialect
@@ -54,7 +58,11 @@ class RequestHead:
         retry = self.headers.get(b"x-stainless-retry-count", b"0")
         self.attempt = int(retry) if retry.isdigit() and len(retry) < 4 else 0
         self.idempotency = self.headers.get(b"idempotency-key")
+        self.is_json = self.headers.get(b"content-type") == b"application/json"
+        self.has_id = b"x-request-id" in self.headers
         self.tags: Tags | None = None
+        self.caller: tuple[Key, str | None, int] | None = None
+        """As ``Admission`` remembers it."""
 
     def of_episode(self, name: bytes) -> RequestHead:
         """The same head, but that its header names this episode."""

@@ -203,17 +203,18 @@ class UpstreamConnection(Connection):
                     return
             if self._body.done:
                 self._finish(receiver, clean=not self._body.rest)
-        elif self._left is None:
+            return
+        left = self._left
+        if left is None:
             receiver.on_body(data)
-        else:
-            if data:
-                receiver.on_body(data[: self._left] if len(data) > self._left else data)
-                if self.receiver is not receiver:
-                    return
-            extra = len(data) > self._left
-            self._left -= min(len(data), self._left)
-            if not self._left:
-                self._finish(receiver, clean=not extra)
+            return
+        if data:
+            receiver.on_body(data[:left] if len(data) > left else data)
+            if self.receiver is not receiver:
+                return
+        self._left = max(0, left - len(data))
+        if len(data) >= left:
+            self._finish(receiver, clean=len(data) == left)
 
     def _finish(self, receiver: Receiver, *, clean: bool) -> None:
         head = self._head

@@ -23,19 +23,20 @@ class CallLog(CallStep):
 
 def log_call(call: CallResult, status: int, outcome: str) -> None:
     """``request_id`` is the call's id: ``x-slipstream-call``, the engine's ``X-Request-Id``, the store's ``id``."""
-    episode = call.episode
+    asked, reply, pin = call.asked, call.reply, call.route.pin
+    episode = asked.episode
     fields = {
-        "request_id": call.id,
+        "request_id": asked.id,
         "episode": episode.id if episode is not None else None,
-        "key": call.key.id if call.key is not None else None,
-        "format": call.dialect.name,
-        "adapter": call.pin.adapter if call.pin is not None else call.target.kind,
+        "key": asked.key.id if asked.key is not None else None,
+        "format": asked.dialect.name,
+        "adapter": pin.adapter if pin is not None else asked.target.kind,
         "status": status,
         "outcome": outcome,
-        "stream": call.stream,
-        "seconds": round(time.time() - call.started, 6),
-        "first_byte": round(call.first - call.started, 6) if call.first is not None else None,
-        "upstream": call.upstream or None,
-        "tries": call.tries,
+        "stream": reply.stream,
+        "seconds": round(time.time() - asked.started, 6),
+        "first_byte": round(reply.first - asked.started, 6) if reply.first is not None else None,
+        "upstream": call.route.upstream or None,
+        "tries": call.route.tries,
     }
     log.debug("call", extra={k: v for k, v in fields.items() if v is not None})

@@ -135,7 +135,7 @@ class Tracing(CallStep):
         """Blocks until what is queued has been sent, or the exporter has given up."""
         self._provider.shutdown()
 
-    def _span(self, call: AskedCall | CallResult) -> Span:
+    def _span(self, call: AskedCall) -> Span:
         found = self._spans.get(call.id)
         if found is None:
             headers = call.request.headers
@@ -170,7 +170,7 @@ class Tracing(CallStep):
 
     def ended(self, call: CallResult, status: int, outcome: str) -> None:
         try:
-            span = self._span(call)
+            span = self._span(call.asked)
             if span.is_recording():
                 kind = DEFAULT_ENGINE.kind if self._live is None else self._live.kind
                 span.set_attributes(attributes(call, status, outcome, self.model, self._url, kind))
@@ -180,10 +180,10 @@ class Tracing(CallStep):
         except Exception:
             log.exception("a span could not be ended")
         finally:
-            self._spans.pop(call.id, None)
+            self._spans.pop(call.asked.id, None)
 
 
-def trace_of(call: AskedCall | CallResult) -> int | None:
+def trace_of(call: AskedCall) -> int | None:
     """The trace of an episode's calls, in any worker; None: a call without one."""
     if call.episode is None:
         return None
@@ -191,7 +191,7 @@ def trace_of(call: AskedCall | CallResult) -> int | None:
     return int.from_bytes(hashlib.blake2b(f"{key}\0{call.episode.id}".encode(), digest_size=16).digest()) or 1
 
 
-def page_of(call: CallResult, public_url: str | None) -> str | None:
+def page_of(call: AskedCall, public_url: str | None) -> str | None:
     """The call on the page; None: nobody knows the page's address."""
     base = public_url
     if base is None:
@@ -212,37 +212,39 @@ def attributes(
     kind: str = DEFAULT_ENGINE.kind,
 ) -> dict[str, AttributeValue]:
     """The span's attributes for a finished call: names, numbers and ids, and no message text."""
+    asked, route, reply = call.asked, call.route, call.reply
+    episode = asked.episode
     found: dict[str, AttributeValue] = {
-        "gen_ai.operation.name": operation(call.dialect.name),
-        "gen_ai.provider.name": kind if call.target.kind != "upstream" else "openai",
+        "gen_ai.operation.name": operation(asked.dialect.name),
+        "gen_ai.provider.name": kind if asked.target.kind != "upstream" else "openai",
         "gen_ai.request.model": call.model or model,
         "gen_ai.response.model": call.adapter,
         "http.response.status_code": status,
-        "slipstream.call.id": call.id,
+        "slipstream.call.id": asked.id,
         "slipstream.outcome": outcome,
-        "slipstream.format": call.dialect.name,
-        "slipstream.tries": call.tries,
+        "slipstream.format": asked.dialect.name,
+        "slipstream.tries": route.tries,
         "openinference.span.kind": "LLM",
         "llm.model_name": call.model or model,
     }
-    if call.episode is not None:
-        found["gen_ai.conversation.id"] = found["slipstream.episode"] = found["session.id"] = call.episode.id
-        if call.split != "off" and (url := page_of(call, public_url)):
+    if episode is not None:
+        found["gen_ai.conversation.id"] = found["slipstream.episode"] = found["session.id"] = episode.id
+        if asked.split != "off" and (url := page_of(asked, public_url)):
             found["slipstream.url"] = url
-        if call.episode.task:
-            found["slipstream.task"] = found["langfuse.trace.name"] = call.episode.task
-    if call.pin is not None:
-        found["slipstream.arm"] = call.pin.arm
-    if call.upstream:
-        parts = urlsplit(call.upstream)
+        if episode.task:
+            found["slipstream.task"] = found["langfuse.trace.name"] = episode.task
+    if route.pin is not None:
+        found["slipstream.arm"] = route.pin.arm
+    if route.upstream:
+        parts = urlsplit(route.upstream)
         found["server.address"] = parts.hostname or parts.path
         if parts.port:
             found["server.port"] = parts.port
     if outcome != "ok":
         found["error.type"] = "aborted" if outcome == "aborted" else str(status)
-    if call.first is not None:
-        found["slipstream.first_byte_seconds"] = call.first - call.started
-    return found | asked_attributes(call.payload) | _of_reply(call.reply.body())
+    if reply.first is not None:
+        found["slipstream.first_byte_seconds"] = reply.first - asked.started
+    return found | asked_attributes(route.payload) | _of_reply(reply.body())
 
 
 def asked_attributes(payload: Payload | None) -> dict[str, AttributeValue]:

@@ -128,8 +128,7 @@ class Capture(CallStep):
         return RAW_LOGPROBS if filter_of(body) is not None or body.get("temperature") not in _AS_THE_MODEL else None
 
     def _inject(self, dialect: Dialect, payload: JsonObject) -> Injected:
-        hides = dialect.name == "chat" and payload.get("include_reasoning") is False
-        if not hides or self._live.parses:
+        if self._live.parses or dialect.name != "chat" or payload.get("include_reasoning") is not False:
             return dialect.inject(payload, packed=self._live.packed)
         del payload["include_reasoning"]  # without a parser the engine hides nothing, and gives ids all the same
         injected = dialect.inject(payload, packed=self._live.packed)

@@ -97,13 +97,12 @@ class AdapterChoice(CallStep):
     def _use(self, call: Call) -> None:
         """What no pin keeps in the engine stays there until the call has its reply."""
         adapter = call.route.adapter
-        pinned = call.route.pin is not None and call.asked.is_recorded(self._live.forgotten)
-        if "@" in adapter and not pinned:
+        if "@" in adapter and (call.route.pin is None or not call.asked.is_recorded(self._live.forgotten)):
             self._uses[call.asked.id] = adapter
             self._link.use(self._uses.values())
 
     def ended(self, call: CallResult, status: int, outcome: str) -> None:
-        if self._uses and self._uses.pop(call.id, None) is not None:
+        if self._uses and self._uses.pop(call.asked.id, None) is not None:
             self._link.use(self._uses.values())
 
     def _moved(self, call: Call, episode: RunningEpisode, pin: Pinned) -> Pinned:

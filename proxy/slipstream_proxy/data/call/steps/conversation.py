@@ -93,8 +93,9 @@ class Conversation(CallStep):
             self._episodes.remember(episode, turn, _said(call, body) if speech is None else speech.turn())
 
     def ended(self, call: CallResult, status: int, outcome: str) -> None:
-        if outcome != "ok" and call.conversation and call.episode is not None:
-            self._episodes.failed(call.episode.name[0], call.body_hash, call.episode)
+        asked = call.asked
+        if outcome != "ok" and asked.turn is not None and asked.episode is not None:
+            self._episodes.failed(asked.episode.name[0], asked.body_hash, asked.episode)
 
 
 def _said(call: Call, body: bytes) -> Turn:

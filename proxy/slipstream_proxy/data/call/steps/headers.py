@@ -51,21 +51,21 @@ class ProxyHeaders(CallStep):
         self._theirs = re.compile(rb"^%b:[^\r\n]*\r\n" % re.escape(self._header), re.IGNORECASE | re.MULTILINE)
 
     def forward(self, call: Call, fields: bytes) -> bytes:
-        if call.asked.request.headers.get(b"content-type") != JSON_TYPE:
+        if not call.asked.request.is_json:
             fields = as_json(fields)
         if call.asked.episode is not None and self._live.is_router(call.route.upstream):
             own = call.asked.episode.id.encode()
             fields = b"%b%b: %b\r\n" % (self._theirs.sub(b"", fields), self._header, own)
-        if b"x-request-id" in call.asked.request.headers:
+        if call.asked.request.has_id:
             return fields
-        return b"%bX-Request-Id: %b\r\n" % (fields, call.asked.id.encode())
+        return b"%bX-Request-Id: %b\r\n" % (fields, call.asked.id_bytes)
 
     def response_head(self, call: Call, fields: bytes) -> bytes:
         if call.asked.episode is not None and call.asked.split != "off":
-            episode, own = call.asked.episode.id.encode(), call.asked.id.encode()
+            episode, own = call.asked.episode.id.encode(), call.asked.id_bytes
             fields = b"%bx-slipstream-episode: %b\r\nx-slipstream-call: %b\r\n" % (fields, episode, own)
         if call.route.adapter and not (call.reply.head is not None and call.reply.head.status == NOT_FOUND):
-            fields += _adapter_lines.get(call.route.adapter) or adapter_line(call.route.adapter)
+            fields = b"%b%b" % (fields, _adapter_lines.get(call.route.adapter) or adapter_line(call.route.adapter))
         if call.asked.target.shown:
-            fields += b"x-slipstream-sampling: %b\r\n" % call.asked.target.shown.encode()
+            fields = b"%bx-slipstream-sampling: %b\r\n" % (fields, call.asked.target.shown.encode())
         return fields

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Replay:
     """A completed reply under an idempotency key."""
 
-    body_hash: str
+    body_hash: bytes
     status: int
     block: bytes
     body: bytes
@@ -31,7 +31,7 @@ class Replays(CallStep):
         self._bytes = 0
         self._kept: OrderedDict[tuple[str, bytes], Replay] = OrderedDict()
 
-    def get(self, key: str, idempotency: bytes, body_hash: str) -> Replay | None:
+    def get(self, key: str, idempotency: bytes, body_hash: bytes) -> Replay | None:
         found = self._kept.get((key, idempotency))
         return found if found is not None and found.body_hash == body_hash else None
 

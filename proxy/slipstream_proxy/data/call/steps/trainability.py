@@ -35,7 +35,7 @@ class Trainability(CallStep):
         reason = "forgotten" if forgotten else _reason(call)
         if reason is None:
             return fields + (_YES if self._live.kind_known else _UNKNOWN)
-        return fields + b"x-slipstream-trainable: no; %b\r\n" % reason.encode()
+        return b"%bx-slipstream-trainable: no; %b\r\n" % (fields, reason.encode())
 
 
 def _reason(call: Call) -> str | None:
