@@ -9,6 +9,8 @@ import json
 import logging
 import re
 import shutil
+import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,27 +27,48 @@ if TYPE_CHECKING:
     from slipstream_trainer.versions.publisher import Publisher
 
 log = logging.getLogger(__name__)
+UNTRIED_TEXT = "no adapter was tried in the engine: %s"
 TRIAL_WEIGHT_STD = 0.02
 """Standard deviation of the trial's B: as large as the weights of a usual model."""
 
 
-def try_adapter(config: Config, model: PeftModel, publisher: Publisher) -> bool:
-    """Write an adapter with random weights, and ask the proxy about it. → Whether an engine was there to try it.
+def begin_trial(config: Config, model: PeftModel, publisher: Publisher) -> Future[bool]:
+    """Write an adapter with random weights, and ask the proxy about it in a thread: an engine's first adapter takes it
+    seconds, and steps need not wait for the answer. → Whether an engine was there to try it.
 
-    Raises ``ConfigError`` if adapters of this shape would be refused, or would change nothing.
+    It raises ``ConfigError`` if adapters of this shape would be refused, or would change nothing.
     """
+    found: Future[bool] = Future()
     folder = temporary_of(config.adapters_dir / "trial", publisher.learner.record.name)
+    names = sorted({n.split(".lora_")[0].rpartition(".")[2] for n, _ in model.named_parameters() if ".lora_" in n})
     shutil.rmtree(folder, ignore_errors=True)
     try:
         _write(model, folder, config.engine.max_lora_rank)
+    except OSError as e:
+        shutil.rmtree(folder, ignore_errors=True)
+        log.warning(UNTRIED_TEXT, e)
+        found.set_result(True)
+        return found
+
+    def ask() -> None:
+        try:
+            found.set_result(_ask(folder, publisher, names))
+        except BaseException as e:  # whoever looks at the answer gets it
+            found.set_exception(e)
+
+    threading.Thread(target=ask, daemon=True, name="trial").start()
+    return found
+
+
+def _ask(folder: Path, publisher: Publisher, names: list[str]) -> bool:
+    try:
         found = publisher.shipping.try_out(folder)
     except (ApiError, OSError) as e:
-        log.warning("no adapter was tried in the engine: %s", e)
+        log.warning(UNTRIED_TEXT, e)
         return True
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if found.reason is not None:
-        names = sorted({n.split(".lora_")[0].rpartition(".")[2] for n, _ in model.named_parameters() if ".lora_" in n})
         raise ConfigError(
             f"no adapter of {', '.join(names)} can be served: {found.reason}; {_fix(names, found.reason)}"
         )

@@ -22,8 +22,10 @@ from slipstream.config import Config, load_config
 from slipstream_trainer.batch.layout import forest_width
 from slipstream_trainer.batch.work import Work
 from slipstream_trainer.model.compute import DIRECT_LIMIT, LONG_ROW_TOKENS
+from slipstream_trainer.model.graphs import CAPTURE_AFTER
+from slipstream_trainer.model.weights import Snapshot
 from slipstream_trainer.step.selfcheck import filler
-from slipstream_trainer.step.step import plan_batch
+from slipstream_trainer.step.step import again, plan_batch
 from slipstream_trainer.versions.checkpoint import random_state, set_random_state
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 WARMUP_TOKENS, MAX_WARMUP_RUNS = 64, 64
 """Sampled tokens of a made-up run, and such runs at most, of which one use of all kernels is made."""
+SMALL_BATCH_RUNS = (64, 48, 32, 16, 8)
+"""Runs of the made-up steps of a model whose passes are captured as graphs; other models' step has the fewest."""
 
 
 def widths(budget: int) -> list[int]:
@@ -75,16 +79,39 @@ def warm_up(trainer: CapturedGRPOTrainer) -> dict[int, float]:
 
 
 def _use_once(trainer: CapturedGRPOTrainer) -> None:
-    """With as many sampled tokens as take the kernel for many."""
-    rows = 2 + DIRECT_LIMIT // trainer.vocab // WARMUP_TOKENS
+    """With as many sampled tokens as take the kernel for many; and whole steps of small batches, since agents would
+    make a thousand runs while the first real step loads what it needs.
+    """
+    before = Snapshot.take(trainer.model, trainer.optimizer)
+    many = 2 + DIRECT_LIMIT // trainer.vocab // WARMUP_TOKENS
+    runs = [filler(2 * WARMUP_TOKENS + i, trainer.vocab, WARMUP_TOKENS) for i in range(min(many, MAX_WARMUP_RUNS))]
     try:
-        compute(
-            trainer,
-            *(filler(2 * WARMUP_TOKENS + i, trainer.vocab, WARMUP_TOKENS) for i in range(min(rows, MAX_WARMUP_RUNS))),
-        )
+        compute(trainer, *runs)
+        if trainer.graphs is None:
+            _step(trainer, SMALL_BATCH_RUNS[-1])
+            return
+        trainer.graphs.capture_after = 0
+        for count in SMALL_BATCH_RUNS:  # the largest first: all graphs share its memory
+            _step(trainer, count)
     except Exception as e:  # a step can do more than this: it tries again with less memory
         log.warning("no step was tried ahead, going on without: %s", e)
-        trainer.model.zero_grad(set_to_none=True)
+    finally:
+        if trainer.graphs is not None:
+            trainer.graphs.capture_after = CAPTURE_AFTER
+        before.restore(trainer.model, trainer.optimizer)
+        trainer.zero_grads()
+
+
+def _step(trainer: CapturedGRPOTrainer, count: int) -> None:
+    """All that a step on ``count`` short runs computes. Changes weights and the optimiser's state."""
+    runs = (filler(2 * WARMUP_TOKENS - 1 - i % WARMUP_TOKENS, trainer.vocab, WARMUP_TOKENS // 2) for i in range(count))
+    plan = plan_batch(trainer, list(runs))
+    trainer.checkpointing.choose(plan)
+    work = trainer.start(plan)
+    trainer.backward(work)
+    trainer.clip()
+    trainer.optimize(0.0)
+    again(trainer, work)
 
 
 def compute(trainer: CapturedGRPOTrainer, *samples: Sample) -> None:

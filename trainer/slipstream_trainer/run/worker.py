@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal
 
 from slipstream.client import Client, LeasedBatch
@@ -22,7 +23,7 @@ from slipstream_trainer.batch.rows import Sample, read_samples
 from slipstream_trainer.model.adapter import changes_base
 from slipstream_trainer.model.memory import gpu_is_broken
 from slipstream_trainer.run.gpu_lease import GpuLease
-from slipstream_trainer.run.trial import try_adapter
+from slipstream_trainer.run.trial import begin_trial
 from slipstream_trainer.timing import add, timed
 from slipstream_trainer.versions.adapter_folder import sweep
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
@@ -81,6 +82,7 @@ class Worker:
         """The engines were asked about an adapter of this shape."""
         self._asked = float("-inf")
         """When they were asked last (monotonic)."""
+        self._trial: Future[bool] | None = None
         self._free_since = time.perf_counter()
         """When the batch before was done with."""
         self._interruptible = False
@@ -186,9 +188,9 @@ class Worker:
         # what is stored is older than the engine's policy anyway
         stored = self.current.state.ahead >= max(1, t.max_staleness)
         pause = LOOK_SECONDS if self.publisher.shipping.shared is not False else UPLOADED_TRIAL_PAUSE_S
-        if not self.tried and time.monotonic() - self._asked > pause:
-            self.tried = try_adapter(self.config, self.trainer.model, self.publisher)
-            self._asked = time.monotonic()
+        if not self.tried and self._trial is None and time.monotonic() - self._asked > pause:
+            self._trial = begin_trial(self.config, self.trainer.model, self.publisher)
+        self._settle_trial(wait=False)
         min_groups, max_wait = self.cadence.wanted(t)
         wanted = BatchLeaseIn(
             worker=self.name,
@@ -226,6 +228,16 @@ class Worker:
         self._commit(leased, result)
         self._free_since = time.perf_counter()
         return True
+
+    def _settle_trial(self, *, wait: bool) -> None:
+        """What the engines said of an adapter, if they said it. Raises ``ConfigError`` where they refuse it."""
+        trial = self._trial
+        while trial is not None and wait and not trial.done():
+            if self.stop.wait(IDLE_SECONDS):
+                raise Stop
+        if trial is not None and trial.done():
+            self._trial, self._asked = None, time.monotonic()
+            self.tried = trial.result()
 
     def _look(self, seconds: float) -> None:
         if time.monotonic() - self.current.looked > seconds:
@@ -266,6 +278,7 @@ class Worker:
         return train(self.trainer, samples, state.pace, state.step, state.traffic)
 
     def _commit(self, leased: LeasedBatch, result: Result) -> None:
+        self._settle_trial(wait=True)  # a batch is not used up for adapters that nobody is served by
         self.publisher.finish()
         with timed(result.figures, "name"):
             known, before = self.publisher.adapters(), self.current.state
