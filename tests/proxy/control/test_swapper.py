@@ -99,16 +99,36 @@ async def test_ended_runs_are_counted_sooner_while_versions_hold_all_slots(make_
     clock.monotonic = lambda: clock.now
     open_pins = plane.deps.stores.require().pins
 
+    counts = []
+
     def slowly(count=open_pins.open) -> dict[str, int]:
         clock.now += 0.02
+        counts.append(clock.now)
         return count()
 
     monkeypatch.setattr(open_pins, "open", slowly)
     monkeypatch.setattr(swapper_module, "time", clock)
-    clock.now = swapper._count_after = began + 10.0
+    clock.now = began + 10.0
     await swapper._pins()
-    began += 10.0
-    assert swapper._count_after - began == pytest.approx(0.02 + rest)
+    for after, count in ((rest - 0.001, 1), (rest, 2)):
+        clock.now = counts[0] + after
+        await swapper._pins()
+        assert len(counts) == count
+
+
+async def test_versions_that_have_just_filled_the_slots_do_not_wait_for_a_pause_of_before(make_plane, monkeypatch):
+    plane = await make_plane(engine={"max_loras": 3})
+    swapper = plane.deps.swapper
+    await end(swapper._tasks)
+    full, counts = False, []
+    monkeypatch.setattr(swapper, "is_full", lambda: full)
+    monkeypatch.setattr(plane.deps.stores.require().pins, "open", lambda: counts.append(1) or {})
+    swapper._counted, swapper._count_took = time.monotonic() - 0.5, 0.02
+    await swapper._pins()
+    assert not counts, "they are not full: a count each two seconds"
+    full = True
+    await swapper._pins()
+    assert counts
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 0.1
-LOOK_SECONDS, LOOK_SOON = 2.0, 0.5
+LOOK_SECONDS, LOOK_SOON = 2.0, 0.1
 """Between looks at the adapters while there is nothing to train on; while steps wait to be published."""
 UPLOADED_TRIAL_PAUSE_S = 60.0
 """Between two asks whether an engine is there to try an adapter, if each is an upload."""

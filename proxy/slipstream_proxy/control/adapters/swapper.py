@@ -74,8 +74,8 @@ class Swapper:
         """Cause → running episodes that changed their adapter."""
         self._tidied: tuple[int, frozenset[str]] | None = None
         """What the last look for files to delete saw: nothing can have come since if this is the same."""
-        self._count_after, self._counted = 0.0, -math.inf
-        """Monotonic: before, the pins are not counted again; when they were counted last."""
+        self._counted, self._count_took = -math.inf, 0.0
+        """When the pins were counted last (monotonic), and seconds that it took."""
         self._gone: set[str] = set()
         """Finished adapters that have no files any more."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -146,16 +146,16 @@ class Swapper:
         """How many open episodes each adapter has. In a large store that is counted less often. While versions hold all
         slots it is counted sooner again: a trainer that makes one a second would wait for slots that are free already.
         """
-        if (store := self.stores.current) is None or (began := time.monotonic()) < self._count_after:
+        began, share = time.monotonic(), PINS_SHARE_FULL if self.is_full() else PINS_SHARE
+        pause = min(self._count_took / share, PINS_REST) if self._count_took > PINS_CHEAP else 0.0
+        if (store := self.stores.current) is None or began < self._counted + pause:
             return
         try:
             self.registry.pins = await in_thread(store.pins.open)
         except Exception as e:
             log.warning("pins cannot be read, keeping the known ones: %s", e)
-        self._counted = now = time.monotonic()
-        if now - began > PINS_CHEAP:
-            share = PINS_SHARE_FULL if self.is_full() else PINS_SHARE
-            self._count_after = now + min((now - began) / share, PINS_REST)
+        self._counted = time.monotonic()
+        self._count_took = self._counted - began
 
     async def _waits(self, adapter: Adapter) -> bool:
         """It waits for the verdict on what is served (``gate.pace``), for a replay, or for a slot. Of those that
