@@ -364,3 +364,14 @@ def test_a_few_groups_wait_for_no_others(store):
     for n in range(4):
         store.ingest([reward(f"t{n}-{i}", float(i), at=NOW + 50) for i in range(2)], {})
     assert store.batches.lease(want(min_groups=4, max_wait=30.0), {"m": 0}, 0, NOW + 51) is not None
+
+
+def test_groups_that_teach_nothing_are_no_flood(store):
+    """Where one group in five teaches, a step comes as soon as enough of those are there."""
+    for n in range(20):
+        store.ingest(group(f"t{n:02}", value=None, start=NOW), {})
+        values = (0.0, 1.0) if n % 5 == 4 else (0.0, 0.0)
+        store.ingest([reward(f"t{n:02}-{i}", value, at=NOW + n / 10) for i, value in enumerate(values)], {})
+        asked = want(min_groups=4, max_wait=30.0, max_staleness=3, equal="rewards")
+        batch = store.batches.lease(asked, {"m": 0}, 0, NOW + n / 10)
+        assert (batch is not None) == (n == 19)

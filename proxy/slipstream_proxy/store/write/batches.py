@@ -508,9 +508,10 @@ class BatchQueue:
         long = wanted.max_wait if runs >= LEAST_RUNS else MUCH_LONGER * wanted.max_wait
         words = sum(g.words for g in teaching)  # one episode each, where a group has about eight
         enough = len(teaching) - words + words // LEAST_RUNS >= wanted.min_groups
-        if (enough and not self._flooded(tx, wanted, teaching, members, fresh, now)) or (teaching and waited >= long):
-            return ready
         alone = [g for g in ready if g.id in bare]
+        flooded = enough and self._flooded(tx, wanted, teaching, len(alone), members, fresh, now)
+        if (enough and not flooded) or (teaching and waited >= long):
+            return ready
         waited = now - min((g.ready_at for g in alone), default=now)
         pile = len(alone) >= PILE_FACTOR * wanted.max_groups
         return alone if pile or (alone and not teaching and waited >= wanted.max_wait) else []
@@ -520,19 +521,23 @@ class BatchQueue:
         tx: Tx,
         wanted: BatchLeaseIn,
         teaching: Sequence[ReadyGroup],
+        bare: int,
         members: dict[str, list[EpisodeRow]],
         fresh: Freshness,
         now: float,
     ) -> bool:
         """Whether rewards come in a flood, as after a judge's outage: each step makes all that waits a version older,
-        so small steps would leave most of it too old. The batch is then worth waiting for.
+        so small steps would leave most of it too old. The batch is then worth waiting for. ``bare``: groups that teach
+        nothing. Where few teach, many of those wait, and a step loses nothing by leaving them.
         """
         newest = max((g.ready_at for g in teaching), default=now)
         if len(teaching) >= wanted.max_groups or now - newest > FLOOD_SECONDS:
             return False
-        sql = """SELECT count(*) FROM t_groups WHERE state IN ('waiting_reward', 'ready') AND NOT parked
-            AND split <> 'eval' AND kind <> 'words' AND again = 0"""
-        ((waiting,),) = tx.all(sql)
+        sql = """SELECT state, count(*) FROM t_groups WHERE state IN ('waiting_reward', 'ready') AND NOT parked
+            AND split <> 'eval' AND kind <> 'words' AND again = 0 GROUP BY state"""
+        found: dict[str, int] = dict(tx.all(sql))
+        unscored = found.get("waiting_reward", 0) * len(teaching) / max(1, len(teaching) + bare)
+        waiting = found.get("ready", 0) - bare + unscored
         ages = (fresh.staleness(ep.adapter) for g in teaching for ep in members[g.id])
         steps_left = wanted.max_staleness + 1 - max((age for age in ages if age <= wanted.max_staleness), default=0)
         return bool(len(teaching) < math.ceil(waiting / steps_left))
