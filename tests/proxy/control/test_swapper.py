@@ -110,7 +110,7 @@ async def test_ended_runs_are_counted_sooner_while_versions_hold_all_slots(make_
     monkeypatch.setattr(swapper_module, "time", clock)
     clock.now = began + 10.0
     await swapper._pins()
-    for after, count in ((rest - 0.001, 1), (rest, 2)):
+    for after, count in ((rest - 0.001, 1), (rest + 0.001, 2)):
         clock.now = counts[0] + after
         await swapper._pins()
         assert len(counts) == count
