@@ -14,49 +14,31 @@ import math
 import multiprocessing
 import os
 import random
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness import quantile, report, say
-
-from slipstream_proxy.process import compiled
-
-SAY = 15.0
-"""Seconds between two words on a cell that takes long."""
-GATE = (
-    "scale baseline detector groups guards ratings evidence line rules state suspicion shares verdict comparison trial"
-)
-MODULES = ("assignment.py", *(f"control/gate/{name}.py" for name in GATE.split()))
-
-
-def use_compiled() -> bool:
-    """The same sources, compiled: about three times as fast."""
-    try:
-        compiled.build(MODULES)
-    except Exception as e:
-        print(f"not compiled, so slow: {e}", file=sys.stderr)
-    return compiled.use(MODULES)
-
-
-COMPILED = use_compiled()
-from benchmarks.gate.hard_worlds import (  # noqa: E402  (after the compiled modules are in place)
+from benchmarks.gate.compiled_gate import COMPILED
+from benchmarks.gate.hard_worlds import (
     FOUND_WORLDS,
     NULL_WORLDS,
     WORSE_WORLDS,
     hard,
 )
-from benchmarks.gate.simulation import (  # noqa: E402  (after the compiled modules are in place)
+from benchmarks.gate.simulation import (
     TAG,
     Reward,
     Run,
     Simulation,
     World,
 )
-from benchmarks.gate.timed import DURATIONS, TimedRun, TimedWorld, play  # noqa: E402
+from benchmarks.gate.timed import DURATIONS, TimedRun, TimedWorld, play
+from benchmarks.harness import quantile, report, say
+
+SAY = 15.0
+"""Seconds between two words on a cell that takes long."""
 
 
 def success(coin: random.Random, task: int, quality: float) -> float:

@@ -1,5 +1,5 @@
-"""How many runs it takes to find a loss, by theory and by simulation: ``python -m benchmarks.gate.power [--runs N]``.
-``--before TREE`` plays the same worlds with the gate of another checkout of this repository, beside it.
+"""How many runs it takes to find a loss, by theory and by simulation: ``python -m benchmarks.gate.power [--seen FILE]``.
+``benchmarks.gate.all_worlds`` keeps such files, of this checkout's gate and of another's.
 
 Theory: after k runs on trial and as many of the control as its share gives, the log of a bet's wealth has grown by k
 times its mean growth. A loss is found when the stake (``error_budget``) has grown to 1 / alpha. Theory takes even
@@ -12,15 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import statistics
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.gate.hard_worlds import HardWorld, hard, rewarded
-from benchmarks.harness import report
+from benchmarks.gate.hard_worlds import HardWorld, rewarded
 
 from slipstream.shared.error_budget import CONTROL_STAKE
 from slipstream_proxy.control.gate.detector import BET_SIZES
@@ -36,6 +31,11 @@ class Loss:
     @property
     def name(self) -> str:
         return f"{self.success:g} − {self.points:g}, {self.rated:.0%} rated"
+
+    def world(self) -> HardWorld:
+        """One version that is worse by so much, for 20,000 runs."""
+        later = max(self.success - self.points, 0.0)
+        return HardWorld(self.success, (later,), rewarded, rated=self.rated, every=200_000, episodes=20_000)
 
 
 LOSSES = [
@@ -67,47 +67,27 @@ def expected_runs(loss: Loss) -> float:
     return needed / growth if growth > 0.0 else math.inf
 
 
-def seen_runs(loss: Loss, runs: int, episodes: int) -> tuple[float, float]:
-    """→ (median of live runs on trial until it was taken back, the share of simulations in which it was)."""
-    world = HardWorld(
-        loss.success,
-        (max(loss.success - loss.points, 0.0),),
-        rewarded,
-        rated=loss.rated,
-        every=10 * episodes,
-        episodes=episodes,
-    )
-    found = [run.ended if run.rollbacks else math.inf for run in (hard(world, seed) for seed in range(runs))]
-    return statistics.median(found), sum(not math.isinf(n) for n in found) / runs
-
-
-def seen_before(tree: Path, runs: int, episodes: int) -> dict[str, list[float | None]]:
-    """Figures of ``main`` with the gate of another checkout."""
-    paths = os.pathsep.join([str(tree / "proxy"), str(tree / "sdk"), str(Path.cwd())])
-    command = [sys.executable, "-m", "benchmarks.gate.power", f"--runs={runs}", f"--episodes={episodes}"]
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, text=True, check=True
-    )
-    found: dict[str, list[float | None]] = json.loads(done.stdout.splitlines()[-1])["power"]
+def read(path: Path | None) -> dict[str, dict[str, float | None]]:
+    """Of what ``all_worlds`` kept. None: nothing."""
+    if path is None:
+        return {}
+    found: dict[str, dict[str, float | None]] = json.loads(path.read_text())["worlds"]
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=20, help="simulations of a row")
-    parser.add_argument("--episodes", type=int, default=20_000, help="runs of one at most")
-    parser.add_argument("--before", type=Path, help="a checkout whose gate is played too")
+    parser.add_argument("--seen", type=Path, help="what all_worlds kept of this gate")
+    parser.add_argument("--before", type=Path, help="the same of another one")
     args = parser.parse_args()
-    figures: dict[str, list[float | None]] = {}
-    before = seen_before(args.before, args.runs, args.episodes) if args.before else {}
-    print(f"{'loss':28} theory   seen: median   found{'   before: median   found' if before else ''}")
+    seen, before = read(args.seen), read(args.before)
+    print(f"{'loss':28} theory   seen: median  found   before: median  found")
     for loss in LOSSES:
-        least, (median, share) = expected_runs(loss), seen_runs(loss, args.runs, args.episodes)
-        _, was, of = before.get(loss.name, [None, None, None])
-        beside = f" {was or math.inf:16.0f} {of:7.0%}" if of is not None else ""
-        print(f"{loss.name:28} {least:6.0f} {median:14.0f} {share:7.0%}{beside}", flush=True)
-        figures[loss.name] = [round(least), None if math.isinf(median) else round(median), share]
-    report({"power": figures, "simulations": args.runs, **({"power before": before} if before else {})})
+        row = f"{loss.name:28} {expected_runs(loss):6.0f}"
+        for of in (seen, before):
+            found = of.get(loss.name)
+            row += f" {found['episodes'] or math.inf:14,.0f} {found['back'] or 0.0:6.0%}" if found else " " * 22
+        print(row)
 
 
 if __name__ == "__main__":
