@@ -29,6 +29,8 @@ class HardWorld(World):
     """The same of version 1, 2, … in turn, in place of ``ratio``."""
     rates: Callable[[int, bool], float] | None = None
     """(Task, a version is tested) → a run's chance of a reward, in place of ``rated`` and ``ratio``."""
+    kinds: tuple[tuple[float, float], ...] = ()
+    """(Of failures, of successes) times ``rated``, of version 1, 2, … in turn, in place of ``ratio``."""
     bulk: int = 0
     """Rewards come so many runs at a time."""
     slowing: float = 0.0
@@ -183,6 +185,8 @@ class HardSimulation(Simulation):
         more = world.ratio if version else 1.0
         if version and world.ratios:
             more = world.ratios[(version - 1) % len(world.ratios)]
+        if version and world.kinds:
+            more = world.kinds[(version - 1) % len(world.kinds)][reward > 0.5]
         now = world.rated * world.fading ** (self.at / world.episodes)
         chance = world.rates(task, version > 0) if world.rates else min(now * more, 1.0)
         rated = coin.random() < chance
@@ -249,6 +253,12 @@ NULL_WORLDS: dict[str, HardWorld] = {
             0.7, eased, tasks="never", rates=partial(task_ratio, easy, hard_ones), episodes=4000
         )
         for easy, hard_ones in ((0.25, 4.0), (0.5, 2.0), (0.25, 1.0), (1.0, 4.0))
+    },
+    **{
+        f"failures rated more often, or successes less, in turn, each {every} runs": equal(
+            0.7, rated=0.5, kinds=((1.0, 0.3), (2.0, 1.0)), every=every, episodes=4000
+        )
+        for every in (16, 64, 200)
     },
     "rates drift by task, × 0.5": of(0.7, eased, tasks="never", rates=task_rates, episodes=4000),
     "rated 30 %, × 0.5, in bulk": equal(0.7, rated=0.3, ratio=0.5, bulk=300, episodes=4000),

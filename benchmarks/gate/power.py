@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.gate.hard_worlds import HardWorld, rewarded
 
-from slipstream.shared.error_budget import CONTROL_STAKE
+from slipstream.shared.error_budget import BEST_STAKE, CONTROL_STAKE
 from slipstream_proxy.control.gate.detector import BET_SIZES
 from slipstream_proxy.control.gate.rules import TrialSettings
 
@@ -48,23 +48,30 @@ EVEN_SHARE = 0.5
 """Of the version on trial, once it is suspected."""
 
 
+def growth(before: float, after: float) -> float:
+    """The most that one of the bets wins with each run, in the mean, at even shares: of what has these means."""
+    most = 0.0
+    for size in BET_SIZES:
+        odds = before / (1.0 - before) * size
+        p1 = odds / (1.0 + odds)
+        mean = EVEN_SHARE * p1 + (1.0 - EVEN_SHARE) * before
+        won = 0.0
+        for share, quality, p in ((EVEN_SHARE, after, p1), (1.0 - EVEN_SHARE, before, before)):
+            won += share * (quality * math.log(p / mean) + (1.0 - quality) * math.log((1.0 - p) / (1.0 - mean)))
+        most = max(most, won)
+    return most
+
+
 def expected_runs(loss: Loss) -> float:
     """Runs of both arms, at even shares."""
-    before, after = loss.success, max(loss.success - loss.points, 0.0)
-    p0 = min(max(before, 0.02), 0.98)
-    on_good, on_poor, on_both = 0.0, 0.0, 0.0
-    for size in BET_SIZES:
-        odds = p0 / (1.0 - p0) * size
-        p1 = odds / (1.0 + odds)
-        mean = EVEN_SHARE * p1 + (1.0 - EVEN_SHARE) * p0
-        good = poor = 0.0
-        for share, quality, p in ((EVEN_SHARE, after, p1), (1.0 - EVEN_SHARE, before, p0)):
-            good += share * quality * math.log(p / mean)
-            poor += share * (1.0 - quality) * math.log((1.0 - p) / (1.0 - mean))
-        on_good, on_poor, on_both = max(on_good, good), max(on_poor, poor), max(on_both, good + poor)
-    growth = on_both if loss.rated == 1.0 else loss.rated * min(on_good, on_poor)
-    needed = math.log(1.0 / (TrialSettings().alpha * CONTROL_STAKE.at_first) * len(BET_SIZES))
-    return needed / growth if growth > 0.0 else math.inf
+    before, after = min(max(loss.success, 0.02), 0.98), max(loss.success - loss.points, 0.0)
+    slowest = growth(before, after)
+    if loss.rated < 1.0:  # what is no failure that was rated, and what is a success that was
+        of_poor = [1.0 - loss.rated * (1.0 - quality) for quality in (before, after)]
+        slowest = min(growth(of_poor[0], of_poor[1]), growth(loss.rated * before, loss.rated * after))
+    stakes = CONTROL_STAKE.at_first + BEST_STAKE.at_first  # at first, the best version is the control
+    needed = math.log(1.0 / (TrialSettings().alpha * stakes) * len(BET_SIZES))
+    return needed / slowest if slowest > 0.0 else math.inf
 
 
 def read(path: Path | None) -> dict[str, dict[str, float | None]]:

@@ -18,7 +18,16 @@ from benchmarks.harness import report
 
 from slipstream.shared.error_budget import BEST_STAKE, CONTROL_STAKE
 from slipstream_proxy.control.gate.baseline import CONTROL_MEMORY
-from slipstream_proxy.control.gate.detector import BET_SIZES, BET_WEIGHTS, EDGE_DISTANCE, MAX_APART, MAX_EVIDENCE
+from slipstream_proxy.control.gate.detector import (
+    BET_SIZES,
+    BET_WEIGHTS,
+    EDGE_DISTANCE,
+    FIRST_RATE,
+    LEAST_RATE,
+    MAX_APART,
+    MAX_EVIDENCE,
+    RATES_MEMORY,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,15 +50,22 @@ class BetsSideBySide:
         self.wealths = np.zeros((2, worlds, len(BET_SIZES)))
         self.credit, self.put = np.full(worlds, lump), np.zeros(worlds)
         self.score, self.square = np.zeros(worlds), np.zeros(worlds)
+        self.spare, self.apart = np.full(worlds, MAX_APART), np.ones(worlds)
+        self.means, self.n = np.full((2, worlds), FIRST_RATE), 1.0
         self.start()
 
     def start(self) -> None:
-        totals = self.wealths.sum(axis=2)
-        most = MAX_APART * totals.min(axis=0)
+        totals, apart = self.wealths.sum(axis=2), self.apart
+        least = totals.min(axis=0)
+        used = least / np.minimum(totals[0] * np.minimum(apart, 1.0), totals[1] / np.maximum(apart, 1.0)).clip(1e-300)
+        self.spare = np.where(least > 0.0, np.maximum(self.spare / used.clip(1.0), 1.0), self.spare)
+        most = self.spare * least
         near = np.where(totals > most, most / np.maximum(totals, 1e-300), 1.0)
         self.wealths = self.wealths * near[:, :, None] + self.credit[:, None] * np.array(BET_WEIGHTS)
         self.put += self.credit
         self.credit[:] = 0.0
+        poor, good = self.wealths.sum(axis=2)
+        self.apart = good / poor
 
     def see(self, x: Floats, expected: Floats, tested: Flags, share: Floats, rated: Flags) -> None:
         """``rated``: whether the world's run has a reward."""
@@ -57,15 +73,21 @@ class BetsSideBySide:
         score = np.where(tested, (x - expected) / share, (expected - x) / (1.0 - share)) * rated
         self.score += score
         self.square += score * score
-        p0 = np.clip(expected, EDGE_DISTANCE, 1.0 - EDGE_DISTANCE)[:, None]
+        at = np.clip(expected, EDGE_DISTANCE, 1.0 - EDGE_DISTANCE)
+        poor, good = np.maximum(at - x, 0.0) / at * rated, np.maximum(x - at, 0.0) / (1.0 - at) * rated
+        self._bet(self.wealths[0], 1.0 - poor, 1.0 - self.means[0], tested, share)
+        self._bet(self.wealths[1], good, self.means[1], tested, share)
+        self.n = min(self.n + 1.0, RATES_MEMORY)
+        self.means += (np.stack((poor, good)) - self.means) / self.n
+
+    def _bet(self, row: Floats, x: Floats, guess: Floats, tested: Flags, share: Floats) -> None:
+        p0 = np.clip(guess, LEAST_RATE, 1.0 - LEAST_RATE)[:, None]
         tilted = p0 / (1.0 - p0) * np.array(BET_SIZES)
         p1 = tilted / (1.0 + tilted)
         mean = share[:, None] * p1 + (1.0 - share)[:, None] * p0
-        p, at = np.where(tested[:, None], p1, p0), x[:, None]
-        factor = at * p / mean + (1.0 - at) * (1.0 - p) / (1.0 - mean)
-        poor = at < mean
-        for row, speaks in zip(self.wealths, (poor, ~poor), strict=True):
-            row[:] = np.where(rated[:, None] & speaks, np.minimum(row * factor, MAX_EVIDENCE), row)
+        p, won = np.where(tested[:, None], p1, p0), x[:, None]
+        factor = won * p / mean + (1.0 - won) * (1.0 - p) / (1.0 - mean)
+        row[:] = np.minimum(row * factor, MAX_EVIDENCE)
 
     @property
     def wealth(self) -> Floats:

@@ -13,18 +13,26 @@ episode, so wealth is a supermartingale whenever the tested arm's mean is not lo
 
 **Where some runs have none** (``partial``), a rated run's arm is no such coin: users of one version may rate less
 often, and less often on some tasks than on others, and that may change with time. But the arm of a run, rated or not,
-still is one. So each bet is split at x = m, where its factor is 1 in either arm. One wealth counts the rated runs below
-m: it grows if poor rewards come more often from the tested arm. One counts those above: it grows if good ones come less
-often. The smaller of the two counts. Null hypothesis, for every bet, from one start to the next: given the past, a run
-of the tested arm gets no more poor rewards (the mean of what it lies below m, 0 where it is unrated or above), or it
-gets no fewer good ones. A version that is not worse cannot break both, if its users rate no kind of reward more often
-than the reference's, or none less often. Proof: where x < m the factor is above 1 in the tested arm and below 1 in the
-reference's, with mean 1 over the coin. Its mean over all runs is 1 + a (1 - p1 / m) / (1 - m) times what the tested
-arm's mean of (m - x)+ is above the reference's: at most 1 if that is not more. The same holds above. One of the two is
-a supermartingale, and the smaller one lies below it. Neither p0 nor a ratio has to be right. The price is power: only
-one kind of reward speaks at a time, and no bet can do better against this null hypothesis, since the nearest world in
-it differs in one kind alone. At a start, no wealth stays above ``MAX_APART`` times the other: the next version's users
-may err the other way. ``benchmarks.gate.search_null`` looks for worlds that break this.
+still is one. So all runs bet, with two made-up rewards. One is 1 less what a reward lies below the expected one, as a
+part of that: an unrated run has 1. The other is what a reward lies above it: an unrated run has 0. Each has a wealth of
+the bet above, with the mean of all runs so far as its guess, and the smaller wealth counts. Null hypothesis, from one
+start to the next: given the past, the tested arm's runs get no more of the poor, or no less of the good. A version that
+is not worse cannot break both, if its users rate no kind of reward more often than the reference's, or none less often.
+Proof: each made-up reward is one between 0 and 1 that every run has, so one of the two wealths is a supermartingale, and
+the smaller one lies below it. No guess and no rate has to be right.
+
+The price is power, and no bets can do better: the nearest world in which only the poor differ, or only the good, is as
+far away (in relative entropy) as the arm and that made-up reward depend on each other, which is what such a bet wins
+with each run. Where 0.7 becomes 0.6 and half of the runs are rated, that is a third less than for bets on rated runs
+alone, which believe that both arms' users rate alike.
+
+From version to version users may err another way, so that the null hypothesis is of either wealth in turn. Had each
+start to make both equal, many versions would cost much power. So the larger one may be c times the smaller, c at most
+``spare``, which begins at ``MAX_APART``. If at the next start the wealths are a (of the smaller) and b, ``spare``
+becomes min(a, b / c) / min(a, b) times what it was. Then ``spare`` times the smaller wealth is at most the old
+``spare`` times a, and times b / c: a supermartingale whichever of the two is one. So users who err another way with
+each version, however often, win ``MAX_APART`` times what was put in, and those who err one way win nothing.
+``benchmarks.gate.search_null`` looks for worlds that break this.
 
 Wealth is put in again at every start (a version arrives, the control moves): the sum over starts is an e-detector
 (Shin, Ramdas, Rinaldo 2023, arXiv 2203.03532), and the expected sum never exceeds what was put in. Guesses p1 are a
@@ -47,9 +55,13 @@ BET_WEIGHTS = [2 / 7, 2 / 7, 1 / 7, 1 / 7, 1 / 7]
 TESTED_SHIFTS = [0.0, -0.6, -0.3, -0.15, -0.07, -0.03, 0.03, 0.07, 0.15, 0.3, 0.6]
 """Differences that are tested; the first one decides."""
 EDGE_DISTANCE: Final = 0.02
-"""Guesses keep this distance from 0 and 1, where a single surprise would end a bet."""
+"""Expected rewards keep this distance from 0 and 1, where a single surprise would end a bet."""
+LEAST_RATE: Final = 0.002
+"""As ``EDGE_DISTANCE``, of the made-up rewards of runs that may be unrated: most runs have the same."""
+FIRST_RATE, RATES_MEMORY = 0.2, 500.0
+"""A made-up reward's mean before it is known, and runs after which it fades."""
 MAX_APART: Final = 4.0
-"""Times that the wealth on poor rewards, or on good ones, may be the other one at a start."""
+"""Times that the wealth on poor rewards, or on good ones, may be the other one at a start, until that was used."""
 MAX_EVIDENCE: Final = 1e30
 LEAST_EPISODES: Final = 8
 """Before these the running z says nothing."""
@@ -70,6 +82,10 @@ class BettingDetector:
         self.wealths: list[float] = [0.0] * (len(self.shifts) * len(BET_SIZES))
         self.above: list[float] = []
         """As ``wealths``, which are of poor rewards then, of good ones. Empty: all runs had a reward so far."""
+        self.of_poor, self.of_good, self.n = FIRST_RATE, FIRST_RATE, 1.0
+        """Means of what rewards lie below the expected one, and above it, as parts of the most that they can."""
+        self.spare, self.apart = MAX_APART, 1.0
+        """Times that one wealth may still be the other at a start; and what the good one's part was at the last."""
         self.credit = lump
         self.put = 0.0
         """Wealth put in so far, all starts together."""
@@ -81,14 +97,13 @@ class BettingDetector:
 
     def start(self) -> None:
         """Put in what credit there is: from here the tested arm may be another one."""
-        if self.above:
-            for k in range(len(self.shifts)):
-                self._bring_near(k)
+        self._bring_near()
         for row in (self.wealths, self.above):
             for i in range(len(row)):
                 row[i] += self.credit * BET_WEIGHTS[i % len(BET_SIZES)]
         self.put += self.credit
         self.credit = 0.0
+        self.apart = self._apart()
         self.wealth = self._least(0)
 
     def reset(self, *, fresh: bool = False) -> None:
@@ -97,6 +112,7 @@ class BettingDetector:
             self.credit = self.lump
         self.wealths = [0.0] * len(self.wealths)
         self.above = []
+        self.spare, self.apart = MAX_APART, 1.0
         self.put = 0.0
         self._forget_sums()
         self.start()
@@ -108,7 +124,7 @@ class BettingDetector:
         left = [min(self._least(k), self.put) for k in range(len(self.shifts))]
         bets = len(BET_SIZES)
         self.wealths = [left[i // bets] * BET_WEIGHTS[i % bets] for i in range(len(self.wealths))]
-        self.above = []
+        self.above, self.apart = [], 1.0
         self._forget_sums()
         self.start()
 
@@ -116,12 +132,33 @@ class BettingDetector:
         self.n_tested = self.n_reference = 0
         self.sum_tested = self.sum_reference = self.score = self.square = 0.0
 
-    def see(self, x: float, expected: float, tested: bool, share: float, partial: bool = False) -> None:
+    def see(self, x: float | None, expected: float, tested: bool, share: float, partial: bool = False) -> None:
         """``expected``: the baseline for this task. ``share``: the tested arm's probability among the two. ``partial``:
-        some runs have no such x, and their share may depend on the arm.
+        some runs have no x (None), and their share may depend on the arm.
         """
+        if x is not None:
+            self._count(x - expected, tested, share)
+            if self.sign < 0:
+                x = 1.0 - x
+        p0 = min(max(1.0 - expected if self.sign < 0 else expected, EDGE_DISTANCE), 1.0 - EDGE_DISTANCE)
+        if partial:
+            self.above = self.above or list(self.wealths)
+            poor = max(p0 - x, 0.0) / p0 if x is not None else 0.0
+            good = max(x - p0, 0.0) / (1.0 - p0) if x is not None else 0.0
+            rated, of_poor, of_good = x is not None, self.of_poor, self.of_good
+            self._bet(self.wealths, 1.0 - poor, 1.0 - of_poor, tested, share, 1.0 / p0, 0.5, rated)
+            self._bet(self.above, good, of_good, tested, share, 1.0 / (1.0 - p0), 0.5, rated)
+            self.n = min(self.n + 1.0, RATES_MEMORY)
+            self.of_poor += (poor - of_poor) / self.n
+            self.of_good += (good - of_good) / self.n
+        else:
+            for row in (self.wealths, self.above) if self.above else (self.wealths,):
+                self._bet(row, x or 0.0, p0, tested, share)
+        self.wealth = self._least(0)
+
+    def _count(self, raw: float, tested: bool, share: float) -> None:
+        """``raw``: the reward less the expected one."""
         self.credit = min(self.credit + self.rate, self.lump)
-        raw = x - expected
         if tested:
             self.n_tested += 1
             self.sum_tested += raw
@@ -131,60 +168,74 @@ class BettingDetector:
         score = raw / share if tested else -raw / (1.0 - share)
         self.score += self.sign * score
         self.square += score * score
-        if self.sign < 0:
-            x, expected = 1.0 - x, 1.0 - expected
-        p0 = min(max(expected, EDGE_DISTANCE), 1.0 - EDGE_DISTANCE)
-        if partial and not self.above:
-            self.above = list(self.wealths)
-        odds, of_reference = p0 / (1.0 - p0), (1.0 - share) * p0
-        for i, size in enumerate(BET_SIZES):
+
+    def _bet(
+        self,
+        row: list[float],
+        x: float,
+        p0: float,
+        tested: bool,
+        share: float,
+        unit: float = 1.0,
+        part: float = 1.0,
+        rated: bool = True,
+    ) -> None:
+        """The same bets against each question: tested at least ``d`` better. Never negative, mean at most 1 where that
+        is true. ``x``: a reward, or a made-up one, of which a reward's unit is ``unit``. ``part``: of ``d``, that the
+        one of the two made-up rewards has at least. Only runs that are ``rated`` can differ by ``d``: an unrated one
+        keeps what a rated one loses, so that the mean is at most 1 whatever their share is.
+        """
+        p0 = min(max(p0, LEAST_RATE), 1.0 - LEAST_RATE)
+        odds, of_reference, apart = p0 / (1.0 - p0), (1.0 - share) * p0, len(BET_SIZES)
+        margin, shifts = self.margin, self.shifts[1:]
+        for bet, size in enumerate(BET_SIZES):
             tilted = odds * size
             p1 = tilted / (1.0 + tilted)
             mean = share * p1 + of_reference
             p = p1 if tested else p0
             factor = x * p / mean + (1.0 - x) * (1.0 - p) / (1.0 - mean)
-            slope = share * ((1.0 - p1) / (1.0 - mean) - p1 / mean)
-            if partial:
-                self._multiply(self.wealths, i, factor if x < mean else 1.0, slope, 0.5 * slope)
-                self._multiply(self.above, i, factor if x >= mean else 1.0, slope, 0.5 * slope)
-                continue
-            self._multiply(self.wealths, i, factor, slope, slope)
-            if self.above:
-                self._multiply(self.above, i, factor, slope, slope)
-        self.wealth = self._least(0)
-
-    def _multiply(self, row: list[float], bet: int, factor: float, slope: float, gain: float) -> None:
-        """The same bet against each question: at least ``d`` better. Never negative, mean at most 1 where that is true.
-        ``slope``: what the factor's mean wins at most for each unit by which the tested mean is lower. ``gain``: what
-        it loses at least where it is higher: one of poor and good rewards has half of that.
-        """
-        wealth = row[bet] * factor / (1.0 + slope * self.margin)
-        row[bet] = min(wealth, MAX_EVIDENCE)
-        at, apart = bet, len(BET_SIZES)
-        for d in self.shifts[1:]:
-            at += apart
-            wealth = row[at] * (factor + gain * d if d > 0.0 else factor / (1.0 - slope * d))
-            # here often in a run, where a call of min costs as much as the rest
-            row[at] = MAX_EVIDENCE if wealth > MAX_EVIDENCE else wealth  # noqa: FURB136
+            # what the factor's mean wins for each unit by which the tested mean is lower
+            slope = unit * share * ((1.0 - p1) / (1.0 - mean) - p1 / mean)
+            lost = slope * margin
+            wealth = row[bet] * (factor if rated else factor + lost) / (1.0 + lost)
+            row[bet] = MAX_EVIDENCE if wealth > MAX_EVIDENCE else wealth  # noqa: FURB136  (a call of min is slow here)
+            at = bet
+            for d in shifts:
+                at += apart
+                if d > 0.0:
+                    wealth = row[at] * (factor + slope * part * d if rated else factor)
+                else:
+                    lost = -slope * d
+                    wealth = row[at] * (factor if rated else factor + lost) / (1.0 + lost)
+                row[at] = MAX_EVIDENCE if wealth > MAX_EVIDENCE else wealth  # noqa: FURB136
 
     def _least(self, shift: int) -> float:
         """Wealth against a question."""
-        first = shift * len(BET_SIZES)
-        poor = good = 0.0
-        for at in range(first, first + len(BET_SIZES)):
-            poor += self.wealths[at]
-        if not self.above:
-            return poor
-        for at in range(first, first + len(BET_SIZES)):
-            good += self.above[at]
-        return min(poor, good)
+        return min(self._totals(shift))
 
-    def _bring_near(self, shift: int) -> None:
-        most, first = MAX_APART * self._least(shift), shift * len(BET_SIZES)
-        for row in (self.wealths, self.above):
-            total = sum(row[first : first + len(BET_SIZES)])
-            for at in range(first, first + len(BET_SIZES)) if total > most else ():
-                row[at] *= most / total
+    def _totals(self, shift: int) -> tuple[float, float]:
+        """Wealths on poor rewards, and on good ones, against a question."""
+        first = shift * len(BET_SIZES)
+        poor = sum(self.wealths[first : first + len(BET_SIZES)])
+        return poor, sum(self.above[first : first + len(BET_SIZES)]) if self.above else poor
+
+    def _apart(self) -> float:
+        poor, good = self._totals(0)
+        return good / poor if poor > 0.0 else 1.0
+
+    def _bring_near(self) -> None:
+        """Let no wealth wait for users who err the other way from here, beyond what is spare."""
+        for shift in range(len(self.shifts)) if self.above else ():
+            poor, good = self._totals(shift)
+            least = min(poor, good)
+            if shift == 0 and least > 0.0:
+                # what the larger one had more at the last start counts as used, as far as it made the smaller one now
+                used = least / min(poor * min(self.apart, 1.0), good / max(self.apart, 1.0))
+                self.spare = max(self.spare / used, 1.0)
+            most, first = least * (self.spare if shift == 0 else 1.0), shift * len(BET_SIZES)
+            for row, total in ((self.wealths, poor), (self.above, good)):
+                for at in range(first, first + len(BET_SIZES)) if total > most else ():
+                    row[at] *= most / total
 
     def growth(self) -> float:
         """Wealth for each unit put in: 1 without evidence."""
@@ -237,22 +288,27 @@ class BettingDetector:
         """As it was at an earlier point (``dump``), with no more wealth than now: what came since was about a version
         that is gone.
         """
-        credit, put, poor, good = self.credit, self.put, self.wealths, self.above
+        self._bring_near()
+        credit, put, spare, poor, good = self.credit, self.put, self.spare, self.wealths, self.above
         self.load(kept)
         self.credit, self.put = credit, min(self.put, put)
         if good or self.above:
             self.above = [min(pair) for pair in zip(good or poor, self.above or self.wealths, strict=True)]
         self.wealths = [min(pair) for pair in zip(poor, self.wealths, strict=True)]
+        self.spare, self.apart = min(self.spare, spare), 1.0
+        self._bring_near()
+        self.apart = self._apart()
         self.wealth = self._least(0)
 
     def dump(self) -> list[JsonValue]:
         head = [self.credit, self.put, self.n_tested, self.n_reference, self.sum_tested, self.sum_reference]
-        return [*head, self.score, self.square, *self.wealths, *self.above]
+        rates = [self.of_poor, self.of_good, self.n, self.spare, self.apart] if self.above else []
+        return [*head, self.score, self.square, *self.wealths, *self.above, *rates]
 
     def load(self, kept: JsonValue) -> None:
         """Of a program that knew no unrated runs, too."""
         n = len(self.wealths)
-        if not isinstance(kept, list) or len(kept) not in (8 + n, 8 + 2 * n):
+        if not isinstance(kept, list) or len(kept) not in (8 + n, 8 + 2 * n, 13 + 2 * n):
             raise TypeError("evidence of another shape")
         numbers = [float(x) for x in kept if isinstance(x, int | float)]
         if len(numbers) != len(kept):
@@ -260,5 +316,7 @@ class BettingDetector:
         self.credit, self.put = numbers[0], numbers[1]
         self.n_tested, self.n_reference = int(numbers[2]), int(numbers[3])
         self.sum_tested, self.sum_reference, self.score, self.square = numbers[4:8]
-        self.wealths, self.above = numbers[8 : 8 + n], numbers[8 + n :]
+        self.wealths, self.above = numbers[8 : 8 + n], numbers[8 + n : 8 + 2 * n]
+        if rates := numbers[8 + 2 * n :]:
+            self.of_poor, self.of_good, self.n, self.spare, self.apart = rates
         self.wealth = self._least(0)

@@ -51,29 +51,32 @@ class Evidence:
     # what runs say
 
     def see_control(
-        self, outcome: ArmOutcome, x: float, expected: float, tested: bool, share: float, partial: bool, rewarded: float
+        self,
+        outcome: ArmOutcome,
+        x: float | None,
+        expected: float,
+        tested: bool,
+        share: float,
+        partial: bool,
+        rewarded: float,
     ) -> None:
         """As ``BettingDetector.see``, beside the control. ``rewarded``: share of the control's runs with a reward."""
         self.worse.see(x, expected, tested, share, partial)
         self.better.see(x, expected, tested, share, partial)
-        if not partial:
+        if partial:
+            self.ratings.see(outcome.finished, rewarded, tested, share)
+        else:
             self.hung.see(float(outcome.finished), rewarded, tested, share)
         self.groups.see(outcome.groups, x, expected, tested, share, best=False, partial=partial)
-        self.guards.see(outcome.measures, outcome.task, tested, share)
+        self.guards.see(outcome.measures if x is not None else {}, outcome.task, tested, share)
 
     def see_best(
-        self, outcome: ArmOutcome, x: float, expected: float, tested: bool, share: float, partial: bool
+        self, outcome: ArmOutcome, x: float | None, expected: float, tested: bool, share: float, partial: bool
     ) -> None:
         """As ``see_control``, beside the best version."""
         self.worse_best.see(x, expected, tested, share, partial)
         self.better_best.see(x, expected, tested, share, partial)
         self.groups.see(outcome.groups, x, expected, tested, share, best=True, partial=partial)
-
-    def see_rating(self, outcome: ArmOutcome, rewarded: float, tested: bool, share: float) -> None:
-        """Of a run of those that not all get a reward."""
-        self.ratings.see(outcome.finished, rewarded, tested, share)
-        if not outcome.finished:
-            self.guards.see({}, outcome.task, tested, share)
 
     def latch(self, alpha: float) -> None:
         """Remember the guard that is shown to be worse."""

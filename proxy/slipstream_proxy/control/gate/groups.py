@@ -143,7 +143,7 @@ class GroupWatch:
     def see(
         self,
         groups: Sequence[str],
-        x: float,
+        x: float | None,
         expected: float,
         tested: bool,
         share: float,

@@ -59,13 +59,19 @@ class Guard:
         counts = (self.detector.n_reference, self.detector.n_tested)
         return (self.sums[0] / counts[0], self.sums[1] / counts[1]) if min(counts) else None
 
-    def see(self, value: float, task: str, tested: bool, share: float) -> None:
+    def see(self, value: float | None, task: str, tested: bool, share: float) -> None:
+        """``value`` None: the run does not have the measure."""
+        partial = min(arm.value for arm in self.known) < KNOWN_SHARE
+        self.known[tested].see(float(value is not None))
+        if value is None:
+            if partial:
+                self.detector.see(None, self.baseline.of(task), tested, share, partial)
+            return
         unit = self.scale.unit(value)
         x = 1.0 - unit if self.bad == "up" else unit
         if self.name in SHARE_MEASURES:
             rare = 1.0 - self.baseline.control.value if self.bad == "up" else self.baseline.control.value
             self.detector.margin = min(max(rare, LEAST_MARGIN), GUARD_MARGIN)
-        partial = min(arm.value for arm in self.known) < KNOWN_SHARE
         self.detector.see(x, self.baseline.of(task), tested, share, partial)
         self.baseline.see(x, task, tested=tested)
         self.sums[tested] += value
@@ -149,10 +155,7 @@ class GuardWatch:
     def see(self, measures: Mapping[str, float], task: str, tested: bool, share: float) -> None:
         """A run's measures, as far as they are known."""
         for guard in self.guards:
-            value = measures.get(guard.name)
-            if value is not None:
-                guard.see(value, task, tested, share)
-            guard.known[tested].see(float(value is not None))
+            guard.see(measures.get(guard.name), task, tested, share)
 
     def start(self) -> None:
         for guard in self.guards:

@@ -157,26 +157,29 @@ class GateTrial(TrialState):
         partial, rewarded = self.deadline.sparse, self.deadline.rewarded
         silent = outcome.at < self.fresh or not self.kept_from.isdisjoint(outcome.groups)
         silent = silent or comparison.straggles(self, outcome)
-        if partial and compared is not None and not silent:
-            self.evidence.see_rating(outcome, rewarded, *compared)
-        if silent or (partial and not outcome.finished):
+        if silent:
             _see_duration(self, outcome, tested=outcome.version > self.floor)
             return verdict_on(self)
         watched = outcome.finished and not self.scale.fixed and comparison.is_reference(self, outcome)
         changed = watched and self.watch.see(outcome.reward, outcome.task)
-        self.evidence.groups.count(outcome.groups)
+        unrated = partial and not outcome.finished
+        if not unrated:
+            self.evidence.groups.count(outcome.groups)
         x = self.scale.unit(outcome.reward) if outcome.finished else 0.0
+        known = None if unrated else x
         expected = self.baseline.of(outcome.task)
         if compared is not None:
             tested, share = compared
-            if tested:
+            if tested and not unrated:
                 self._count(outcome, x, expected)
-            self.evidence.see_control(outcome, x, expected, tested, share, partial, rewarded)
+            self.evidence.see_control(outcome, known, expected, tested, share, partial, rewarded)
             if self.on_trial:
                 self.evidence.latch(self.settings.alpha)
         if (beside := comparison.with_best(self, outcome)) is not None:
-            self.evidence.see_best(outcome, x, expected, *beside, partial)
-        if changed:  # it was counted as it stood: a run that is left out for its reward would bend the bets
+            self.evidence.see_best(outcome, known, expected, *beside, partial)
+        if unrated:
+            _see_duration(self, outcome, tested=outcome.version > self.floor)
+        elif changed:  # it was counted as it stood: a run that is left out for its reward would bend the bets
             self.rewards_changed(outcome.at + (outcome.seconds or 0.0))
         else:
             self._learn(outcome, x, tested=compared is not None and compared[0])

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.trial import warm
 
-from slipstream_proxy.control.gate.detector import BET_SIZES, BettingDetector
+from slipstream_proxy.control.gate.detector import BET_SIZES, MAX_APART, TESTED_SHIFTS, BettingDetector
 from slipstream_proxy.control.gate.line import Deadline
 from slipstream_proxy.control.gate.report import report_of
 from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
@@ -25,24 +25,27 @@ UNIT, SHARE = st.floats(0, 1), st.floats(0.05, 0.95)
 NAMES = {0: "tiny", 1: "tiny@1"}
 
 
-def seen(x: float, expected: float, tested: bool, share: float, sign: int = 1, margin: float = 0.0) -> BettingDetector:
-    detector = BettingDetector(sign, 1.0, 0.0, shifts=False, margin=margin)
+RUN = st.one_of(st.none(), UNIT)
+
+
+def seen(
+    x: float | None, expected: float, tested: bool, share: float, sign: int = 1, margin: float = 0.0, shifts: bool = False
+) -> BettingDetector:
+    detector = BettingDetector(sign, 1.0, 0.0, shifts=shifts, margin=margin)
+    detector.of_poor, detector.of_good = 0.3 * expected, 0.1
     detector.see(x, expected, tested, share, partial=True)
     return detector
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
-@given(x=UNIT, expected=UNIT, share=SHARE, sign=st.sampled_from([1, -1]))
-def test_a_rated_run_changes_the_wealth_on_its_kind_alone_by_one_in_the_mean_over_the_arms_coin(
-    x, expected, share, sign
-):
+@given(x=RUN, expected=UNIT, share=SHARE, sign=st.sampled_from([1, -1]))
+def test_a_run_rated_or_not_changes_both_wealths_by_one_in_the_mean_over_the_arms_coin(x, expected, share, sign):
     """Whatever the baseline is, and whichever reward came."""
     before = BettingDetector(sign, 1.0, 0.0, shifts=False).wealths
     tested, reference = (seen(x, expected, arm, share, sign) for arm in (True, False))
     for i, was in enumerate(before):
         for a, b in ((tested.wealths[i], reference.wealths[i]), (tested.above[i], reference.above[i])):
             assert math.isclose(share * a + (1 - share) * b, was, rel_tol=1e-9)
-        assert was in (tested.wealths[i], tested.above[i])
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
@@ -55,30 +58,31 @@ def test_a_rated_run_changes_the_wealth_on_its_kind_alone_by_one_in_the_mean_ove
 )
 def test_bets_gain_only_where_poor_rewards_are_more_often_or_good_ones_less(rated, rewards, expected, share, margin):
     """A run of the tested arm has the poor reward with ``rated[0]``, else the good one with ``rated[1]``, else none; a
-    run of the reference with ``rated[2]`` and ``rated[3]``. By more than the margin, of the rated runs.
+    run of the reference with ``rated[2]`` and ``rated[3]``. So of each question: by more than the margin, of the rated
+    runs, or by less than the half of what it says is better.
     """
     poor, good = min(rewards), max(rewards)
-    before = BettingDetector(1, 1.0, 0.0, shifts=False).wealths
+    before = BettingDetector(1, 1.0, 0.0).wealths
     gained = [[0.0] * len(before), [0.0] * len(before)]
     arms = [(share, True, rated[0], rated[1]), (1 - share, False, rated[2], rated[3])]
     for of_arm, tested, often_poor, often_good in arms:
         often_good *= 1.0 - often_poor
-        for x, often in ((poor, often_poor), (good, often_good)):
-            detector = seen(x, expected, tested, share, margin=margin)
+        kinds = ((poor, often_poor), (good, often_good), (None, 1.0 - often_poor - often_good))
+        for x, often in kinds:
+            detector = seen(x, expected, tested, share, margin=margin, shifts=True)
             for i, was in enumerate(before):
                 gained[0][i] += of_arm * often * (detector.wealths[i] - was)
                 gained[1][i] += of_arm * often * (detector.above[i] - was)
-    for i, size in enumerate(BET_SIZES):
-        p0 = min(max(expected, 0.02), 0.98)
-        p1 = p0 / (1 - p0) * size / (1 + p0 / (1 - p0) * size)
-        mean = share * p1 + (1 - share) * p0
-        below, above = (
-            [sum(o * max(side * (x - mean), 0.0) for x, o in ((poor, p), (good, g * (1 - p)))) for p, g in pairs]
-            for side, pairs in ((-1.0, (rated[:2], rated[2:])), (1.0, (rated[:2], rated[2:])))
-        )
-        least = margin * sum(a * (p + g * (1 - p)) for a, _, p, g in arms)
-        assert below[0] > below[1] + least or gained[0][i] <= 1e-9
-        assert above[0] < above[1] - least or gained[1][i] <= 1e-9
+    p0, of_rated = min(max(expected, 0.02), 0.98), sum(a * (p + g * (1 - p)) for a, _, p, g in arms)
+    below, above = (
+        [sum(o * max(side * (x - p0), 0.0) for x, o in ((poor, p), (good, g * (1 - p)))) for p, g in pairs]
+        for side, pairs in ((-1.0, (rated[:2], rated[2:])), (1.0, (rated[:2], rated[2:])))
+    )
+    for i in range(len(before)):
+        d = TESTED_SHIFTS[i // len(BET_SIZES)]
+        least = of_rated * (margin if not d else -d if d < 0.0 else -0.5 * d)
+        assert below[0] > below[1] + least - 1e-12 or gained[0][i] <= 1e-9
+        assert above[0] < above[1] - least + 1e-12 or gained[1][i] <= 1e-9
 
 
 def test_runs_side_by_side_have_the_shipped_bets():
@@ -104,9 +108,10 @@ def test_users_who_begin_to_err_the_other_way_find_no_wealth_that_waits_for_them
     detector = BettingDetector(1, 0.3, 0.001, shifts=False)
     for _ in range(60):  # good ones come of the reference alone
         detector.see(1.0, 0.5, False, 0.5, partial=True)
-    assert detector.above[0] > 4 * detector.wealths[0]
+        detector.see(None, 0.5, True, 0.5, partial=True)
+    assert sum(detector.above) > 4 * sum(detector.wealths)
     detector.start()
-    assert sum(detector.above) <= 4 * sum(detector.wealths)
+    assert sum(detector.above) <= MAX_APART * sum(detector.wealths) + 1e-9
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
