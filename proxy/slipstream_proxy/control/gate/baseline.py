@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 CONTROL_MEMORY, TESTED_MEMORY, TASK_MEMORY = 300.0, 200.0, 30.0
 """Episodes that a mean remembers: older ones fade."""
+WHOLE_MEMORY = 10_000.0
+"""As ``CONTROL_MEMORY``, where it matters how rare successes are."""
 PRIOR_EPISODES = 3.0
 """Episodes of a task that count as much as knowing nothing of it."""
 MAX_TASKS = 4096
@@ -37,7 +39,8 @@ class Baseline:
     """
 
     def __init__(self) -> None:
-        self.control = FadingMean(CONTROL_MEMORY)
+        self.control, self.whole = FadingMean(CONTROL_MEMORY), FadingMean(WHOLE_MEMORY)
+        """Of the control's newest runs, and of nearly all."""
         self.tested = FadingMean(TESTED_MEMORY)
         self.tasks: dict[str, FadingMean] = {}
 
@@ -57,6 +60,8 @@ class Baseline:
     def see(self, x: float, task: str, *, tested: bool) -> None:
         arm = self.tested if tested else self.control
         arm.see(x)
+        if not tested:
+            self.whole.see(x)
         if not task:
             return
         known = self.tasks.pop(task, None)
@@ -70,12 +75,13 @@ class Baseline:
     def accept(self) -> None:
         """The tested version is the control from now on."""
         if self.tested.n:
-            self.control.value, self.control.n = self.tested.value, min(self.tested.n, CONTROL_MEMORY)
+            for mean in (self.control, self.whole):
+                mean.value, mean.n = self.tested.value, self.tested.n
         self.tested.n = 0.0
 
     def rescale(self, before_low: float, before_high: float, low: float, high: float) -> None:
         """As ``FadingMean.rescale``."""
-        for mean in (self.control, self.tested):
+        for mean in (self.control, self.whole, self.tested):
             mean.rescale(before_low, before_high, low, high)
         if high > low and before_high > before_low:
             ratio = (before_high - before_low) / (high - low)
@@ -85,12 +91,14 @@ class Baseline:
     def dump(self) -> dict[str, JsonValue]:
         return {
             "control": [self.control.value, self.control.n],
+            "whole": [self.whole.value, self.whole.n],
             "tested": [self.tested.value, self.tested.n],
             "tasks": {name: [mean.value, mean.n] for name, mean in self.tasks.items()},
         }
 
     def load(self, kept: dict[str, JsonValue]) -> None:
         self.control = mean_of(CONTROL_MEMORY, kept["control"])
+        self.whole = mean_of(WHOLE_MEMORY, kept.get("whole", kept["control"]))
         self.tested = mean_of(TESTED_MEMORY, kept["tested"])
         tasks = kept["tasks"]
         assert isinstance(tasks, dict)

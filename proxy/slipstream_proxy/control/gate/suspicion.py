@@ -24,6 +24,10 @@ LACKING_SETTLES: Final = 2
 """Times ``settle``: so many episodes on trial, at most, an acceptance waits for the first runs of rare groups."""
 MAX_WAIT_SETTLES: Final = 20
 """Times ``settle``: so many episodes on trial, at most, an acceptance waits for what would show a loss."""
+RARE_WAIT_SETTLES, RARE_ERRORS = 40, 2.3
+"""As ``MAX_WAIT_SETTLES`` and ``SEEN_ERRORS``, where half of what the control gets may be lost: of successes of 2 %, a
+thousand runs have twenty, and each of many looks may be the one that errs.
+"""
 MAX_SLIDE: Final = 0.045
 """Of the rewards' range: a larger loss beside the best version must be excluded before an acceptance. Three versions
 that each lose 0.02 add up to more.
@@ -188,8 +192,9 @@ def may_lose_half(trial: TrialState) -> bool:
     """Whether half of what the control gets may be lost, as far as is seen: where successes are rare, a few runs
     without one say nothing.
     """
-    waits = trial.runs.since < MAX_WAIT_SETTLES * trial.settings.settle
-    return waits and missed_loss(trial) > 0.5 * trial.baseline.control.value
+    waits = trial.runs.since < RARE_WAIT_SETTLES * trial.settings.settle
+    difference, error = trial.evidence.worse.estimate()
+    return waits and min(RARE_ERRORS * error - difference, 1.0) > 0.5 * trial.baseline.whole.value
 
 
 def _missed(difference: float, error: float) -> float:
