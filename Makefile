@@ -133,6 +133,7 @@ bench-peers: setup
 	$(BIN)/python -m benchmarks.peers.peers $(ARGS)
 
 bench-gate: setup
+	$(BIN)/python -m benchmarks.gate.all_worlds
 	$(BIN)/python -m benchmarks.gate.bench_gate $(ARGS)
 
 bench-replay: setup

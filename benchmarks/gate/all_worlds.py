@@ -62,9 +62,7 @@ def played(task: tuple[str, int]) -> tuple[str, int, list[Played]]:
         simulation = HardSimulation(WORLDS[name], seed)
         run = simulation.play()
         ended = run.ended if run.rollbacks else math.inf
-        found.append(
-            Played(ended, run.frozen is not None, len(run.accepted), run.worst, run.rescaled, simulation.most)
-        )
+        found.append(Played(ended, run.frozen is not None, len(run.accepted), run.worst, run.rescaled, simulation.most))
     return name, first, found
 
 
@@ -133,7 +131,9 @@ class Progress:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--worlds", action="append", metavar="TEXT", help="worlds whose name contains it (default: all)")
+    parser.add_argument(
+        "--worlds", action="append", metavar="TEXT", help="worlds whose name contains it (default: all)"
+    )
     parser.add_argument("--runs", type=int, default=1000, help="of each world, at most")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=math.inf, help="end then, whatever was reached")

@@ -21,12 +21,6 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.gate.compiled_gate import COMPILED
-from benchmarks.gate.hard_worlds import (
-    FOUND_WORLDS,
-    NULL_WORLDS,
-    WORSE_WORLDS,
-    hard,
-)
 from benchmarks.gate.simulation import (
     TAG,
     Reward,
@@ -426,32 +420,6 @@ class Bench:
                 wrong.append(frozen)
         self.figures |= {"guard_found": round(min(found), 4), "guard_false": round(max(wrong), 4)}
 
-    def hard(self) -> None:
-        """Equal versions where few rate, rates differ, everybody drifts, and nothing of the scale changes."""
-        print(f"\n{'no difference, hard worlds':46} taken back   frozen   accepted   scale changes")
-        worst = 0.0
-        for name, world in {**NULL_WORLDS, **FOUND_WORLDS}.items():
-            runs = self.all(name, world, hard)
-            back, frozen = share_of(runs, lambda r: r.rollbacks > 0), share_of(runs, lambda r: r.frozen is not None)
-            accepted, rescaled = mean([len(r.accepted) for r in runs]), mean([r.rescaled for r in runs])
-            print(f"{name:46} {back:10.2%} {frozen:8.2%} {accepted:10.2f} {rescaled:14.2f}", flush=True)
-            self.figures[f"hard_wrong: {name}"] = round(share_of(runs, is_wrong), 4)
-            worst = max(worst, share_of(runs, is_wrong))
-        self.figures["hard_wrong_worst"] = round(worst, 4)
-
-    def slow(self) -> None:
-        """What is worse by little, or seldom rated."""
-        print(f"\n{'worse, hard worlds':46} taken back   accepted first   6 points lost   episodes: median")
-        for name, world in WORSE_WORLDS.items():
-            runs = self.all(name, world, hard)
-            back, first = share_of(runs, lambda r: r.rollbacks > 0), share_of(runs, lambda r: bool(r.accepted))
-            lost = share_of(runs, lambda r: r.worst > 0.0599)
-            print(f"{name:46} {back:10.1%} {first:16.1%} {lost:15.1%} {quantile([r.ended for r in runs], 0.5):18,.0f}")
-            figure = round(share_of(runs, lambda r: r.rollbacks > 0 and r.worst < 0.0599), 4)
-            self.figures |= {f"slow_found: {name}": round(back, 4), f"slow_accepted_first: {name}": round(first, 4)}
-            if world.canary:
-                self.figures[f"slide_found: {name}"] = figure
-
     def pace(self) -> None:
         print("\npace: mean quality over 10,000 episodes of a trainer that gets better and spoils one version in fifty")
         best: tuple[float, str] = (0.0, "")
@@ -469,11 +437,6 @@ def share_of(runs: list[Run], which: Callable[[Run], bool]) -> float:
     return sum(which(r) for r in runs) / len(runs)
 
 
-def is_wrong(run: Run) -> bool:
-    """Of equal versions."""
-    return run.rollbacks > 0 or run.frozen is not None
-
-
 def mean(values: list[float] | list[int]) -> float:
     return sum(values) / len(values)
 
@@ -481,8 +444,6 @@ def mean(values: list[float] | list[int]) -> float:
 PARTS = [
     "power",
     "false_alarms",
-    "hard",
-    "slow",
     "drift",
     "held_out",
     "pace",

@@ -29,7 +29,13 @@ RUN = st.one_of(st.none(), UNIT)
 
 
 def seen(
-    x: float | None, expected: float, tested: bool, share: float, sign: int = 1, margin: float = 0.0, shifts: bool = False
+    x: float | None,
+    expected: float,
+    tested: bool,
+    share: float,
+    sign: int = 1,
+    margin: float = 0.0,
+    shifts: bool = False,
 ) -> BettingDetector:
     detector = BettingDetector(sign, 1.0, 0.0, shifts=shifts, margin=margin)
     detector.of_poor, detector.of_good = 0.3 * expected, 0.1
