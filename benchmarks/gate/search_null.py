@@ -1,7 +1,7 @@
 """Looks for the null world that the gate gets wrong most often: ``python -m benchmarks.gate.search_null --rounds 40``.
 
 A random search within one family: rates of rating and their ratio, mean, drift and its period, steps, autocorrelation,
-kinds of rewards, declared changes, tags, shares, canary or guard. Each round changes the worst worlds so far. A world's
+rates by the reward, declared changes, tags, shares, canary or guard. Each round changes the worst worlds so far. A world's
 score is how often it was wrong, and a little for the most evidence that came up: so it climbs where nothing is wrong
 yet. The worst that it found stand in ``hard_worlds.FOUND_WORLDS``, which the tests and ``bench_gate`` play.
 """
@@ -28,6 +28,7 @@ def anywhere(coin: random.Random) -> HardWorld:
         rated=coin.choice((0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)),
         ratio=coin.choice((0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 4.0)),
         ratios=coin.choice(((), (), (0.25, 4.0, 0.5, 2.0), (2.0, 0.25, 1.0))),
+        kinds=coin.choice(((), (), ((1.0, 0.3), (2.0, 1.0)), ((1.0, 0.3),), ((3.0, 1.0), (3.0, 1.0), (1.0, 0.5)))),
         fading=coin.choice((1.0, 1.0, 0.25, 4.0)),
         canary=coin.random() < 0.3,
         share=coin.choice((0.02, 0.1, 0.5, 0.8)),
@@ -56,7 +57,8 @@ def changed(world: HardWorld, coin: random.Random) -> HardWorld:
 
 def is_null(world: HardWorld) -> bool:
     """Where nearly all of the control's runs are rated, a run without a reward has failed: rating less is worse."""
-    return min(world.ratios or (world.ratio,)) >= 1.0 or max(world.rated, world.rated * world.fading) <= 0.88
+    least = min(*(world.ratios or (world.ratio,)), *(min(kind) for kind in world.kinds), 1.0)
+    return least >= 1.0 or max(world.rated, world.rated * world.fading) <= 0.88
 
 
 def score(world: HardWorld, seed: int) -> tuple[float, float]:

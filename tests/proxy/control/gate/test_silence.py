@@ -120,6 +120,24 @@ def test_users_who_begin_to_err_the_other_way_find_no_wealth_that_waits_for_them
     assert sum(detector.above) <= MAX_APART * sum(detector.wealths) + 1e-9
 
 
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(RUN, st.booleans(), SHARE), max_size=200), st.integers(1, 20))
+def test_users_who_err_another_way_with_each_version_win_no_more_than_was_spare(runs, every):
+    """``spare`` times the smaller wealth grows over a start, and the runs before it, with neither wealth alone: a
+    supermartingale whichever of the two is one.
+    """
+    detector = BettingDetector(1, 1.0, 0.0, shifts=False)
+    for first in range(0, len(runs), every):
+        for x, tested, share in runs[first : first + every]:
+            detector.see(x, 0.6, tested, share, partial=True)
+        (poor, good), spare, apart = detector._totals(0), detector.spare, detector.apart
+        detector.start()
+        now = detector.spare * detector.wealth
+        assert now <= spare * min(poor * min(apart, 1.0), good / max(apart, 1.0)) * (1.0 + 1e-9)
+        assert max(detector._totals(0)) <= detector.spare * detector.wealth * (1.0 + 1e-9)
+        assert 1.0 <= detector.spare <= spare
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     st.lists(st.tuples(UNIT, UNIT, st.booleans(), SHARE, st.booleans()), max_size=40),
