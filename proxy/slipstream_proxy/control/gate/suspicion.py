@@ -193,8 +193,11 @@ def may_lose_half(trial: TrialState) -> bool:
     without one say nothing.
     """
     waits = trial.runs.since < RARE_WAIT_SETTLES * trial.settings.settle
-    difference, error = trial.evidence.worse.estimate()
-    return waits and min(RARE_ERRORS * error - difference, 1.0) > 0.5 * trial.baseline.whole.value
+    worse, usual = trial.evidence.worse, trial.baseline.whole.value
+    difference, error = worse.estimate()
+    if worse.n_tested and worse.n_reference:  # of few runs without a success, the spread that was seen says nothing
+        error = max(error, math.sqrt(usual * (1.0 - usual) * (1.0 / worse.n_tested + 1.0 / worse.n_reference)))
+    return waits and min(RARE_ERRORS * error - difference, 1.0) > 0.5 * usual
 
 
 def _missed(difference: float, error: float) -> float:
