@@ -7,10 +7,8 @@ import math
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from benchmarks.gate.hard_worlds import FOUND_WORLDS, NULL_WORLDS, HardSimulation, equal
-from benchmarks.gate.side_by_side import LUMP, RATE, BetsSideBySide
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.trial import warm
@@ -89,25 +87,6 @@ def test_bets_gain_only_where_poor_rewards_are_more_often_or_good_ones_less(rate
         least = of_rated * (margin if not d else -d if d < 0.0 else -0.5 * d)
         assert below[0] > below[1] + least - 1e-12 or gained[0][i] <= 1e-9
         assert above[0] < above[1] - least + 1e-12 or gained[1][i] <= 1e-9
-
-
-def test_runs_side_by_side_have_the_shipped_bets():
-    """With which ``benchmarks.gate.side_by_side`` plays a thousand runs of a world at once."""
-    coin, detector, beside = (
-        random.Random(0),
-        BettingDetector(1, LUMP, RATE, shifts=False),
-        BetsSideBySide(1, LUMP, RATE),
-    )
-    detector.see(0.5, 0.5, True, 0.5, partial=True)
-    beside.see(*(np.array([v]) for v in (0.5, 0.5, True, 0.5, True)))
-    for i in range(300):
-        x, expected, tested, share = coin.random(), coin.random(), coin.random() < 0.5, coin.uniform(0.1, 0.9)
-        detector.see(x, expected, tested, share, partial=True)
-        beside.see(*(np.array([v]) for v in (x, expected, tested, share, True)))
-        if i % 70 == 69:
-            detector.start()
-            beside.start()
-        assert beside.wealth[0] == pytest.approx(detector.wealth, rel=1e-9)
 
 
 def test_users_who_begin_to_err_the_other_way_find_no_wealth_that_waits_for_them():
