@@ -18,8 +18,8 @@ part of that: an unrated run has 1. The other is what a reward lies above it: an
 the bet above, with the mean of all runs so far as its guess, and the smaller wealth counts. Null hypothesis, from one
 start to the next: given the past, the tested arm's runs get no more of the poor, or no less of the good. A version that
 is not worse cannot break both, if its users rate no kind of reward more often than the reference's, or none less often.
-Proof: each made-up reward is one between 0 and 1 that every run has, so one of the two wealths is a supermartingale, and
-the smaller one lies below it. No guess and no rate has to be right.
+Proof: each made-up reward is one between 0 and 1 that every run has, so one of the two wealths is a supermartingale.
+The smaller one lies below it. No guess and no rate has to be right.
 
 The price is power, and no bets can do better: the nearest world in which only the poor differ, or only the good, is as
 far away (in relative entropy) as the arm and that made-up reward depend on each other, which is what such a bet wins
