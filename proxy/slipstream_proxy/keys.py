@@ -86,6 +86,7 @@ class Keys:
 
     def tenants(self) -> set[str]:
         """Those that have a key."""
+        self._load()
         return {k.tenant for k in self._file.by_hash.values() if k.tenant}
 
     def add(
@@ -190,7 +191,8 @@ class Keys:
     def _note(self, action: str, key: Key) -> None:
         """Into the log that the audit log is filled from. The key is made or revoked, whether that works or not."""
         said = {"at": time.time(), "by": _user(), "action": action, "key": key.id}
-        line = json.dumps({**said, "detail": {"name": key.name, "scopes": list(key.scopes)}}) + "\n"
+        whose = {"tenant": key.tenant} if key.tenant else {}
+        line = json.dumps({**said, "detail": {"name": key.name, "scopes": list(key.scopes), **whose}}) + "\n"
         with contextlib.suppress(OSError):
             fd = os.open(log_of(self.path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with os.fdopen(fd, "w") as file:

@@ -24,6 +24,11 @@ def tenant_config(config: Config, name: str) -> Config:
     if not name:
         return config
     check_tenant_name(name)
+    if config.engine.share:
+        raise ConfigError(
+            f"the tenant {name} cannot be served: engine.share = true lets the engine sleep while one trains, for all. "
+            "Set it to false, and give the trainer a GPU of its own"
+        )
     own = config.tenants.get(name, TenantConfig())
     tree = config.model_dump(exclude={"tenants"})
     if config.reward.weights in (RewardConfig().weights, dict.fromkeys(config.judge.names[:1], 1.0)):
@@ -52,7 +57,7 @@ def check_tenants(config: Config, source: str) -> None:
     """Raises ``ConfigError`` for declared tenants whose own settings cannot be. ``source``: where they were read."""
     wrong = []
     for name, own in config.tenants.items():
-        if own.model_fields_set:
+        if own.model_fields_set or config.engine.share:
             try:
                 tenant_config(config, name)
             except ConfigError as e:

@@ -45,12 +45,12 @@ def test_what_is_a_tenants_own_is_apart(tmp_path):
         "adapters_dir",
         "checkpoints_dir",
         "tenant",
-        "keys_file",
     ):
         assert len({str(getattr(one, own)) for one in found}) == 3, own
     assert len({one.store.archive for one in found}) == 3
     assert found[1].root == config.root / "tenants" / "acme"
     assert found[1].adapters_dir.is_relative_to(config.adapters_dir)
+    assert {one.keys_file for one in found} == {config.root / "keys.json"}
     assert found[1].tenants == {}
 
 
@@ -108,6 +108,7 @@ def test_settings_of_its_own_lie_over_those_of_all(tmp_path):
         ('[tenants."acme".gate]\nmoed = "off"', 'tenants."acme".gate.moed: Extra inputs are not permitted'),
         ('[tenants."acme".quota]\ncalls_per_day = 0', "tenants.acme.quota.calls_per_day: Input should be greater than"),
         ('[tenants."Acme"]', "tenants.Acme: String should match pattern"),
+        ("[engine]\nshare = true\n[tenants.acme]", "engine.share = true lets the engine sleep"),
         ('tenant = "acme"', 'tenant is no setting: an empty table [tenants."NAME"] declares one'),
         ("\n".join(f"[tenants.t{n}]" for n in range(10_000)), f"10,000 tenants are more than {TENANTS_LIMIT}"),
     ],

@@ -115,6 +115,7 @@ def fill(server: Server) -> None:
         "detail": {"reason": "better"},
     }
     server.on("GET", "/audit", {"entries": [entry]})
+    server.on("GET", "/tenants", {"tenants": [{"name": "acme", "running": True}]})
     server.on("POST", "/training/pause", {"paused": True, "by": "ann"})
     server.on("POST", "/training/resume", {"paused": False})
     server.on("POST", "/annotations", {"annotations": []})

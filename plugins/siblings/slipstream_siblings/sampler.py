@@ -263,7 +263,7 @@ class SiblingSampler:
         self, step: LiveStep, adapter: str, engine: EngineReplica, turns: IdleTurns
     ) -> SiblingReply | None:
         """One more sample. It gives way to agents, and is then asked for again."""
-        request = {"model": adapter, **step.body()}
+        request = {"model": self.engines.name_at(adapter), **step.body()}
         ids = step.parsed.prompt_ids
         # an older engine leaves the ids and makes them of the messages: its answer tells which they were
         body = request | {"kv_transfer_params": {"prompt_token_ids": ids}}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from slipstream_proxy.data.access.admission import Admission
 from slipstream_proxy.data.access.hosts import AllowedHosts
 from slipstream_proxy.data.access.limits import Limits
+from slipstream_proxy.data.access.quotas import QuotaTable
 from slipstream_proxy.data.call.contexts import ChatTemplates, ContextLengths, ResponseFields
 from slipstream_proxy.data.call.observers.call_log import CallLog
 from slipstream_proxy.data.call.observers.metering import Metering
@@ -24,6 +25,7 @@ from slipstream_proxy.data.call.steps.choice import AdapterChoice
 from slipstream_proxy.data.call.steps.conversation import Conversation
 from slipstream_proxy.data.call.steps.guards import CpuGuard
 from slipstream_proxy.data.call.steps.headers import ProxyHeaders
+from slipstream_proxy.data.call.steps.quotas import Quotas
 from slipstream_proxy.data.call.steps.renaming import Renaming
 from slipstream_proxy.data.call.steps.replays import Replays
 from slipstream_proxy.data.call.steps.trainability import Trainability
@@ -58,17 +60,39 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slipstream.config import Config
+    from slipstream_proxy.data.routes.handler import TenantRoutes
 
 log = logging.getLogger(__name__)
+
+
+class WorkerParts:
+    """What all planes of a worker share: who may call, and the connections to engines."""
+
+    def __init__(self, config: Config, number: int, keyed: bool | None) -> None:
+        proxy = config.proxy
+        self.limits = Limits(config.root / "limits", proxy.workers, number)
+        self.admission = Admission(Keys(config.keys_file, serving=True), self.limits, keyed)
+        self.hosts = AllowedHosts(self.admission, proxy.own_names)
+        timeout = proxy.upstream_timeout
+        self.hangs = HangTable(timeout, config.root / "hangs" if proxy.workers > 1 else None, number)
+        self.pools = Pools(config.engine, connect_timeout=proxy.connect_timeout, timeout=timeout, hangs=self.hangs)
+
+    def close(self) -> None:
+        self.pools.close()
+        self.limits.close()
+        self.hangs.close()
 
 
 class Plane:
     """One worker's parts. Belongs to the running event loop."""
 
-    def __init__(self, config: Config, number: int = 0, keyed: bool | None = None) -> None:
-        """``number`` tells a proxy's workers apart. ``keyed``: keys were there at its start. None: now."""
+    def __init__(
+        self, config: Config, number: int = 0, keyed: bool | None = None, *, first: Plane | None = None
+    ) -> None:
+        """``number`` tells a proxy's workers apart. ``keyed``: keys were there at its start. None: now. ``first``: the
+        worker's own plane, whose ``WorkerParts`` and connections a tenant's has, too.
+        """
         proxy = config.proxy
-        several = proxy.workers > 1
         self.config, self.number = config, number
         self._loop = asyncio.get_running_loop()
         self._last_loss = 0.0
@@ -77,23 +101,21 @@ class Plane:
         self.metrics_file = config.root / "metrics" / f"data{number}.json"
         self.losses = LossCount(self.metrics_file.parent, number)
         self.metrics.set(CAPTURE_LOST_METRIC, self.losses.calls)
-        self.limits = Limits(config.root / "limits", proxy.workers, number)
-        self.admission = Admission(Keys(config.keys_file, serving=True), self.limits, keyed)
-        self.hosts = AllowedHosts(self.admission, proxy.own_names)
+        self.first = first
+        self.parts: WorkerParts = WorkerParts(config, number, keyed) if first is None else first.parts
+        self.limits, self.admission, self.hosts = self.parts.limits, self.parts.admission, self.parts.hosts
+        self.hangs, self.pools = self.parts.hangs, self.parts.pools
         self.models = ModelMap(config)
-        timeout = proxy.upstream_timeout
-        self.hangs = HangTable(timeout, config.root / "hangs" if several else None, number)
         self.live = LiveView(config, self.hangs, self._look)
         self.holding = Holding(self.live, self.metrics, proxy.upstream_timeout)
         self.link = ControlLink(config.socket, self.live)
         self.pins = EpisodePins(self.live, self.link, self.metrics)
         window = config.identity.continue_window
-        self.shared = _shared_table(config.root / "conversations", window) if several else None
+        self.shared = _shared_table(config.root / "conversations", window) if proxy.workers > 1 else None
         self.episodes = EpisodeMemory(
             window=window, shared=self.shared, split_names=SplitNames(config.root / "split-names")
         )
         self.prompts = PromptMemory()
-        self.pools = Pools(config.engine, connect_timeout=proxy.connect_timeout, timeout=timeout, hangs=self.hangs)
         self.probe = EngineProbe(self.live, self.pools)
         self.spool = SpoolWriter(
             config.spool_dir,
@@ -107,6 +129,8 @@ class Plane:
         self.contexts = ContextLengths(config.engine, proxy.connect_timeout, self.live)
         self.templates = ChatTemplates(config.engine, proxy.connect_timeout, self.models.default, self.live)
         self.fields = ResponseFields(config.engine, proxy.connect_timeout, self.live)
+        self.quota = self._quota()
+        self.quotas = Quotas(self.quota, self.link, self.metrics) if self.quota is not None else None
         self.services = Services(
             admission=self.admission,
             live=self.live,
@@ -116,9 +140,27 @@ class Plane:
             steps=CallSteps(self._steps()),
             default_model=self.models.default,
             redaction=self.redaction,
+            tenant=config.tenant,
         )
-        self.state = ServerState(config, self.services, self.hosts)
-        self.passthrough = Passthrough(config, self.admission, self.models, self.live, self.holding, self.pools.memory)
+        self.services.quotas = self.quotas
+        self.state: ServerState = first.state if first else ServerState(config, self.services, self.hosts)
+        self.passthrough, self.control = self._routes()
+
+    def _quota(self) -> QuotaTable | None:
+        """None: calls have no quota."""
+        config = self.config
+        if not config.quota.counts_calls:
+            return None
+        shared = config.store_url.startswith("postgres")
+        return QuotaTable(config.quota, config.root / "quota", config.proxy.workers, self.number, shared=shared)
+
+    def _routes(self) -> tuple[Passthrough, ControlRoutes]:
+        config, admission = self.config, self.admission
+        memory, timeout = self.pools.memory, self.state.header_timeout
+        return (
+            Passthrough(config, admission, self.models, self.live, self.holding, memory, self.services),
+            ControlRoutes(self.link, admission, self.hosts, self.episodes, timeout, self.taken, self.redaction),
+        )
 
     def _steps(self) -> list[CallStep]:
         """In the order in which a call meets them."""
@@ -132,8 +174,9 @@ class Plane:
             ),
             Capture(self.models, self.live, self.prompts, self.metrics),
             Replays(),
+            *([self.quotas] if self.quotas is not None else []),
             AdapterChoice(self.live, self.holding, self.pins, self.link),
-            Renaming(),
+            Renaming(self.config.tenant),
             Translation(self.contexts, self.templates, self.fields, own_responses=self.config.engine.own_responses),
             Metering(self.metrics),
         ]
@@ -145,17 +188,15 @@ class Plane:
             found.append(self.tracing)
         return [*found, ProxyHeaders(self.live, self.config.engine.session_header), Trainability(self.live)]
 
-    def make_server(self) -> Server:
+    def make_server(self, tenants: TenantRoutes | None = None) -> Server:
         """What accepts connections, for ``loop.create_server``."""
         limit = self.state.header_limit
         handler = RequestHandler(
             self.state,
             health=HealthRoutes(self.state, self.live, self.metrics, self.metrics_file, self.link, self.hosts),
-            control=ControlRoutes(
-                *(self.link, self.admission, self.hosts, self.episodes, self.state.header_timeout),
-                *(self.taken, self.redaction),
-            ),
+            control=self.control,
             passthrough=self.passthrough,
+            tenants=tenants,
             hosts=self.hosts,
         )
         return Server(
@@ -185,7 +226,10 @@ class Plane:
 
     async def close(self) -> None:
         self.probe.close()
-        self.pools.close()
+        if self.first is None:
+            self.parts.close()
+        if self.quota is not None:
+            self.quota.close()
         self.pins.close()
         self.holding.close()
         self.contexts.close()
@@ -195,9 +239,7 @@ class Plane:
         await self.taken.close()
         await self.passthrough.close()
         await self.link.close()
-        self.limits.close()
         self.losses.close()
-        self.hangs.close()
         if self.shared is not None:
             self.shared.close()
         if self.tracing is not None:

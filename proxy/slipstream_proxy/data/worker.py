@@ -27,10 +27,11 @@ IS_COMPILED = __name__ == "__main__" and compiled.use()
 
 from slipstream_proxy.data.plane import Plane  # noqa: E402
 from slipstream_proxy.data.server.acceptor import Acceptor  # noqa: E402
-from slipstream_proxy.data.server.listener import sweep  # noqa: E402 - behind ``use``
+from slipstream_proxy.data.server.listener import sweep  # noqa: E402
+from slipstream_proxy.data.tenants import TenantPlanes  # noqa: E402 - behind ``use``
 
 if TYPE_CHECKING:
-    pass
+    from collections.abc import Iterable
 
 log = logging.getLogger("slipstream_proxy.data.worker")
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
@@ -73,12 +74,18 @@ async def _save_metrics(plane: Plane) -> None:
         await asyncio.sleep(2.0)
 
 
-async def drain(plane: Plane) -> None:
-    """Until nothing runs, or ``drain_timeout`` is over. New requests are answered, and their connections close."""
+async def _follow_control(plane: Plane) -> None:
+    await plane.link.follow()
+
+
+async def drain(plane: Plane, planes: Iterable[Plane] = ()) -> None:
+    """Until nothing runs, or ``drain_timeout`` is over. New requests are answered, and their connections close.
+    ``planes``: the tenants', too.
+    """
     plane.state.draining = True
     loop = asyncio.get_running_loop()
     until = loop.time() + plane.config.proxy.drain_timeout
-    while (plane.services.in_flight or len(plane.state.rests)) and loop.time() < until:
+    while (any(p.services.in_flight for p in (plane, *planes)) or len(plane.state.rests)) and loop.time() < until:
         await asyncio.sleep(0.02)
 
 
@@ -87,7 +94,8 @@ async def serve(config: Config, number: int, sock: socket.socket) -> None:
     keyed = os.environ.get("SLIPSTREAM_KEYED")
     plane = Plane(config, number, keyed == "1" if keyed is not None else None)
     plane.metrics.resume(plane.metrics_file)
-    server = plane.make_server()
+    tenants = TenantPlanes(plane, (_follow_control, _save_metrics))
+    server = plane.make_server(tenants)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -98,14 +106,15 @@ async def serve(config: Config, number: int, sock: socket.socket) -> None:
     log.info("worker %d is up%s", number, " (compiled)" if IS_COMPILED else "")
     await stop.wait()
     log.info("worker %d drains", number)
-    await drain(plane)
+    await drain(plane, tenants)
     listener.close()
-    for call in list(plane.services.in_flight):
+    for call in [call for one in tenants for call in one.services.in_flight]:
         call.client_gone()
         call.sink.break_off()
     await server.shutdown(2.0)
     for task in tasks:
         task.cancel()
+    await tenants.close()
     await plane.close()
 
 

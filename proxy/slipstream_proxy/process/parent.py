@@ -19,6 +19,7 @@ from slipstream.shared.backoff import rest
 from slipstream.shared.processes.health import answers
 from slipstream.shared.processes.proxy_file import PROXY_FILE_NAME, announce_proxy
 from slipstream.shared.processes.supervisor import Child, Supervisor
+from slipstream_proxy.keys import Keys
 from slipstream_proxy.process.settings_file import LOOK_INTERVAL_S, TOLD_FILE_NAME, SettingsFile, SettingsWatch
 
 log = logging.getLogger(__name__)
@@ -115,6 +116,9 @@ class Parent:
         fd = sock.fileno()
         # SIGKILL: the store's file is locked as long as the control plane lives, and a new proxy may be waiting for it
         self.control = self._child("control plane", env, "slipstream_proxy.control.run.worker", dies_by=signal.SIGKILL)
+        self.tenants = self._child(
+            "tenants", env, "slipstream_proxy.control.run.tenants", dies_by=signal.SIGKILL, essential=False
+        )
         self.workers = [
             self._child(f"worker {n}", env, "slipstream_proxy.data.worker", str(n), str(fd), fds=(fd,), stage="workers")
             for n in range(config.proxy.workers)
@@ -128,6 +132,7 @@ class Parent:
         dies_by: signal.Signals = signal.SIGTERM,
         fds: tuple[int, ...] = (),
         stage: str | None = None,
+        essential: bool = True,
     ) -> Child:
         """Kept for ever: a proxy without one of its parts serves nobody. It logs by itself."""
         argv = [sys.executable, "-P", "-m", *command]  # no file of the folder it starts in is taken for a library
@@ -143,6 +148,7 @@ class Parent:
             dies_by=dies_by,
             fds=fds,
             stage=stage,
+            essential=essential,
             capture=False,
         )
 
@@ -165,6 +171,7 @@ class Parent:
             (self.config.root / name).unlink(missing_ok=True)
         if self.settings is not None:
             self.supervisor.watch(self._follow(self.settings))
+        self.supervisor.watch(self._tend_tenants())
         try:
             for child in (self.control, *self.workers):
                 self.supervisor.start(child)
@@ -175,7 +182,18 @@ class Parent:
             await self.supervisor.stop()
             (self.config.root / PROXY_FILE_NAME).unlink(missing_ok=True)
         fine = (0, -signal.SIGTERM, None)  # a child that was just being started may not have its handler yet
-        return all(c.exit_code in fine for c in (*self.workers, self.control))
+        return all(c.exit_code in fine for c in (*self.workers, self.tenants, self.control))
+
+    async def _tend_tenants(self) -> None:
+        """Keep their control planes once there is a tenant: without one nothing runs for them."""
+        keys = Keys(self.config.keys_file, serving=True)
+        while not (self._settled().tenants or keys.tenants()):
+            await asyncio.sleep(LOOK_INTERVAL_S)
+        self.supervisor.start(self.tenants)
+        self.supervisor.ends_last(self.tenants)
+
+    def _settled(self) -> Config:
+        return self.config if self.settings is None else self.settings.config
 
     async def _follow(self, settings: SettingsWatch) -> None:
         """Hand on what changes in the settings file, until all end."""
@@ -186,7 +204,7 @@ class Parent:
             asked.clear()
             if told is None:
                 continue
-            for child in (self.control, *self.workers):
+            for child in (self.control, self.tenants, *self.workers):
                 child.env[CONFIG_ENV] = settings.config.model_dump_json()
             while True:
                 try:

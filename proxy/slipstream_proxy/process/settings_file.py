@@ -11,16 +11,17 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from slipstream.config import Config
 from slipstream.errors import ConfigError
+from slipstream.settings import TenantConfig
 
 log = logging.getLogger(__name__)
 TOLD_FILE_NAME = "settings.json"
-LOOK_INTERVAL_S = 2.0
+LOOK_INTERVAL_S = 1.0
 LIVE_SETTINGS = ("engine.urls", "engine.router")
 """What a running proxy takes over."""
 LOGIN_SETTINGS = ("engine.logins", "engine.api_key")
@@ -44,6 +45,8 @@ class ToldSettings:
     """Changed settings that count from the next start on."""
     error: str | None = None
     """Why the file cannot be read. Then nothing has changed."""
+    tenants: Mapping[str, Any] = field(default_factory=dict)
+    """All that are declared now, each with its settings."""
 
     def write(self, root: Path) -> None:
         temp = root / f"{TOLD_FILE_NAME}.tmp"
@@ -100,7 +103,7 @@ class SettingsWatch:
             new = self.file.read()
         except ConfigError as e:
             log.error("the changed settings cannot be read, and those before go on: %s", e)
-            return ToldSettings(engine.urls, engine.router, error=str(e))
+            return self._told(error=str(e))
         waiting = changed_settings(self._first, new)
         if new.engine.urls and not any(name in waiting for name in LOGIN_SETTINGS):
             taken = {"urls": new.engine.urls, "router": new.engine.router}
@@ -108,9 +111,29 @@ class SettingsWatch:
             if taken != {"urls": engine.urls, "router": engine.router}:
                 log.info("the settings file changed: engine.urls = %s, engine.router = %s", *taken.values())
             self.config = self.config.model_copy(update={"engine": engine.model_copy(update=taken)})
+        fresh = {name: own for name, own in new.tenants.items() if name not in self.config.tenants}
+        if fresh:
+            log.info("the settings file changed: new tenants are %s", ", ".join(fresh))
+            self.config = self.config.model_copy(update={"tenants": {**self.config.tenants, **fresh}})
+        known = {f"tenants.{name}" for name, own in new.tenants.items() if self.config.tenants[name] == own}
+        waiting = [name for name in waiting if name not in known]
         if waiting:
             log.warning("changed settings count from the proxy's next start on: %s", ", ".join(waiting))
-        return ToldSettings(self.config.engine.urls, self.config.engine.router, waiting)
+        return self._told(waiting)
+
+    def _told(self, waiting: Sequence[str] = (), error: str | None = None) -> ToldSettings:
+        tenants = {name: own.model_dump(mode="json") for name, own in self.config.tenants.items()}
+        return ToldSettings(self.config.engine.urls, self.config.engine.router, waiting, error, tenants)
+
+
+def told_tenants(config: Config) -> Config:
+    """With the tenants that the parent has told of since this process was started."""
+    try:
+        told = ToldSettings(**json.loads((config.home / TOLD_FILE_NAME).read_bytes()))
+        tenants = {name: TenantConfig.model_validate(own) for name, own in told.tenants.items()}
+    except (OSError, ValueError, TypeError):
+        return config
+    return config.model_copy(update={"tenants": {**config.tenants, **tenants}})
 
 
 class SettingsNews:
@@ -118,7 +141,7 @@ class SettingsNews:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.path = config.root / TOLD_FILE_NAME
+        self.path = config.home / TOLD_FILE_NAME
         self.waiting: Sequence[str] = ()
         self.error: str | None = None
         self._stand: Stand = None

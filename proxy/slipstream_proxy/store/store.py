@@ -45,6 +45,7 @@ from slipstream_proxy.store.write.judge_queue import JudgeQueue
 from slipstream_proxy.store.write.learners import LearnerTable
 from slipstream_proxy.store.write.lifecycle import Lifecycle, Pruning
 from slipstream_proxy.store.write.mutations import MutationReplay
+from slipstream_proxy.store.write.quotas import QuotaGrants
 from slipstream_proxy.store.write.restore import EpisodeRestore
 from slipstream_proxy.store.write.unrewarded import UnrewardedRuns
 
@@ -81,6 +82,7 @@ class Store:
         self.archive = CallArchive(db, self.calls, self.episodes)
         self.batches = BatchQueue(db, rules, self.groups, self.calls, self.rewards)
         self.learners = LearnerTable(db)
+        self.quotas = QuotaGrants(db)
         self.judging = JudgeQueue(
             db, rules, memory, self.episodes, self.groups, self.rewards, self.outcomes, self.tallies
         )

@@ -47,6 +47,7 @@ CORE_COMMANDS = {
     "episodes": Command("look", "list episodes, show one"),
     "cost": Command("look", "tokens, GPU seconds, the judge's dollars: by version, task or tag"),
     "audit": Command("look", "who promoted, demoted, labelled, deleted or made keys"),
+    "tenants": Command("look", "who shares this proxy: state, quota, worst trouble; remove one"),
     "config": Command("look", "print the settings in effect; --all has those that few need"),
     "adapters": Command("steer", "list versions; promote, demote, freeze, push"),
     "feedback": Command("steer", "say what was wrong with a run or a call, in words"),

@@ -353,6 +353,11 @@ def status() -> Ask[c.Status]:
     return Ask("GET", "/status", model(c.Status))
 
 
+def tenants() -> Ask[c.TenantList]:
+    """For the operator: whom the proxy serves beside itself."""
+    return Ask("GET", "/tenants", model(c.TenantList))
+
+
 def cost(**filters: object) -> Ask[c.CostTable]:
     """What runs took. Filters: each (``adapter``, ``task``, ``tag.<name>``, …), key, model, task, split, tag, since,
     until.

@@ -183,6 +183,7 @@ class Methods:
     learning = Method(requests.learning)
     cost = Method(requests.cost)
     status = Method(requests.status)
+    tenants = Method(requests.tenants)
     sql = Method(requests.sql)
     restore_episode = Method(requests.restore_episode)
     restore_episodes = Method(requests.restore_episodes)

@@ -182,3 +182,5 @@ from slipstream.contract.status import Sidecar as Sidecar
 from slipstream.contract.status import Sql as Sql
 from slipstream.contract.status import SqlResult as SqlResult
 from slipstream.contract.status import Status as Status
+from slipstream.contract.tenants import TenantList as TenantList
+from slipstream.contract.tenants import TenantStatus as TenantStatus

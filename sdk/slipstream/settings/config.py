@@ -121,8 +121,14 @@ class Config(Section):
         return self.root / "control.sock"
 
     @property
+    def home(self) -> Path:
+        """The proxy's own folder: that in which all tenants have theirs."""
+        return self.root.parent.parent if self.tenant else self.root
+
+    @property
     def keys_file(self) -> Path:
-        return self.root / "keys.json"
+        """One for all tenants."""
+        return self.home / "keys.json"
 
     @property
     def store_url(self) -> str:

@@ -90,6 +90,13 @@ class ProxyConfig(Section):
         ),
         when="dashboards should tell agents or teams apart",
     )
+    tenant_tag: str | None = rare(
+        None,
+        pattern=r"^[A-Za-z0-9._-]{1,64}$",
+        description="Name of a tag (x-slipstream-tag-NAME) whose value is the tenant of calls and rewards by keys of "
+        "none. An unknown value is no tenant's; `status` counts those.",
+        when="one agent serves several tenants with one key",
+    )
     allowed_hosts: list[str] = rare(
         default_factory=list,
         description=(

@@ -56,6 +56,7 @@ ASKING = {
     "import": ["import", "log.jsonl"],
     "audit": ["audit"],
     "cost": ["cost", "--by", "task"],
+    "tenants": ["tenants"],
     "pause": ["pause", "--reason", "new rewards"],
     "resume": ["resume"],
     "annotate": ["annotate", "new prompt"],

@@ -29,6 +29,7 @@ from slipstream_proxy.control.api.routes import (
     restore,
     rewards,
     status,
+    tenants,
     training,
     uploads,
     work,
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 DEPS_KEY: web.AppKey[Deps] = web.AppKey("deps", Deps)
 ROUTE_MODULES = (
     episodes, rewards, restore, training, work, learner, groups, status, adapters, adapter_files,
-    uploads, notes, audit, plugins,
+    uploads, notes, audit, plugins, tenants,
 )  # fmt: skip
 ALL_ROUTES: list[Route] = [route for module in ROUTE_MODULES for route in module.API_ROUTES]
 """The core's own."""

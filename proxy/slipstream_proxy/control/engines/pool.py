@@ -31,6 +31,7 @@ from slipstream.engines.engine import (
 )
 from slipstream.settings.engine import EngineConfig
 from slipstream.shared.discovery import is_source
+from slipstream.shared.tenant_names import engine_name, own_name
 from slipstream.shared.urls import authorization
 from slipstream_proxy.answers import whole_answer
 from slipstream_proxy.control.engines.discovery import EngineDiscovery
@@ -86,11 +87,13 @@ class EnginePool:
         router: str | None = None,
         session_header: str = "X-Session-ID",
         news: SettingsNews | None = None,
+        tenant: str = "",
     ) -> None:
         """``kind``: ``engine.kind``. ``model``: the trained model's name. ``logins``: ``engine.logins``. ``patience``:
         ``adapters.patience``, in seconds. ``router``, ``session_header``: those of the settings.
-        ``news``: whether ``engine.urls`` and ``engine.router`` are others by now.
+        ``news``: whether ``engine.urls`` and ``engine.router`` are others by now. ``tenant``: whose adapters these are.
         """
+        self._tenant = tenant
         self.news = news
         self.router, self.session_header = router, session_header
         self._router_checked: tuple[frozenset[str], str] | None = None
@@ -134,6 +137,10 @@ class EnginePool:
         await end([*self._loads.values(), *self._checks.values()])
         if self.session:
             await self.session.close()
+
+    def name_at(self, adapter: str) -> str:
+        """What engines know it by."""
+        return engine_name(adapter, self._tenant)
 
     def healthy(self) -> list[EngineReplica]:
         return [e for e in self.engines if e.healthy]
@@ -240,11 +247,12 @@ class EnginePool:
         return await ask_in_loop(steps, lambda question: self.tell(engine, question))
 
     async def models(self, engine: EngineReplica) -> dict[str, str | None]:
-        """Name → path that it came from, of all that the engine serves."""
+        """Name → path that it came from, of what the engine serves, without other tenants' adapters."""
         status, read, text = await self.ask("GET", f"{engine.url}/v1/models")
         if status != 200 or not isinstance(read, dict):
             raise EngineFailed(f"/v1/models answered {status}: {text[:200]}")
-        return {str(m["id"]): m.get("root") for m in read.get("data", []) if isinstance(m, dict) and "id" in m}
+        found = {str(m["id"]): m.get("root") for m in read.get("data", []) if isinstance(m, dict) and "id" in m}
+        return {own: root for name, root in found.items() if (own := own_name(name, self._tenant)) is not None}
 
     async def load(self, engine: EngineReplica, name: str, path: str, folder: Path | None = None) -> None:
         """Load and warm up. ``folder``: a new adapter's, as this process sees it; it must change what the engine
@@ -333,7 +341,7 @@ class EnginePool:
 
     async def warm(self, engine: EngineReplica, name: str) -> None:
         """One token: the first call with an adapter compiles and copies, which no agent should wait for."""
-        one = engine.server.completion(name, {"prompt": "a", "max_tokens": 1, "temperature": 0})
+        one = engine.server.completion(self.name_at(name), {"prompt": "a", "max_tokens": 1, "temperature": 0})
         status, _, text = await self.tell(engine, one)
         if status == 404:
             engine.several = engine.several or (engine.url,)
@@ -348,7 +356,7 @@ class EnginePool:
         if engine.several is not None:
             return
         for n in range(ONE_SERVER_QUESTIONS):
-            asked = engine.server.completion(name, {"prompt": f"{n}", "max_tokens": 1, "temperature": 0})
+            asked = engine.server.completion(self.name_at(name), {"prompt": f"{n}", "max_tokens": 1, "temperature": 0})
             login = {"connection": "close", self.session_header: f"slipstream-{n}"}
             status, _, text = await self.ask(asked.method, engine.url + asked.path, asked.body, asked.timeout, login)
             if status == 404:
@@ -390,7 +398,8 @@ class EnginePool:
 
     async def _read(self, engine: EngineReplica, name: str | None) -> Reading | None:
         """Log-probabilities with an adapter, or of the base model."""
-        status, answer, _ = await self.tell(engine, engine.server.completion(name, question()))
+        model = name and self.name_at(name)
+        status, answer, _ = await self.tell(engine, engine.server.completion(model, question()))
         return reading(answer) if status == 200 else None
 
     async def _put(self, engine: EngineReplica, name: str, path: str) -> None:
@@ -416,10 +425,10 @@ class EnginePool:
             raise await self._error_of_load(engine, answer, name, path)
 
     async def _load(self, engine: EngineReplica, name: str, path: str) -> EngineAnswer:
-        return await self.tell(engine, engine.server.load(name, path))
+        return await self.tell(engine, engine.server.load(self.name_at(name), path))
 
     async def _unload(self, engine: EngineReplica, name: str) -> EngineAnswer:
-        return await self.tell(engine, engine.server.unload(name))
+        return await self.tell(engine, engine.server.unload(self.name_at(name)))
 
     async def _error_of_load(self, engine: EngineReplica, answer: EngineAnswer, *asked: str) -> Exception:
         """Of the engine, if it takes no adapters; else of this adapter."""
@@ -589,7 +598,7 @@ class EnginePool:
         look = frozenset(e.url for e in up), about
         if look == self._router_checked:
             return
-        asked = engine.server.telling_chat(about)
+        asked = engine.server.telling_chat(self.name_at(about))
         if asked is None:
             return
         try:

@@ -100,6 +100,7 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         router=engine.router,
         session_header=engine.session_header,
         news=SettingsNews(config),
+        tenant=config.tenant,
     )
     trials = GateTrials(registry, engines.serves)
     publisher = LivePublisher(registry, trials, engines, live)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from slipstream.shared.tenant_names import engine_name
 from slipstream_proxy.data.call.parts import Call
 from slipstream_proxy.data.call.payload import read_payload
 from slipstream_proxy.data.call.reply import EngineReply
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.wire.http1 import ResponseHead
     from slipstream_proxy.data.wire.request import RequestHead
     from slipstream_proxy.data.wire.sink import Sink
+    from slipstream_proxy.json_types import JsonObject
     from slipstream_proxy.log.spool import Done
 
 log = logging.getLogger(__name__)
@@ -32,8 +34,17 @@ log = logging.getLogger(__name__)
 _now: Final[Callable[[], float]] = time.time
 
 MAX_TRIES = 3
+UNREADABLE_TEXT = "the body is no JSON object, or nested too deeply, so that it cannot be told which model it names"
 UNTRANSLATABLE_TEXT = "the model's reply cannot be said in this format"
 _JSON: Final = b"\r\n".join([b"content-type: application/json", *GUARD_LINES, b""])
+
+
+def keep_apart(payload: JsonObject, tenant: str, kind: str) -> None:
+    """No prompt's cache is another tenant's: how fast a call is would tell what others ask."""
+    if kind == "vllm":
+        salt = payload.get("cache_salt")
+        if not isinstance(salt, str) or not salt.startswith(f"{tenant}/"):
+            payload["cache_salt"] = f"{tenant}/{salt or ''}"
 
 
 class ActiveCall(Call):
@@ -82,11 +93,15 @@ class ActiveCall(Call):
         """Who asks what. False: a step has answered."""
         services = self.services
         key, suffix = services.admission.caller(self.asked.request)
+        if services.tenants is not None:
+            services = self.services = services.tenants.of(key, self.asked.request.headers, services)
         services.admission.enter(key)
         payload = read_payload(self.route.body)
         if payload is not None:
             self.asked.dialect.read_path(self.asked.request.path, payload)
         self.asked.admit(key, suffix, payload)
+        if payload is None and (services.tenant or (services.tenants is not None and services.tenants.some)):
+            raise RequestRefused(400, UNREADABLE_TEXT)
         self.route.ask(payload, None)
         services.in_flight.add(self)
         return all(not step.request(self) for step in services.steps.request)
@@ -106,6 +121,9 @@ class ActiveCall(Call):
         if payload is not None:
             if asked.target.kind != "trained" or "model" in payload or route.adapter != services.default_model:
                 payload["model"] = route.adapter
+            if services.tenant and asked.target.kind != "upstream":
+                payload["model"] = engine_name(route.adapter, services.tenant)
+                keep_apart(payload, services.tenant, services.live.kind)
             route.write(dumps(payload))
         upstream = route.next()
         pool = services.pools.of(upstream)

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from slipstream_proxy.data.access.admission import Admission
     from slipstream_proxy.data.call.parts import Call
     from slipstream_proxy.data.call.record import Recorder
     from slipstream_proxy.data.call.step import CallSteps
+    from slipstream_proxy.data.call.steps.quotas import Quotas
     from slipstream_proxy.data.engines.live import LiveView
     from slipstream_proxy.data.engines.pools import Pools
     from slipstream_proxy.data.observe.metrics import WorkerMetrics
+    from slipstream_proxy.data.wire.request import Headers
+    from slipstream_proxy.keys import Key
     from slipstream_proxy.redaction import Redaction
+
+
+class TenantServices(Protocol):
+    """Finds the services of the tenant whose a call is."""
+
+    @property
+    def some(self) -> bool:
+        """Whether there are tenants."""
+
+    def of(self, key: Key, headers: Headers, own: Services) -> Services:
+        """``own``: it is no tenant's. Raises ``RequestRefused``."""
 
 
 class Services:
@@ -25,9 +39,12 @@ class Services:
         "live",
         "metrics",
         "pools",
+        "quotas",
         "recorder",
         "redaction",
         "steps",
+        "tenant",
+        "tenants",
     )
 
     def __init__(
@@ -41,8 +58,13 @@ class Services:
         steps: CallSteps,
         default_model: str,
         redaction: Redaction | None = None,
+        tenant: str = "",
     ) -> None:
-        """``default_model`` serves calls that name none."""
+        """``default_model`` serves calls that name none. ``tenant``: whose they are."""
+        self.tenant = tenant
+        self.quotas: Quotas | None = None
+        self.tenants: TenantServices | None = None
+        """Of the worker's own: those of the tenant whose a call is."""
         self.admission, self.live, self.pools = admission, live, pools
         self.recorder, self.metrics, self.steps = recorder, metrics, steps
         self.default_model, self.redaction = default_model, redaction

@@ -39,6 +39,9 @@ PIN_PATIENCE, PIN_LIMIT = 1.4, 3.0
 """The same for new runs' pins, of which a worker can decide alone; and the seconds after which it does in any case."""
 PINS_URL = URL("http://control/internal/pins")
 IN_USE = URL("http://control/internal/in-use")
+ALLOWANCE_URL = URL("http://control/internal/allowance")
+ALLOWANCE_PATIENCE_S = 2.0
+"""Seconds that calls wait for more of their quota."""
 MOST_PINS = 512
 """Pins in one request."""
 CROWDED_RETRY_S = 0.05
@@ -252,6 +255,17 @@ class ControlLink:
             for (_, waiting), answer in zip(some, answers, strict=True):
                 if not waiting.done():
                     waiting.set_result(answer)
+
+    async def allowance(self, what: str, patience: float) -> int | None:
+        """How much more of a quota this proxy may use today; None: nobody answered within ``patience`` seconds."""
+        try:
+            async with asyncio.timeout(patience), self.session.post(ALLOWANCE_URL, json={"what": what}) as reply:
+                found = json.loads(await reply.read()) if reply.status == 200 else None
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as e:
+            log.debug("allowance: %s", e)
+            return None
+        granted = found.get("granted") if isinstance(found, dict) else None
+        return granted if isinstance(granted, int) else None
 
     async def _pins(self, asked: list[JsonObject]) -> list[JsonObject | None] | None:
         try:

@@ -8,6 +8,8 @@ from slipstream.config import Config
 from slipstream.engines.engine import NEUTRAL_SAMPLING
 from slipstream.settings import ModelRoute
 from slipstream.settings.proxy import route_of
+from slipstream.shared.tenant_names import names_tenant
+from slipstream_proxy.data.wire.errors import RequestRefused
 
 BASE_SUFFIX = "@base"
 """Behind a model's name: the base model, whatever adapter is live. Alone: that of the default model."""
@@ -62,6 +64,8 @@ class ModelMap:
         entry = route_of(self._map, name)
         if entry is not None:
             return self._route(entry, name)
+        if names_tenant(name):
+            raise RequestRefused(404, f"there is no model {name}", param="model")
         return ModelTarget("trained" if name == self.default else "base", name)
 
     def names(self) -> list[str]:

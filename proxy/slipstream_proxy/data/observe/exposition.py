@@ -64,6 +64,16 @@ METRIC_FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         (),
     ),
     "slipstream_requests_refused_total": ("counter", "Requests refused by the proxy itself, by status.", ("status",)),
+    "slipstream_unknown_tenants_total": (
+        "counter",
+        "Requests whose tag proxy.tenant_tag named no tenant: they belong to none.",
+        (),
+    ),
+    "slipstream_quota_unchecked_calls_total": (
+        "counter",
+        "Calls of a tenant that were let through while the database could not say what is left of its quota.",
+        (),
+    ),
     "slipstream_upstream_retries_total": ("counter", "Calls sent again to another connection or engine.", ()),
     "slipstream_pins_total": (
         "counter",

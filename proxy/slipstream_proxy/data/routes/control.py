@@ -91,9 +91,9 @@ class ControlRoutes:
             self._hosts.check(request)
             auth = self._auth(request, path)
         except RequestRefused as e:
-            return _refused(e)
+            return control_refusal(e)
         if (unreadable := unread(request.headers.get("content-encoding", ""))) is not None:
-            return _refused(unreadable)
+            return control_refusal(unreadable)
         headers = end_to_end(request.headers)
         for name in {n for n in headers if n.lower() in _CREDENTIALS or n.lower().startswith("x-slipstream-")}:
             headers.popall(name, None)
@@ -117,13 +117,13 @@ class ControlRoutes:
             if reply.status == 429:
                 self._turned_away.note(what, reply.headers.get("retry-after", ""))
         except RequestRefused as e:
-            return _refused(e)
+            return control_refusal(e)
         except (aiohttp.ClientError, OSError, TimeoutError) as e:
             if isinstance(e.__cause__, RequestRefused):
-                return _refused(e.__cause__)  # the client's body, and not the control plane
+                return control_refusal(e.__cause__)  # the client's body, and not the control plane
             why = "does not answer" if self._link.live.known else "does not answer yet: it takes some seconds to start"
             message = f"the control plane {why}; calls are served and recorded meanwhile"
-            return _refused(RequestRefused(503, message, retry_after=1.0))
+            return control_refusal(RequestRefused(503, message, retry_after=1.0))
         async with reply:
             return await hand_on(request, reply, end_to_end(reply.headers))
 
@@ -224,7 +224,7 @@ def _forget(sending: asyncio.Task[Any]) -> None:
         sending.result().close()
 
 
-def _refused(e: RequestRefused) -> web.Response:
+def control_refusal(e: RequestRefused) -> web.Response:
     """In the control API's shape."""
     detail = {"type": e.kind, "message": e.message, "field": e.field, "fix": e.fix}
     response = web.json_response({"error": detail}, status=e.status, headers=GUARD_HEADERS)

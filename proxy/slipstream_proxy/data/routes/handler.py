@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiohttp import web
 
+from slipstream.shared.tenant_names import names_tenant
 from slipstream_proxy.data.call.call import ActiveCall
 from slipstream_proxy.data.observe.exposition import passed_label
 from slipstream_proxy.data.routes.body import read_body
-from slipstream_proxy.data.routes.control import is_control
+from slipstream_proxy.data.routes.control import control_refusal, is_control
 from slipstream_proxy.data.routes.paths import MODELS_PATH, decoded, hint, methods, passed
 from slipstream_proxy.data.wire.backpressure import LARGE_REPLY_BYTES, Rest
 from slipstream_proxy.data.wire.codings import unread
@@ -47,6 +48,13 @@ def error_response(e: RequestRefused, dialect: Dialect | None = None) -> web.Res
     return response
 
 
+class TenantRoutes(Protocol):
+    """Finds the routes of the tenant whose a request is. They raise ``RequestRefused``."""
+
+    def control(self, request: web.BaseRequest) -> ControlRoutes: ...
+    def passthrough(self, request: web.BaseRequest) -> Passthrough: ...
+
+
 class RequestHandler:
     """The low-level server's one handler: it finds a request's route."""
 
@@ -58,8 +66,10 @@ class RequestHandler:
         control: ControlRoutes,
         passthrough: Passthrough,
         hosts: AllowedHosts,
+        tenants: TenantRoutes | None = None,
     ) -> None:
-        self._state = state
+        """``tenants`` None: there is one folder, and all requests are its own."""
+        self._state, self._tenants = state, tenants
         self._health, self._control, self._passthrough, self._hosts = health, control, passthrough, hosts
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -78,7 +88,11 @@ class RequestHandler:
             if (health := await self._health.answer(request, target)) is not None:
                 return health
             if is_control(target):
-                return await self._control.forward(request)
+                try:
+                    control = self._control_of(request)
+                except RequestRefused as e:
+                    return control_refusal(e)
+                return await control.forward(request)
             prefix = split_path(target)
             path = decoded(prefix.path)
             dialect = of_path(path) or (BY_PATH["/v1/messages"] if _MESSAGES.search(path) else None)
@@ -90,6 +104,12 @@ class RequestHandler:
             self._state.services.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')
             return error_response(e, dialect)
 
+    def _control_of(self, request: web.BaseRequest) -> ControlRoutes:
+        return self._control if self._tenants is None else self._tenants.control(request)
+
+    def _passthrough_of(self, request: web.BaseRequest) -> Passthrough:
+        return self._passthrough if self._tenants is None else self._tenants.passthrough(request)
+
     async def _inference(self, request: web.BaseRequest, prefix: Prefix, path: str) -> web.StreamResponse:
         """``path`` is the prefix's, decoded."""
         query = f"?{request.rel_url.raw_query_string}" if request.rel_url.raw_query_string else ""
@@ -97,10 +117,12 @@ class RequestHandler:
         if dialect is not None and method == "POST":
             return await self._captured(request, Prefix(path + query, prefix.episode, prefix.task), dialect)
         if path == MODELS_PATH and method == "GET":
-            return await self._passthrough.list_models(request)
+            return await self._passthrough_of(request).list_models(request)
         full = Prefix(prefix.path + query, prefix.episode, prefix.task)
         if method in passed(path):
-            reply = await self._passthrough.pass_through(request, full)
+            if names_tenant(path):
+                raise RequestRefused(404, f"there is no {path}")
+            reply = await self._passthrough_of(request).pass_through(request, full)
             self._state.services.metrics.add("slipstream_passed_requests_total", passed_label(path, reply.status))
             return reply
         allowed = methods(path)

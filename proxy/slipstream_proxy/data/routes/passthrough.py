@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
+from slipstream.shared.tenant_names import engine_name
+from slipstream_proxy.data.call.call import UNREADABLE_TEXT
 from slipstream_proxy.data.routes.body import body_parts, read_body
 from slipstream_proxy.data.routes.form import find_model
 from slipstream_proxy.data.wire import upstream
@@ -24,6 +27,7 @@ from slipstream_proxy.parse_weight import too_heavy
 if TYPE_CHECKING:
     from slipstream.config import Config
     from slipstream_proxy.data.access.admission import Admission
+    from slipstream_proxy.data.call.services import Services
     from slipstream_proxy.data.engines.hold import Holding
     from slipstream_proxy.data.engines.live import LiveView
     from slipstream_proxy.data.engines.models import ModelMap
@@ -56,9 +60,10 @@ class Passthrough:
         live: LiveView,
         holding: Holding,
         memory: upstream.ReplyMemory,
+        services: Services,
     ) -> None:
         """``memory``: what the replies that are kept until they are whole share with those of captured calls."""
-        self._memory = memory
+        self._memory, self._services = memory, services
         self._config, self._admission, self._models, self._live, self._holding = (
             config,
             admission,
@@ -106,18 +111,20 @@ class Passthrough:
         if not request.can_read_body:
             return None, None
         kind = request.headers.get("Content-Type", "")
-        if kind.lower().startswith("multipart/form-data") and self._config.models:
+        if kind.lower().startswith("multipart/form-data") and (self._config.models or self._guarded()):
             return self._mapped_form(await read_body(request, limit, timeout), kind)
         if "json" not in kind.lower():
+            if self._guarded():
+                raise RequestRefused(415, "the content type is neither JSON nor a form", param="content-type")
             return body_parts(request, limit, timeout), None
         body = await read_body(request, limit, timeout)
-        if too_heavy(body):
-            return body, None
-        try:
-            read = loads(body)
-        except ValueError:
-            return body, None
+        heavy, read = too_heavy(body), None
+        if not heavy:
+            with contextlib.suppress(ValueError, RecursionError):
+                read = loads(body)
         if not isinstance(read, dict) or not isinstance(read.get("model"), str):
+            if self._guarded() and (heavy or not isinstance(read, dict)):
+                raise RequestRefused(400, UNREADABLE_TEXT)
             return body, None
         asked = read["model"]
         model = self._engines_name(asked)
@@ -125,6 +132,11 @@ class Passthrough:
             return body, None
         read["model"] = model
         return dumps(read), (dumps(model), dumps(asked))
+
+    def _guarded(self) -> bool:
+        """Whether other tenants' adapters are there, which a body that is not read might name."""
+        tenants = self._services.tenants
+        return bool(self._config.tenant) or (tenants is not None and tenants.some)
 
     def _mapped_form(self, body: bytes, kind: str) -> tuple[bytes, Names | None]:
         found = find_model(body, kind)
@@ -143,11 +155,18 @@ class Passthrough:
             message = f"model {asked!r} is an external upstream, which serves the captured routes only"
             raise RequestRefused(404, message, param="model")
         live = self._live.models.get(route.model) if route.kind == "trained" else None
-        return live.base if live is not None else route.model
+        return live.base if live is not None else engine_name(route.model, self._config.tenant)
 
     async def pass_through(self, request: web.BaseRequest, prefix: Prefix) -> web.StreamResponse:
         key, _ = self._admission.who(first_fields(request))
         self._admission.enter(key)
+        quotas = self._services.quotas if request.method == "POST" else None
+        try:
+            if quotas is not None:
+                await quotas.enter()
+        except RequestRefused:
+            self._admission.leave(key)
+            raise
         try:
             if request.method == "POST":
                 await self._holding.over()
@@ -157,6 +176,8 @@ class Passthrough:
                 return await self._relay(request, reply, names)
         finally:
             self._admission.leave(key)
+            if quotas is not None:
+                quotas.leave()
 
     async def pass_preflight(self, request: web.BaseRequest, prefix: Prefix) -> web.StreamResponse:
         """A browser asks, without a key, whether a page may send something: the engine knows which pages may."""

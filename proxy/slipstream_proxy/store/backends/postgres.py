@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import time
+from binascii import crc32
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
@@ -58,6 +59,18 @@ WRITERS_WAIT, READERS_WAIT = 1.5, 0.25
 SWAP_TRIES = 120
 COPY_RETRY_INTERVAL_S = 0.5
 """Seconds between two tries."""
+
+TENANT_SCHEMA_PREFIX = "slipstream_"
+
+
+def is_tenants(schema: str) -> bool:
+    return schema.startswith(TENANT_SCHEMA_PREFIX)
+
+
+def lock_of(id: int, schema: str) -> int:
+    """An advisory lock. A database has them in common: a tenant's writers wait for nobody else's."""
+    return (crc32(schema.encode()) & 0x7FFFFFFF) << 32 | id if is_tenants(schema) else id
+
 
 Connection = psycopg.Connection[Row]
 OTHER_WRITERS_SQL = """SELECT l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
@@ -238,9 +251,9 @@ def _swap(one: Connection, two: Connection, copied: CopiedTable, indexes: dict[s
     """The copy takes the table's place. False: somebody still reads an older state."""
     with _waiting(one, WRITERS_WAIT):
         # first what a writer takes first: it may make a day's table, and the views, too
-        one.execute("SELECT pg_advisory_xact_lock(%s)", (SERIAL_LOCK_ID,))
+        one.execute("SELECT pg_advisory_xact_lock(%s)", (lock_of(SERIAL_LOCK_ID, copied.schema),))
         # a writer that has read the table holds a lock, and would wait for ours with its next statement: a deadlock
-        one.execute("SELECT pg_advisory_xact_lock(%s)", (BESIDE_LOCK_ID,))
+        one.execute("SELECT pg_advisory_xact_lock(%s)", (lock_of(BESIDE_LOCK_ID, copied.schema),))
         one.execute(copied.sql("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE"))
         while _again(two, copied):
             pass
@@ -357,6 +370,15 @@ def is_pooled(connection: psycopg.Connection) -> bool:
     return int(number) != connection.info.backend_pid
 
 
+def _own_schema(connection: psycopg.Connection) -> str:
+    """The schema that the URL names, which is made if there is none."""
+    ((schema, path),) = connection.execute("SELECT current_schema(), current_setting('search_path')").fetchall()
+    if schema is None:
+        schema = str(path).split(",")[0].strip().strip('"')
+        connection.execute(pgsql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(pgsql.Identifier(schema)))
+    return str(schema)
+
+
 class PostgresDriver:
     shared = True
     lock_rows = " FOR UPDATE SKIP LOCKED"
@@ -369,6 +391,7 @@ class PostgresDriver:
             # One plain connection first: the pool would try again and again, and say less.
             with psycopg.connect(url, connect_timeout=10) as con:
                 self._through_pool = is_pooled(con)
+                self._schema = _own_schema(con)
         except psycopg.Error as e:
             raise StoreError(f"PostgreSQL cannot be reached: {str(e).strip().splitlines()[0]}") from e
         # Through a pool, a session is another client's in a moment: nothing may stay behind in it.
@@ -388,7 +411,7 @@ class PostgresDriver:
         except (psycopg.Error, PoolTimeout) as e:
             self._pool.close()
             raise StoreError(f"PostgreSQL cannot be reached: {str(e).strip().splitlines()[0]}") from e
-        self._reader = False
+        self._reader: str | None = None
         self._rewriting = Rewriting()
         with self.write() as tx:
             tx.run("CREATE SEQUENCE IF NOT EXISTS slipstream_seq")
@@ -413,16 +436,16 @@ class PostgresDriver:
     def write(self, *, serial: bool = True) -> Iterator[PostgresTx]:
         with self._pool.connection() as con, con.transaction(), con.cursor() as cursor:
             if serial:
-                cursor.execute("SELECT pg_advisory_xact_lock(%s)", (SERIAL_LOCK_ID,))
+                cursor.execute("SELECT pg_advisory_xact_lock(%s)", (lock_of(SERIAL_LOCK_ID, self._schema),))
             else:
-                cursor.execute("SELECT pg_advisory_xact_lock_shared(%s)", (BESIDE_LOCK_ID,))
+                cursor.execute("SELECT pg_advisory_xact_lock_shared(%s)", (lock_of(BESIDE_LOCK_ID, self._schema),))
             yield PostgresTx(cursor)
 
     def next_seq(self, tx: Any, count: int) -> int:
         return min(int(n) for (n,) in tx.all("SELECT nextval('slipstream_seq') FROM generate_series(1, ?)", (count,)))
 
     def in_order(self, tx: Any) -> None:
-        tx.all("SELECT pg_advisory_xact_lock(?)", (IN_ORDER,))
+        tx.all("SELECT pg_advisory_xact_lock(?)", (lock_of(IN_ORDER, self._schema),))
 
     def settle(self) -> None:
         """PostgreSQL's own WAL has it."""
@@ -486,17 +509,19 @@ class PostgresDriver:
         """Make the role that users' queries run as, where we may."""
         try:
             with self.write() as tx:
-                if not tx.all("SELECT 1 FROM pg_roles WHERE rolname = ?", (READER_ROLE,)):
-                    tx.run(f"CREATE ROLE {READER_ROLE} NOLOGIN")
-                    tx.run(f"GRANT {READER_ROLE} TO CURRENT_USER")
                 ((namespace,),) = tx.all("SELECT quote_ident(current_schema())")
-                tx.run(f"GRANT USAGE ON SCHEMA {namespace} TO {READER_ROLE}")
-                tx.run(f"GRANT SELECT ON {', '.join(schema.VIEW_NAMES)} TO {READER_ROLE}")
+                # each tenant has a role of its own, which sees no other's schema
+                role = f"{READER_ROLE}_{namespace}" if is_tenants(self._schema) else READER_ROLE
+                if not tx.all("SELECT 1 FROM pg_roles WHERE rolname = ?", (role,)):
+                    tx.run(f"CREATE ROLE {role} NOLOGIN")
+                    tx.run(f"GRANT {role} TO CURRENT_USER")
+                tx.run(f"GRANT USAGE ON SCHEMA {namespace} TO {role}")
+                tx.run(f"GRANT SELECT ON {', '.join(schema.VIEW_NAMES)} TO {role}")
                 # Somebody else may have made the role: then we are no member of it.
-                tx.run(f"SET LOCAL ROLE {READER_ROLE}")
-            self._reader = True
+                tx.run(f"SET LOCAL ROLE {role}")
+            self._reader = role
         except psycopg.Error as e:
-            self._reader = False
+            self._reader = None
             log.debug("no reading role of its own for queries: %s", e)
 
     def sql(self, query: str, limit: int, timeout: float) -> SqlResult:
@@ -505,7 +530,9 @@ class PostgresDriver:
             raise QueryError(
                 f"{found.group(0)}: not in a query here; there are the views {', '.join(schema.VIEW_NAMES)}"
             )
-        role = READER_ROLE if self._reader else None
+        if is_tenants(self._schema) and self._reader is None:
+            raise QueryError("a tenant's queries need a role of their own: grant CREATEROLE to the user of store.url")
+        role = self._reader
         request = QueryRequest(database=self._url, config={}, role=role, query=text, limit=limit, timeout=timeout)
         with BoundedQuery(request) as running:
             running.open()

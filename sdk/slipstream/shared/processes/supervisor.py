@@ -140,6 +140,11 @@ class Supervisor:
         self.children.remove(child)
         self.children.append(child)
 
+    def ends_last(self, child: Child) -> None:
+        """``stop`` ends it after all that were started so far, whenever it came."""
+        self.children.remove(child)
+        self.children.insert(0, child)
+
     def watch(self, watching: Coroutine[None, None, None]) -> None:
         """Run ``watching`` beside the children, until all end."""
         self._watches.append(asyncio.create_task(watching))

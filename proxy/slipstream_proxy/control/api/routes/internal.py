@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from aiohttp import web
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -20,6 +20,7 @@ from slipstream_proxy.control.status.status import MetricsScrape
 from slipstream_proxy.control.storage.access import ignore
 from slipstream_proxy.store.values import Pin, PinAsk
 
+DAY_S = 86_400
 PIN_COMMIT_TIMEOUT_S = 1.0
 """Seconds that new runs wait for the store to keep their pins. It keeps them later, too."""
 
@@ -39,6 +40,10 @@ PINS_TYPE = TypeAdapter(list[PinIn])
 class InUseIn(BaseModel):
     worker: str
     adapters: frozenset[str]
+
+
+class AllowanceIn(BaseModel):
+    what: Literal["calls_per_day", "input_tokens_per_day", "output_tokens_per_day"]
 
 
 class PinOut(TypedDict):
@@ -83,6 +88,16 @@ def add(app: web.Application, deps: Deps) -> None:
             raise explain(e, "body", PinIn) from e
         return web.json_response(await pins_of(deps, asked))
 
+    async def allowance(request: web.Request) -> web.StreamResponse:
+        try:
+            told = AllowanceIn.model_validate_json(await request.read())
+        except ValidationError as e:
+            raise explain(e, "body", AllowanceIn) from e
+        limit = getattr(deps.config.quota, told.what)
+        day = int(deps.now() // DAY_S)
+        granted = 0 if limit is None else await deps.ask(deps.store.quotas.take, told.what, day, limit)
+        return web.json_response({"granted": granted})
+
     async def metrics(_: web.Request) -> web.StreamResponse:
         return web.Response(
             body=await scrape.text(), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"}
@@ -94,6 +109,7 @@ def add(app: web.Application, deps: Deps) -> None:
     app.router.add_route("GET", "/internal/live", live)
     app.router.add_route("POST", "/internal/pins", pins)
     app.router.add_route("POST", "/internal/in-use", in_use)
+    app.router.add_route("POST", "/internal/allowance", allowance)
     app.router.add_route("GET", "/internal/metrics", metrics)
     app.router.add_route("GET", "/internal/healthz", healthz)
 

@@ -27,7 +27,10 @@ TURNED_AWAY = {
     ),
     403: ("their API key has no scope inference", "give the agent a key with it (`slipstream keys list` shows scopes)"),
     413: ("they were too large", "raise proxy.body_limit, or send less in one request"),
-    429: ("their key's limits were used up", "raise the key's limits, or let the agent ask less at a time"),
+    429: (
+        "their key's limits, or a quota, were used up",
+        "raise the key's limits or the quota, or let the agent ask less at a time",
+    ),
 }
 """Status of a call that the proxy refused → why, and what to do."""
 WELL_AGAIN = 8

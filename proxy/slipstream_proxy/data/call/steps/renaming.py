@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from slipstream.shared.tenant_names import engine_name
 from slipstream_proxy.data.call.step import CallStep
 from slipstream_proxy.dialects.base import dumps
 
@@ -28,13 +29,17 @@ def names_of(engine: str, client: str) -> Names:
 class Renaming(CallStep):
     """Puts the client's name of the model in place of the adapter's."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: str = "") -> None:
+        """``tenant``: whose adapters these are."""
+        self._tenant = tenant
         self._engine = self._client = ""
         self._names: Names | None = None
         """Of the latest call: the next one mostly has the same."""
 
     def choose(self, call: Call) -> bool:
         engine, client = call.route.adapter, call.asked.model
+        if self._tenant and call.asked.target.kind != "upstream":
+            engine = engine_name(engine, self._tenant)
         if engine != client:
             if self._names is None or engine != self._engine or client != self._client:
                 self._engine, self._client, self._names = engine, client, names_of(engine, client)

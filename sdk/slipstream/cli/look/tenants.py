@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import argparse
+import shutil
+import time
+
+from slipstream.cli.common import add_client, connect, read_config, say, table, tell
+from slipstream.contract import TenantStatus
+from slipstream.errors import ConfigError
+from slipstream.shared.functions import need
+from slipstream.shared.tenant_names import check_tenant_name
+from slipstream.tenants import tenant_config
+
+END_PATIENCE_S = 60.0
+"""Seconds that `remove` waits for the tenant's control plane to end."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_client(parser)
+    sub = parser.add_subparsers(dest="action")
+    add_client(sub.add_parser("list", help="each with its state, quota and worst trouble (default)"), again=True)
+    gone = sub.add_parser("remove", help="revoke its keys, and delete all that it has; export and back up first")
+    gone.add_argument("name")
+    gone.add_argument("--yes", action="store_true", help="do it; without this it is only said")
+    add_client(gone, again=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.action == "remove":
+        return _remove(args)
+    with connect(args) as client:
+        found = client.tenants()
+    head = ("tenant", "calls", "runs", "live", "quota used", "worst")
+    rows = [_row(one) for one in found.tenants]
+    return tell(args, found, table(head, rows, {"worst": 20, "live": 12}) if rows else "there are no tenants")
+
+
+def _row(one: TenantStatus) -> tuple[object, ...]:
+    used = [f"{what.removesuffix('_per_day')} {one.used.get(what, 0):g}/{most:g}" for what, most in one.quota.items()]
+    live, worst = ", ".join(one.live.values()), one.trouble or "-"
+    return one.name, one.calls, one.episodes, live or "-", ", ".join(used) or "-", worst if one.running else one.reason
+
+
+def _remove(args: argparse.Namespace) -> int:
+    """On the proxy's machine: keys and folders are its own."""
+    check_tenant_name(args.name)
+    config = read_config(args)
+    if args.name in config.tenants:
+        raise ConfigError(f'[tenants."{args.name}"] declares it: take that out of the settings file first')
+    own = tenant_config(config, args.name)
+    if not own.root.exists():
+        raise ConfigError(f"there is no tenant {args.name}: {own.root} is not there")
+    keys = need("slipstream_proxy.keys", "proxy").Keys(config.keys_file)
+    mine = [k for k in keys.list() if k.tenant == args.name]
+    if not args.yes:
+        kept = f"`slipstream --tenant {args.name} backup` keeps it"
+        say(f"{len(mine)} keys would be revoked, and {own.root} deleted: give --yes. {kept}")
+        return 0
+    for key in mine:
+        keys.revoke(key.id)
+    until = time.monotonic() + END_PATIENCE_S
+    while own.socket.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    if own.socket.exists():
+        raise ConfigError(f"its control plane has not ended: {own.root} stays, and its keys are revoked")
+    shutil.rmtree(own.root)
+    if own.adapters_dir.exists():
+        shutil.rmtree(own.adapters_dir)
+    say(f"the tenant {args.name} is gone, with its runs, its adapters and {len(mine)} keys")
+    return 0

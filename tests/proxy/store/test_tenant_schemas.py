@@ -1,0 +1,39 @@
+"""Tenants' stores in one PostgreSQL database."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from tests.support.postgres import fresh_schema, postgres  # noqa: F401 - a fixture
+from tests.support.records import rules
+
+from slipstream.settings import Config
+from slipstream.tenants import tenant_config
+from slipstream_proxy.store import open_store
+from slipstream_proxy.store.tables.driver import QueryError
+
+
+def test_each_has_a_schema_of_its_own_and_no_query_leaves_it(request: pytest.FixtureRequest) -> None:
+    config = Config.model_validate({"store": {"url": request.getfixturevalue("postgres")}})
+    stores = {name: open_store(tenant_config(config, name).store_url, rules()) for name in ("ours", "the-irs")}
+    try:
+        for store in stores.values():
+            assert store.db.sql("SELECT count(*) FROM calls", 5, 5.0).rows == [[0]]
+        with pytest.raises(QueryError):
+            stores["ours"].db.sql("SELECT count(*) FROM slipstream_the_irs.calls", 5, 5.0)
+        with psycopg.connect(config.store_url, autocommit=True) as con:
+            con.execute("SET ROLE slipstream_reader_slipstream_ours")
+            con.execute("SELECT count(*) FROM slipstream_ours.calls")
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                con.execute("SELECT count(*) FROM slipstream_the_irs.calls")
+        # a writer of one waits for no writer of another
+        with stores["ours"].db.write() as one:
+            one.run("UPDATE t_meta SET value = value")
+            with stores["the-irs"].db.write() as two:
+                assert two.run("UPDATE t_meta SET value = value")
+    finally:
+        for store in stores.values():
+            store.close()
+        with psycopg.connect(config.store_url, autocommit=True) as con:
+            con.execute("DROP SCHEMA slipstream_ours CASCADE")
+            con.execute("DROP SCHEMA slipstream_the_irs CASCADE")

@@ -1,0 +1,159 @@
+"""Tenants of one proxy: real processes in front of a fake engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.support import wait_for
+from tests.support.fake_engine import LoraEngine, beside
+from tests.support.running import Running, run_proxy
+
+from slipstream.client import Client
+from slipstream.contract import Headers
+from slipstream.errors import ApiError
+from slipstream_proxy.keys import Keys
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LoraEngine]:
+    engine = LoraEngine()
+    engine.models = {"inbox"}
+    with beside(engine):
+        yield engine
+
+
+class Shared:
+    """A proxy with two tenants and an operator, each with a key."""
+
+    def __init__(self, running: Running) -> None:
+        self.running, self.url = running, running.url
+        self.keys = Keys(running.data_dir / "keys.json")
+        self.of = {name: self.key(name) for name in ("acme", "umbrella", "")}
+
+    def key(self, tenant: str, *scopes: str) -> str:
+        return self.keys.add(f"{tenant or 'ops'}-key", scopes or ("admin",), tenant=tenant)[1]
+
+    def client(self, key: str, **more: Any) -> Client:
+        return Client(self.url, self.of[key], **more)
+
+    def call(self, key: str, text: str, episode: str, model: str = "inbox", **headers: str) -> httpx.Response:
+        body = {"model": model, "messages": [{"role": "user", "content": text}]}
+        sent = {"authorization": f"Bearer {key}", Headers.EPISODE: episode, **headers}
+        return httpx.post(f"{self.url}/v1/chat/completions", json=body, headers=sent, timeout=60, trust_env=False)
+
+    def episodes(self, key: str, **more: Any) -> set[str]:
+        with self.client(key, **more) as client:
+            return {e.id for e in client.all_episodes()}
+
+
+@pytest.fixture(scope="module")
+def shared(engine: LoraEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    folder = tmp_path_factory.mktemp("t")
+    Keys(folder / "data" / "keys.json").add("first", ("admin",))
+    with run_proxy(
+        folder, engine.url, proxy={"port": 0, "workers": 2, "tenant_tag": "customer"}, tenants={"acme": {}}
+    ) as running:
+        yield Shared(running)
+
+
+def test_each_tenant_sees_its_own_alone(shared: Shared) -> None:
+    for name in ("acme", "umbrella", ""):
+        assert shared.call(shared.of[name], f"secret of {name}", f"run-{name}x").status_code == 200
+    for name in ("acme", "umbrella", ""):
+        wait_for(lambda name=name: shared.episodes(name) == {f"run-{name}x"}, 60, 0.2, f"{name} has its own run")
+
+
+def test_an_operator_acts_in_a_tenants_place_and_nobody_else(shared: Shared) -> None:
+    shared.call(shared.of["acme"], "hello", "run-acme-2")
+    wait_for(lambda: "run-acme-2" in shared.episodes("", tenant="acme"), 60, 0.2, "the operator sees it")
+    with shared.client("umbrella", tenant="acme") as client, pytest.raises(ApiError) as e:
+        client.status()
+    assert (e.value.status, e.value.field) == (403, "header.x-slipstream-tenant")
+    assert "umbrella" in str(e.value.fix)
+    plain = shared.key("", "inference", "reward", "viewer")
+    with Client(shared.url, plain, tenant="acme") as client, pytest.raises(ApiError) as e:
+        client.status()
+    assert e.value.status == 403
+    with shared.client("", tenant="nobody") as client, pytest.raises(ApiError) as e:
+        client.status()
+    assert e.value.status == 404 and "keys add NAME --tenant nobody" in str(e.value.fix)
+    assert shared.call(shared.of["umbrella"], "x", "y", **{Headers.TENANT: "acme"}).status_code == 403
+
+
+def test_a_tag_names_the_tenant_and_fails_no_call(shared: Shared) -> None:
+    key = shared.key("", "inference")
+    tag = f"{Headers.TAG}customer"
+    assert shared.call(key, "x", "tagged", **{tag: "acme"}).status_code == 200
+    assert (
+        shared.call(key, "x", "untagged", **{tag: "nobody/..\u00e9".encode("ascii", "ignore").decode()}).status_code
+        == 200
+    )
+    wait_for(lambda: "tagged" in shared.episodes("acme"), 60, 0.2, "it is acme's")
+    wait_for(lambda: "untagged" in shared.episodes(""), 60, 0.2, "it is nobody's")
+    # a key of a tenant stays there, whatever its tag says
+    assert shared.call(shared.of["umbrella"], "x", "stays", **{tag: "acme"}).status_code == 200
+    wait_for(lambda: "stays" in shared.episodes("umbrella"), 60, 0.2, "it is umbrella's")
+    metrics = httpx.get(f"{shared.url}/metrics", trust_env=False).text
+    assert "slipstream_unknown_tenants_total 1" in metrics and "acme" not in metrics
+
+
+def test_a_tenant_comes_without_a_restart(shared: Shared) -> None:
+    key = shared.key("late")
+    assert shared.call(key, "x", "late-run").status_code == 200, "its first call is served at once"
+    shared.of["late"] = key
+    wait_for(lambda: shared.episodes("late") == {"late-run"}, 30, 0.2, "its control plane runs")
+    text = shared.running.config.read_text()
+    shared.running.config.write_text(text + "\n[tenants.later.quota]\nadapters = 2\n")
+    wait_for((shared.running.data_dir / "tenants" / "later" / "control.sock").exists, 15, 0.1, "it starts")
+    assert shared.episodes("", tenant="later") == set()
+
+
+def test_no_client_names_anothers_adapter(shared: Shared, engine: LoraEngine) -> None:
+    engine.adapters |= {"inbox@3": "/x", "inbox@acme.3": "/y", "inbox@umbrella.3": "/z"}
+    seen = len(engine.seen)
+    asked = {"": ["inbox@acme.3"], "acme": ["inbox@3", "inbox@umbrella.3", "inbox@acme.3"]}
+    for name, models in asked.items():
+        for model in models:
+            shared.call(shared.of[name], "x", "thief", model=model)
+    reached = {body["model"] for body, _ in engine.seen[seen:]}
+    assert reached <= {"inbox@acme.3"}, "acme's own alone"
+    raw = b'{"x":' + b"[" * 3000 + b"]" * 3000 + b',"model":"inbox@umbrella.3","messages":[]}'
+    for path in ("/v1/chat/completions", "/v1/embeddings"):
+        for name in ("", "acme"):
+            sent = {"authorization": f"Bearer {shared.of[name]}", "content-type": "application/json"}
+            got = httpx.post(shared.url + path, content=raw, headers=sent, timeout=60, trust_env=False)
+            assert got.status_code == 400, (path, name, got.text)
+    assert httpx.get(f"{shared.url}/v1/models/inbox@acme.3", headers=sent, trust_env=False).status_code == 404
+    listed = httpx.get(f"{shared.url}/v1/models", headers=sent, trust_env=False).json()
+    assert [m["id"] for m in listed["data"]] == ["inbox"]
+    engine.adapters.clear()
+
+
+def test_prompts_are_cached_apart(shared: Shared, engine: LoraEngine) -> None:
+    seen = len(engine.seen)
+    for name in ("acme", "umbrella", ""):
+        shared.call(shared.of[name], "x", f"salted-{name}")
+    assert [body.get("cache_salt") for body, _ in engine.seen[seen:]] == ["acme/", "umbrella/", None]
+    assert {body["model"] for body, _ in engine.seen[seen:]} == {"inbox"}
+
+
+def spooled(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def test_what_is_on_disk_is_apart(shared: Shared) -> None:
+    shared.call(shared.of["acme"], "PLANTED-ACME", "planted")
+    shared.call(shared.of["umbrella"], "PLANTED-UMBRELLA", "planted")
+    wait_for(lambda: "planted" in shared.episodes("acme") & shared.episodes("umbrella"), 60, 0.2, "both are stored")
+    tenants = shared.running.data_dir / "tenants"
+    assert b"PLANTED-ACME" in spooled(tenants / "acme") and b"PLANTED-UMBRELLA" in spooled(tenants / "umbrella")
+    assert b"PLANTED-UMBRELLA" not in spooled(tenants / "acme") and b"PLANTED-ACME" not in spooled(tenants / "umbrella")
+    with shared.client("acme") as client:
+        assert b"PLANTED-UMBRELLA" not in json.dumps(client.sql("select * from calls").model_dump(mode="json")).encode()
