@@ -8,9 +8,21 @@ from collections.abc import Iterator
 
 from pydantic import JsonValue
 
-STEP_PARTS = ("wait", "read", "layout", "reference", "gradient", "optimize", "check", "name", "save", "register")
-"""Parts of a step, in their order: ``wait`` for groups, since the step before was told of; ``read`` and ``layout`` of
-the batch; ``reference`` (β), ``gradient``, ``optimize`` and ``check`` (what the step changed) of the model; ``name``,
+STEP_PARTS = (
+    "wait",
+    "read",
+    "turn",
+    "layout",
+    "reference",
+    "gradient",
+    "optimize",
+    "check",
+    "name",
+    "save",
+    "register",
+)
+"""Parts of a step, in their order: ``wait`` for groups, since the step before was told of; ``turn``, while other tenants
+train; ``read`` and ``layout`` of the batch; ``reference`` (β), ``gradient``, ``optimize`` and ``check`` (what the step changed) of the model; ``name``,
 ``save`` (the checkpoint) and ``register`` of the version."""
 
 

@@ -218,6 +218,12 @@ class TrainerConfig(Section):
         description="On a GPU: compile layers (mode tree), and capture a small model's passes as CUDA graphs.",
         when="compiling fails or takes too long",
     )
+    tenants_gb: Positive = rare(
+        8.0,
+        description="Host memory (GB) in which weights and optimisers of tenants wait for their turn; the rest waits "
+        "on disk.",
+        when="there are many tenants",
+    )
     dtype: Literal["auto", "float32", "bfloat16"] = rare(
         "auto",
         description="Number format of the base weights; auto: bf16 on GPU, fp32 on CPU.",

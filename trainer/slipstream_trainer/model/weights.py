@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
@@ -46,24 +47,34 @@ def weights_of(model: torch.nn.Module, device: str | torch.device | None = None)
     return dict(zip([n for n, _ in found], copies([p for _, p in found], device), strict=True))
 
 
+@contextlib.contextmanager
+def kept_weights(model: torch.nn.Module) -> Iterator[dict[str, torch.Tensor]]:
+    """Yields copies of the trainable weights, and puts them back."""
+    now = weights_of(model)
+    try:
+        yield now
+    finally:
+        put_weights(model, now)
+
+
 def put_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
     with torch.no_grad():
         for n, p in trained_of(model):
             p.copy_(weights[n])
 
 
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    """Of an optimiser's state."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from _tensors(part)
+
+
 def _copied(state: dict[str, object], device: str | torch.device | None) -> dict[str, object]:
     """An optimiser's state."""
-    found: list[torch.Tensor] = []
-
-    def collect(value: object) -> None:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, dict):
-            for part in value.values():
-                collect(part)
-
-    collect(state)
+    found = list(_tensors(state))
     memo: dict[int, object] = {id(old): new for old, new in zip(found, copies(found, device), strict=True)}
     return deepcopy(state, memo)
 
@@ -81,6 +92,11 @@ class Snapshot:
     ) -> Snapshot:
         """Copies, on ``device`` (None: where each weight is)."""
         return cls(weights_of(model, device), _copied(optimizer.state_dict(), device))
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(t.nbytes for part in (self.weights, self.optimizer) for t in _tensors(part))
 
     def misfit(self, model: torch.nn.Module) -> str | None:
         """Why these weights are not of ``model``, or None."""

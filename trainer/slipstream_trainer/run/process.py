@@ -23,8 +23,10 @@ from slipstream.config import Config
 from slipstream_trainer.model.policy import check_lora
 from slipstream_trainer.model.weights import Snapshot
 from slipstream_trainer.run.gpu_lease import ENTER_WORD, LEAVE_WORD, GpuLease, tell
+from slipstream_trainer.run.tenants import TenantWorkers
 from slipstream_trainer.run.worker import Worker
 from slipstream_trainer.versions.checkpoint import only_one
+from slipstream_trainer.versions.turns import Turns
 
 if TYPE_CHECKING:
     from slipstream_trainer.batch.rows import Sample
@@ -44,30 +46,30 @@ def leave() -> None:
 class Leader(Worker):
     """Gives an order for everything that the others must do too. Between batches it says that it is still there."""
 
-    def run(self) -> int:
-        try:
-            return super().run()
-        finally:
-            tell(("stop", None))
-
     def once(self) -> bool:
         if not (found := super().once()):
             self.idle()
         return found
 
     def idle(self) -> None:
-        tell(("idle", None))
+        with self.seat.turns.held(self.seat, 0):
+            tell(("idle", None))
 
     def train(self, samples: list[Sample]) -> Result:
         self._interruptible = False  # the others are in the middle of it: it is finished first
         weights = Snapshot.take(self.trainer.model, self.trainer.optimizer)
-        state = self.current.state
+        state, turns = self.current.state, self.seat.turns
+        if turns.told is not self.seat:
+            tell(("learner", self.config.model_dump_json()))
+            turns.told = self.seat
         tell(("train", (samples, state.pace, state.step, state.traffic, weights)))
         return super().train(samples)
 
 
-def lead(config: Config, client: Client, trainer: CapturedGRPOTrainer, gpu_lease: GpuLease) -> Worker:
-    return (Leader if trainer.world > 1 else Worker)(config, client, trainer, gpu_lease)
+def lead(
+    config: Config, client: Client, trainer: CapturedGRPOTrainer, gpu_lease: GpuLease, turns: Turns | None = None
+) -> Worker:
+    return (Leader if trainer.world > 1 else Worker)(config, client, trainer, gpu_lease, turns)
 
 
 def follow(trainer: CapturedGRPOTrainer, gpu_lease: GpuLease) -> int:
@@ -84,6 +86,8 @@ def follow(trainer: CapturedGRPOTrainer, gpu_lease: GpuLease) -> int:
             gpu_lease.enter()
         if order == LEAVE_WORD:
             gpu_lease.leave()
+        if order == "learner":
+            trainer.config = Config.model_validate_json(what)
         if order == "train":
             samples, pace, step, traffic, weights = what
             weights.restore(trainer.model, trainer.optimizer)
@@ -106,9 +110,14 @@ def main(config: Config, find: Callable[[], str | None], key: str | None = None)
             return follow(*start_trainer(config, None))
         with only_one(config.checkpoints_dir):
             loaded = start_trainer(config, None) if torch.cuda.is_available() and not config.engine.share else None
-            with Client(find(), key) as client:
+            url = find()
+            with Client(url, key) as client:
                 worker = lead(config, client, *(loaded or start_trainer(config, client)))
                 worker.handle_signals()
-                return worker.run()
+                try:
+                    return TenantWorkers(worker, url, key, lead).run()
+                finally:
+                    if worker.trainer.world > 1:
+                        tell(("stop", None))
     finally:
         leave()

@@ -18,13 +18,14 @@ import torch
 
 from slipstream.config import Config
 from slipstream.errors import ApiError, ConfigError
-from slipstream_trainer.model.weights import put_weights, weights_of
+from slipstream_trainer.model.weights import kept_weights, put_weights, trained_of
 from slipstream_trainer.versions.adapter_folder import temporary_of, write_adapter
 
 if TYPE_CHECKING:
     from peft import PeftModel
 
     from slipstream_trainer.versions.publisher import Publisher
+    from slipstream_trainer.versions.turns import Seat
 
 log = logging.getLogger(__name__)
 UNTRIED_TEXT = "no adapter was tried in the engine: %s"
@@ -32,7 +33,7 @@ TRIAL_WEIGHT_STD = 0.02
 """Standard deviation of the trial's B: as large as the weights of a usual model."""
 
 
-def begin_trial(config: Config, model: PeftModel, publisher: Publisher) -> Future[bool]:
+def begin_trial(config: Config, seat: Seat, publisher: Publisher) -> Future[bool]:
     """Write an adapter with random weights, and ask the proxy about it in a thread: an engine's first adapter takes it
     seconds, and steps need not wait for the answer. → Whether an engine was there to try it.
 
@@ -40,10 +41,11 @@ def begin_trial(config: Config, model: PeftModel, publisher: Publisher) -> Futur
     """
     found: Future[bool] = Future()
     folder = temporary_of(config.adapters_dir / "trial", publisher.learner.record.name)
-    names = sorted({n.split(".lora_")[0].rpartition(".")[2] for n, _ in model.named_parameters() if ".lora_" in n})
+    names = sorted({n.split(".lora_")[0].rpartition(".")[2] for n, _ in trained_of(seat.trainer.model) if ".lora_" in n})
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        _write(model, folder, config.engine.max_lora_rank)
+        with seat.turn() as trainer:
+            _write(trainer.model, folder, config.engine.max_lora_rank)
     except OSError as e:
         shutil.rmtree(folder, ignore_errors=True)
         log.warning(UNTRIED_TEXT, e)
@@ -86,13 +88,11 @@ def _fix(names: list[str], reason: str) -> str:
 
 def _write(model: PeftModel, folder: Path, max_rank: int) -> None:
     """The policy's adapter as it stands, with random B."""
-    before, random = weights_of(model), torch.Generator().manual_seed(0)
-    spread = {
-        n: torch.randn(w.shape, generator=random).mul_(TRIAL_WEIGHT_STD).to(w) if ".lora_B." in n else w
-        for n, w in before.items()
-    }
-    put_weights(model, spread)
-    try:
+    random = torch.Generator().manual_seed(0)
+    with kept_weights(model) as before:
+        spread = {
+            n: torch.randn(w.shape, generator=random).mul_(TRIAL_WEIGHT_STD).to(w) if ".lora_B." in n else w
+            for n, w in before.items()
+        }
+        put_weights(model, spread)
         write_adapter(model, folder, max_rank)
-    finally:
-        put_weights(model, before)

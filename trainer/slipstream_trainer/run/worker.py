@@ -32,6 +32,7 @@ from slipstream_trainer.versions.events import Metrics, clean, line
 from slipstream_trainer.versions.learner import Fenced, Stop
 from slipstream_trainer.versions.publisher import Publisher
 from slipstream_trainer.versions.reporting import Reporter
+from slipstream_trainer.versions.turns import Turns
 
 if TYPE_CHECKING:
     from slipstream_trainer.step.result import Result
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-IDLE_SECONDS = 0.1
+IDLE_SECONDS, LONG_IDLE_SECONDS = 0.1, 5.0
+"""Between looks for a batch: at first, and at most, where tenants are many and this one has long had none."""
 LOOK_SECONDS, LOOK_SOON = 2.0, 0.1
 """Between looks at the adapters while there is nothing to train on; while steps wait to be published."""
 UPLOADED_TRIAL_PAUSE_S = 60.0
@@ -55,9 +57,16 @@ class Worker:
     """The trainer's main loop, in the first process. The other processes follow it (``process_group.py``)."""
 
     def __init__(
-        self, config: Config, client: Client, trainer: CapturedGRPOTrainer, gpu_lease: GpuLease | None = None
+        self,
+        config: Config,
+        client: Client,
+        trainer: CapturedGRPOTrainer,
+        gpu_lease: GpuLease | None = None,
+        turns: Turns | None = None,
     ) -> None:
+        """``turns``: that it takes with others. None: it has the trainer alone, until others join it."""
         self.config, self.client, self.trainer = config, client, trainer
+        self.seat = (turns or Turns(trainer)).seat(config)
         checkpoints = Checkpoints(config.checkpoints_dir, config.trainer.keep_checkpoints, config.adapters_dir)
         self.metrics = Metrics()
         self.stop = threading.Event()
@@ -65,13 +74,15 @@ class Worker:
         self.learner = self.publisher.learner
         self.name = self.learner.name
         self.gpu_lease = gpu_lease or GpuLease(config, client, self.name)
-        self.gpu_lease.stop = self.stop
-        self.current = CurrentPolicy(config, trainer, checkpoints, self.publisher)
-        self.reporter = Reporter(trainer)
+        if turns is None:
+            self.gpu_lease.stop = self.stop
+        self.current = CurrentPolicy(config, self.seat, checkpoints, self.publisher)
+        self.reporter = Reporter(trainer, config)
         self.cadence = Cadence()
         self.failures = 0
         """In a row."""
         self.backoff = Backoff(FIRST_PAUSE, LAST_PAUSE, 4.0)
+        self._idle = Backoff(IDLE_SECONDS, LONG_IDLE_SECONDS, 1.5)
         self.broken = False
         """The GPU's context is lost, or other processes wait for this one in the middle of a step."""
         self.batch = ""
@@ -92,12 +103,11 @@ class Worker:
 
     def handle_signals(self) -> None:
         for sig in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(sig, self._signalled)
+            signal.signal(sig, lambda *_: self.stop.set())
 
-    def _signalled(self, *_: object) -> None:
-        self.stop.set()
-        if self._interruptible:  # nothing of the batch is saved yet: it goes back
-            self._interruptible = False
+    def _interrupt(self) -> None:
+        """Between two passes."""
+        if self._interruptible and self.stop.is_set():  # nothing of the batch is saved yet: it goes back
             raise Stop
 
     # the loop
@@ -105,7 +115,7 @@ class Worker:
     def run(self) -> int:
         """→ Exit code: 0 when it was asked to end, 1 when only a new process can go on (``broken``)."""
         t = self.config.trainer
-        if t.metrics_port is not None:
+        if t.metrics_port is not None and not self.config.tenant:
             log.info(
                 "metrics on http://%s:%d/metrics", t.metrics_host, self.metrics.serve(t.metrics_host, t.metrics_port)
             )
@@ -142,8 +152,10 @@ class Worker:
             self.begin()
             log.info("training %s from step %d, waiting for batches", self.config.model_name, self.current.state.step)
             while not self.stop.is_set() and (t.max_steps is None or self.current.state.step < t.max_steps):
-                if not self.once():
-                    self.stop.wait(IDLE_SECONDS)
+                if self.once():
+                    self._idle.reset()
+                else:
+                    self.rest()
                 self.failures = 0
                 self.backoff.reset()
             if self.current.state.ahead and not self.stop.is_set():
@@ -157,6 +169,18 @@ class Worker:
         except Exception as e:
             return self._failed(e)
         return False
+
+    def rest(self) -> None:
+        """As many looks a second come of many tenants as of one."""
+        self.stop.wait(min(self._idle.next(), IDLE_SECONDS * len(self.seat.turns.seats)))
+
+    def waits_for_work(self) -> None:
+        """Until there is a first batch, or what an earlier start has learned. Before it nothing is written."""
+        while not self.stop.is_set() and not self.current.checkpoints.all():
+            wanted = self._wanted(stored=False).model_copy(update={"learner": None})
+            if self.publisher.patiently(lambda: self.client.lease_batch(wanted)) is not None:
+                return  # ``begin`` gives it back
+            self.rest()
 
     def begin(self) -> None:
         """Be the one trainer, and have its weights. Waits while another is it."""
@@ -188,23 +212,11 @@ class Worker:
         # what is stored is older than the engine's policy anyway
         stored = self.current.state.ahead >= max(1, t.max_staleness)
         pause = LOOK_SECONDS if self.publisher.shipping.shared is not False else UPLOADED_TRIAL_PAUSE_S
+        self.tried = self.tried or self.seat.turns.tried
         if not self.tried and self._trial is None and time.monotonic() - self._asked > pause:
-            self._trial = begin_trial(self.config, self.trainer.model, self.publisher)
+            self._trial = begin_trial(self.config, self.seat, self.publisher)
         self._settle_trial(wait=False)
-        min_groups, max_wait = self.cadence.wanted(t)
-        wanted = BatchLeaseIn(
-            worker=self.name,
-            model=self.config.model_name,
-            learner=self.learner.token,
-            seconds=LEASE_SECONDS,
-            min_groups=min_groups,
-            max_groups=t.max_groups,
-            max_wait=max_wait,
-            max_staleness=t.max_staleness,
-            form="deltas",
-            equal="whole" if t.algorithm == "sft" else "rewards",
-            stored=stored,
-        )
+        wanted = self._wanted(stored=stored)
         leased = self.publisher.patiently(lambda: self.client.lease_batch(wanted))
         if leased is None:
             if not stored:
@@ -237,7 +249,24 @@ class Worker:
                 raise Stop
         if trial is not None and trial.done():
             self._trial, self._asked = None, time.monotonic()
-            self.tried = trial.result()
+            self.tried = self.seat.turns.tried = trial.result()
+
+    def _wanted(self, *, stored: bool) -> BatchLeaseIn:
+        t = self.config.trainer
+        min_groups, max_wait = self.cadence.wanted(t)
+        return BatchLeaseIn(
+            worker=self.name,
+            model=self.config.model_name,
+            learner=self.learner.token,
+            seconds=LEASE_SECONDS,
+            min_groups=min_groups,
+            max_groups=t.max_groups,
+            max_wait=max_wait,
+            max_staleness=t.max_staleness,
+            form="deltas",
+            equal="whole" if t.algorithm == "sft" else "rewards",
+            stored=stored,
+        )
 
     def _look(self, seconds: float) -> None:
         if time.monotonic() - self.current.looked > seconds:
@@ -248,26 +277,37 @@ class Worker:
         samples = read_samples(leased.packed, self.trainer.vocab)
         read = time.perf_counter() - began
         self.cadence.note(self.config.trainer, samples, self.current.control())
-        weights = self.current.state.weights
-        elsewhere = weights == self.config.model_name and changes_base(self.trainer.model)  # trainer.init_adapter
         for s in samples:
-            s.own = s.adapter == weights and not elsewhere
             if s.adapter in self.current.taken and s.trainable:  # leased before it was rolled back
                 s.trainable, s.reason = False, "rolled_back"
-        trainable = any(s.trainable for s in samples)  # else nobody has to wait for what is skipped
+        wanted, asked = sum(len(s.completion_C) for s in samples if s.trainable), time.perf_counter()
+        with self.seat.turn(wanted) as trainer:
+            waited = time.perf_counter() - asked
+            result = self._in_turn(trainer, samples, gpu=bool(wanted))  # nobody has to wait for what is skipped
+            tokens = result.figures.get("tokens")
+            self.seat.trained(tokens if isinstance(tokens, int) else 0)
+        add(result.figures, "read", read)
+        if len(self.seat.turns.seats) > 1:
+            add(result.figures, "turn", waited)
+        return result
+
+    def _in_turn(self, trainer: CapturedGRPOTrainer, samples: list[Sample], *, gpu: bool) -> Result:
+        weights = self.current.state.weights
+        elsewhere = weights == self.config.model_name and changes_base(trainer.model)  # trainer.init_adapter
+        for s in samples:
+            s.own = s.adapter == weights and not elsewhere
         turn_or_not: contextlib.AbstractContextManager[dict[str, float]] = (
-            self.gpu_lease.take() if trainable else contextlib.nullcontext({})
+            self.gpu_lease.take() if gpu else contextlib.nullcontext({})
         )
-        with turn_or_not as turn:
+        trainer.interrupt = self._interrupt
+        with turn_or_not as figures:
             self._interruptible = True
             try:
-                if self.stop.is_set():
-                    raise Stop
+                self._interrupt()
                 result = self.train(samples)
             finally:
                 self._interruptible = False
-        result.figures |= turn
-        add(result.figures, "read", read)
+        result.figures |= figures
         return result
 
     def train(self, samples: list[Sample]) -> Result:

@@ -12,7 +12,7 @@ import logging
 import math
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,7 +35,7 @@ from slipstream_trainer.model.lora_sums import use_sums
 from slipstream_trainer.model.memory import Checkpointing, decoder_layers, largest
 from slipstream_trainer.model.policy import is_frugal, takes_trees
 from slipstream_trainer.model.shards import looked_at
-from slipstream_trainer.model.weights import put_weights, weights_of
+from slipstream_trainer.model.weights import kept_weights, put_weights, weights_of
 from slipstream_trainer.step.selfcheck import computes_alike
 from slipstream_trainer.step.trl_seam import GRPOConfig, GRPOTrainer, grpo_config
 
@@ -75,6 +75,8 @@ class CapturedGRPOTrainer(GRPOTrainer):
         )
         self.config = config
         self.beta = config.trainer.beta  # not in the arguments: TRL would compute with a second adapter in memory
+        self.interrupt: Callable[[], None] = lambda: None
+        """Called before each pass. What it raises ends the batch."""
         self.use_vllm = True  # the log-probabilities are an engine's: TRL's loss takes the importance weights
         self.vllm_importance_sampling_correction = True
         self.current_gradient_accumulation_steps = 1
@@ -240,6 +242,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
         lesson: Lesson | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, ScoredPositions]:
         """The same, and what was remembered or compared at some places."""
+        self.interrupt()
         d = self.device
         attention = self.compiler.switch(*micro.ids_RN.shape) if self.compiler else self.attention
         inputs: dict[str, Any] = {"input_ids": torch.from_numpy(micro.ids_RN).to(d)}
@@ -307,12 +310,9 @@ class CapturedGRPOTrainer(GRPOTrainer):
     @contextlib.contextmanager
     def as_reference(self) -> Iterator[None]:
         """The model computes as the policy that training started from."""
-        now = weights_of(self.model)
-        put_weights(self.model, self.first)
-        try:
+        with kept_weights(self.model):
+            put_weights(self.model, self.first)
             yield
-        finally:
-            put_weights(self.model, now)
 
     def _refer(self, work: Work) -> None:
         """Compute the reference at a share of the micro-batches. Their KL term counts for all: its gradient is right on

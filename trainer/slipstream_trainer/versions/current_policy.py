@@ -7,22 +7,19 @@ import time
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterList, AdapterState, fallen
 from slipstream.errors import ConfigError, StartError
 from slipstream.shared.files import space_of
 from slipstream_trainer.model.adapter import load_adapter
-from slipstream_trainer.model.weights import Snapshot, put_weights, weights_of
+from slipstream_trainer.model.weights import Snapshot, kept_weights, put_weights, weights_of
 from slipstream_trainer.timing import timed
 from slipstream_trainer.versions.adapter_folder import version_of
-from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState, random_state
+from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
 from slipstream_trainer.versions.publisher import Publisher
 from slipstream_trainer.versions.recovery import IN_USE, Recovery, Restored, returnable
-
-if TYPE_CHECKING:
-    from slipstream_trainer.step.trainer import CapturedGRPOTrainer
+from slipstream_trainer.versions.turns import Seat
 
 log = logging.getLogger(__name__)
 FORGOTTEN_REASON = "an episode was forgotten"
@@ -31,11 +28,9 @@ FORGOTTEN_REASON = "an episode was forgotten"
 class CurrentPolicy:
     """The trainer's weights by name. Every change of them is a checkpoint first."""
 
-    def __init__(
-        self, config: Config, trainer: CapturedGRPOTrainer, checkpoints: Checkpoints, publisher: Publisher
-    ) -> None:
-        self.config, self.trainer, self.checkpoints, self.publisher = config, trainer, checkpoints, publisher
-        self.recovery = Recovery(config, trainer, checkpoints, self._files_of)
+    def __init__(self, config: Config, seat: Seat, checkpoints: Checkpoints, publisher: Publisher) -> None:
+        self.config, self.seat, self.checkpoints, self.publisher = config, seat, checkpoints, publisher
+        self.recovery = Recovery(config, seat, checkpoints, self._files_of)
         self.state = CheckpointState(weights=config.model_name)
         self.live = config.model_name
         self.taken: set[str] = set()
@@ -58,8 +53,7 @@ class CurrentPolicy:
         ``known``: the adapters before.
         """
         self.publisher.finish()
-        model, optimizer = self.trainer.model, self.trainer.optimizer
-        snapshot, generators, self.state = Snapshot.take(model, optimizer, "cpu"), random_state(), state
+        (snapshot, generators), self.state = self.seat.snapshot(), state
         # the next batch, which is computed meanwhile, changes weights, generators, pace and traffic
         kept = replace(state, pace=deepcopy(state.pace), traffic=deepcopy(state.traffic))
         self.publisher.beside(lambda: self._keep(snapshot, generators, kept, state, known))
@@ -74,7 +68,7 @@ class CurrentPolicy:
     ) -> None:
         """``kept``: ``state`` as it was when the batch had been trained on."""
         with timed(state.event.get("data", {}), "save"):
-            path = self.checkpoints.save(self.trainer.model, snapshot, kept, generators)
+            path = self.checkpoints.save(self.seat.trainer.model, snapshot, kept, generators)
         self.publisher.publish(path, state, again=False)
         config, limit = self.config, self.config.data.max_gb
         full = limit is not None and sum(space_of(config.root, config.adapters_dir).values()) > limit * 1e9
@@ -224,22 +218,21 @@ class CurrentPolicy:
         """The KL term holds to the distilled version that these weights were made from. Else it would pull the policy
         back to what that version has left.
         """
-        name, model = self.state.published, self.trainer.model
+        name = self.state.published
         while (found := self.known.get(name)) is not None and "distilled_from" not in found.meta:
             name = found.parent or ""
         root = name if found is not None else ""
-        if root == self.held_to or not self.trainer.first or self.trainer.world > 1:
+        if root == self.held_to or not self.seat.trainer.first or self.seat.trainer.world > 1:
             return
-        now = weights_of(model)
         try:
-            put_weights(model, {n: w.to(now[n]) for n, w in self.recovery.start.weights.items()})
-            if root:
-                load_adapter(model, self._files_of(root))
-            self.trainer.first, self.held_to = weights_of(model), root
+            files = self._files_of(root) if root else None
+            with self.seat.turn() as trainer, kept_weights(trainer.model) as now:
+                put_weights(trainer.model, {n: w.to(now[n]) for n, w in self.seat.turns.start.weights.items()})
+                if files is not None:
+                    load_adapter(trainer.model, files)
+                trainer.first, self.held_to = weights_of(trainer.model), root
         except (ConfigError, StartError) as e:
             log.warning("the KL term holds to the start of training: %s", e)
-        finally:
-            put_weights(model, now)
 
     def _files_of(self, name: str) -> Path:
         known = self.known.get(name)
@@ -247,9 +240,8 @@ class CurrentPolicy:
 
     def _save(self, state: CheckpointState) -> Path:
         self.publisher.finish()
-        path = self.checkpoints.save(
-            self.trainer.model, Snapshot.take(self.trainer.model, self.trainer.optimizer), state
-        )
+        snapshot, generators = self.seat.snapshot()
+        path = self.checkpoints.save(self.seat.trainer.model, snapshot, state, generators)
         self.state = state
         return path
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from slipstream.contract import Event
 from slipstream_trainer.timing import STEP_PARTS
@@ -81,8 +83,9 @@ STEP_GAUGES = {
 }
 
 
-class Metrics:
+class Metrics(Collector):
     def __init__(self) -> None:
+        self.tenants: dict[str, Metrics] = {}
         r = self.registry = CollectorRegistry()
         counter, gauge = partial(Counter, registry=r), partial(Gauge, registry=r)
         histogram = partial(Histogram, registry=r)
@@ -112,9 +115,21 @@ class Metrics:
         self.gauges = {n: gauge(f"slipstream_trainer_{n}", text) for n, text in STEP_GAUGES.items()}
 
     def serve(self, host: str, port: int) -> int:
-        """→ The port."""
-        server, _ = start_http_server(port, host, self.registry)
+        """→ The port. With the figures of tenants, each with its label."""
+        together = CollectorRegistry()
+        together.register(self)
+        server, _ = start_http_server(port, host, together)
         return int(server.server_port)
+
+    def collect(self) -> Iterable[Metric]:
+        found: dict[str, Metric] = {}
+        for tenant, metrics in {"": self, **self.tenants}.items():
+            for one in metrics.registry.collect():
+                family = found.setdefault(one.name, Metric(one.name, one.documentation, one.type))
+                family.samples += [
+                    s._replace(labels={**s.labels, "tenant": tenant}) if tenant else s for s in one.samples
+                ]
+        return found.values()
 
     def times(self, data: Mapping[str, object]) -> None:
         """Seconds of a batch's parts, as far as they are known."""

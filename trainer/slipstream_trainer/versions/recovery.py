@@ -17,8 +17,8 @@ from slipstream.config import Config
 from slipstream.contract import AdapterList, AdapterState, folder_of
 from slipstream.errors import ConfigError, StartError
 from slipstream_trainer.model.adapter import distance, load_adapter
-from slipstream_trainer.model.weights import Snapshot
 from slipstream_trainer.versions.checkpoint import BadCheckpoint, Checkpoints, CheckpointState
+from slipstream_trainer.versions.turns import Seat
 
 if TYPE_CHECKING:
     from slipstream_trainer.step.trainer import CapturedGRPOTrainer
@@ -56,34 +56,34 @@ class Restored:
 
 
 class Recovery:
-    """Puts a version's weights and optimiser into a trainer. Make it before a load: it keeps the start's."""
+    """Puts a version's weights and optimiser into a learner's place."""
 
     def __init__(
         self,
         config: Config,
-        trainer: CapturedGRPOTrainer,
+        seat: Seat,
         checkpoints: Checkpoints,
         files_of: Callable[[str], Path] | None = None,
     ) -> None:
         """``files_of``: a version's folder, wherever it comes from. None: only ``adapters.dir`` is looked at."""
-        self.config, self.trainer, self.checkpoints = config, trainer, checkpoints
+        self.config, self.seat, self.checkpoints = config, seat, checkpoints
         self.files_of = files_of or (lambda name: config.adapters_dir / folder_of(name))
-        self.start = Snapshot.take(trainer.model, trainer.optimizer, device="cpu")
 
     def newest(self) -> Restored | None:
         """The newest checkpoint that can be read, with its generators; None: there is none."""
         problem = None
-        for path in reversed(self.checkpoints.all()):
-            try:
-                state = self.checkpoints.load(path, self.trainer.model, self.trainer.optimizer)
-            except BadCheckpoint as e:
-                log.error("%s; trying the checkpoint before it", e)
-                problem = problem or str(e)
-                continue
-            self._serve_check(path, state)
-            log.info("going on from %s (step %d, %s)", path.name, state.step, state.weights)
-            return Restored("checkpoint", state, path, problem)
-        self._put_start()
+        with self.seat.turn() as trainer:
+            for path in reversed(self.checkpoints.all()):
+                try:
+                    state = self.checkpoints.load(path, trainer.model, trainer.optimizer)
+                except BadCheckpoint as e:
+                    log.error("%s; trying the checkpoint before it", e)
+                    problem = problem or str(e)
+                    continue
+                self._serve_check(trainer, path, state)
+                log.info("going on from %s (step %d, %s)", path.name, state.step, state.weights)
+                return Restored("checkpoint", state, path, problem)
+            self._put_start(trainer)
         return Restored("start", problem=problem) if problem else None
 
     def version(self, name: str) -> Restored:
@@ -92,30 +92,34 @@ class Recovery:
         Raises ``ConfigError`` where the files are there, and the settings have no place for what was learned.
         """
         problem = "its checkpoint is gone"
-        for path in self.checkpoints.of_weights(name):
-            try:
-                state = self.checkpoints.load(path, self.trainer.model, self.trainer.optimizer, generators=False)
-                self._serve_check(path, state)
-                return Restored("checkpoint", state, path)
-            except BadCheckpoint as e:
-                problem = str(e)
-        self._put_start()
+        with self.seat.turn() as trainer:
+            for path in self.checkpoints.of_weights(name):
+                try:
+                    state = self.checkpoints.load(path, trainer.model, trainer.optimizer, generators=False)
+                    self._serve_check(trainer, path, state)
+                    return Restored("checkpoint", state, path)
+                except BadCheckpoint as e:
+                    problem = str(e)
+            self._put_start(trainer)
         if name == self.config.model_name:
             return Restored("start")
         try:
-            load_adapter(self.trainer.model, self.files_of(name))
+            files = self.files_of(name)
+            with self.seat.turn() as trainer:
+                load_adapter(trainer.model, files)
         except StartError as e:
-            self._put_start()  # it may have been put in by half
+            with self.seat.turn() as trainer:
+                self._put_start(trainer)  # it may have been put in by half
             return Restored("start", problem=f"{problem}; {e}")
         return Restored("adapter", problem=problem)
 
-    def _serve_check(self, path: Path, state: CheckpointState) -> None:
+    def _serve_check(self, trainer: CapturedGRPOTrainer, path: Path, state: CheckpointState) -> None:
         """The engine serves the version's files: a checkpoint that is another policy gives way to them."""
         folder = self.config.adapters_dir / folder_of(state.weights)
         if state.ahead or not folder.is_dir():
             return
         try:
-            apart = distance(self.trainer.model, folder)
+            apart = distance(trainer.model, folder)
         except (ConfigError, StartError) as e:
             log.warning("%s is not compared with what the engine serves: %s", path.name, e)
             return
@@ -127,8 +131,8 @@ class Recovery:
                 state.weights,
                 apart,
             )
-            load_adapter(self.trainer.model, folder)
-            self.trainer.optimizer.state.clear()
+            load_adapter(trainer.model, folder)
+            trainer.optimizer.state.clear()
 
-    def _put_start(self) -> None:
-        self.start.restore(self.trainer.model, self.trainer.optimizer)
+    def _put_start(self, trainer: CapturedGRPOTrainer) -> None:
+        self.seat.turns.start.restore(trainer.model, trainer.optimizer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import logging
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,10 @@ REPORTED_PACKAGES = {
 """Reporter → its packages. One of them must be installed."""
 
 
+LOGGERS_LOCK = threading.Lock()
+"""Tenants have the same loggers."""
+
+
 def check_report_to(config: Config) -> None:
     """Raises ``ConfigError`` for a logger that nobody knows or that is not installed."""
     for name in config.trainer.report_to:
@@ -54,9 +59,9 @@ def numbers_of(figures: Mapping[str, object]) -> dict[str, float]:
 class Reporter:
     """A logger that fails is said and left alone: it never costs a step."""
 
-    def __init__(self, trainer: CapturedGRPOTrainer) -> None:
-        self.trainer = trainer
-        self.names = list(trainer.config.trainer.report_to)
+    def __init__(self, trainer: CapturedGRPOTrainer, config: Config) -> None:
+        self.trainer, self.config = trainer, config
+        self.names = list(config.trainer.report_to)
         self.begun = False
 
     def _do(self, what: str, *args: Any) -> None:
@@ -67,18 +72,20 @@ class Reporter:
         if not self.names:
             return
         try:
-            self.trainer.state.global_step = step
-            if not self.begun:
-                self.begun = True
-                self._do("on_train_begin")
-            self.trainer.log(numbers_of(figures))
-            self.trainer.state.log_history.clear()  # an endless run's would grow for ever
+            with LOGGERS_LOCK:
+                self.trainer.state.global_step = step
+                if not self.begun:
+                    self.begun = True
+                    self._do("on_train_begin")
+                prefix = f"{self.config.tenant}/" if self.config.tenant else ""
+                self.trainer.log({prefix + name: value for name, value in numbers_of(figures).items()})
+                self.trainer.state.log_history.clear()  # an endless run's would grow for ever
         except Exception:
             log.exception("step %d could not be reported to %s", step, ", ".join(self.names))
 
     def version(self, state: CheckpointState, figures: Mapping[str, object]) -> None:
         """A run for the adapter that this step made."""
-        config, name = self.trainer.config, state.adapter
+        config, name = self.config, state.adapter
         for made in [RUN_TRACKERS[n] for n in self.names if n in RUN_TRACKERS] if name else []:
             version = VersionRun(
                 str(name),
