@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -14,6 +16,8 @@ from slipstream.shared.tenant_names import check_tenant_name
 from slipstream.shared.urls import without_password
 
 TENANTS_FOLDER_NAME = "tenants"
+SETTINGS_TOLD_FILE_NAME, TENANT_STATES_FILE_NAME = "settings.json", "tenants.json"
+"""In the proxy's folder: what it read in the settings file, and tenant → why its control plane does not run."""
 _OWN_SECTIONS = tuple(name for name in TenantConfig.model_fields if name != "quota")
 
 
@@ -73,6 +77,19 @@ def _bound(tree: dict[str, Any], own: TenantConfig) -> None:
     if (most := own.quota.judge_dollars_per_day) is not None:
         budget = tree["judge"].get("dollars_per_day")
         tree["judge"]["dollars_per_day"] = most if budget is None else min(budget, most)
+
+
+def known_tenants(config: Config) -> tuple[Config, set[str]]:
+    """(The settings with all tenants that are declared by now, and the names of all), as far as this folder tells: the
+    proxy on it writes there what has changed since it started.
+    """
+    declared, named = dict(config.tenants), set[str]()
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        told = json.loads((config.root / SETTINGS_TOLD_FILE_NAME).read_bytes())["tenants"]
+        declared |= {name: TenantConfig.model_validate(own) for name, own in told.items()}
+    with contextlib.suppress(OSError, ValueError):
+        named = {*json.loads((config.root / TENANT_STATES_FILE_NAME).read_bytes())}
+    return config.model_copy(update={"tenants": declared}), {*declared, *named}
 
 
 def schema_of(name: str) -> str:

@@ -354,9 +354,10 @@ class FakeControl:
         self.released.append(worker)
         for w in self.waiting.values():
             w.until = 0.0
-        for batch in [i for i, (_, holder) in self.leased.items() if holder == worker]:
+        back = [i for i, (_, holder) in self.leased.items() if holder == worker]
+        for batch in back:
             del self.leased[batch]
-            self.batches[batch] = self.all[batch]
+        self.batches = {i: table for i, table in self.all.items() if i in self.batches or i in back}
         return web.json_response({"released": 1})
 
 

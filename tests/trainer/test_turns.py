@@ -49,6 +49,12 @@ def state(seat: Seat) -> dict[str, torch.Tensor]:
     return found.weights | {f"{i}.{n}": t for i, parts in moments.items() for n, t in parts.items()}
 
 
+def generator(seat: Seat) -> torch.Tensor:
+    found = seat.snapshot()[1]["torch"]
+    assert isinstance(found, torch.Tensor)
+    return found
+
+
 @pytest.mark.parametrize("host_bytes", [float("inf"), 0])
 def test_learners_by_turns_learn_bit_by_bit_what_each_learns_alone(tiny, tmp_path, host_bytes: float) -> None:
     configs = [make_config(tiny, tmp_path / str(i), **SHARED, **own) for i, own in enumerate(LEARNERS)]
@@ -57,7 +63,7 @@ def test_learners_by_turns_learn_bit_by_bit_what_each_learns_alone(tiny, tmp_pat
         seat, pace, traffic = Turns(make_trainer(config, warm=False)).seat(config), StepPace(), Traffic()
         for n in range(STEPS):
             run(seat, n, i, pace, traffic)
-        alone.append((state(seat), pace, traffic, seat.snapshot()[1]["torch"]))
+        alone.append((state(seat), pace, traffic, generator(seat)))
     root = make_config(tiny, tmp_path / "root", **SHARED)  # the trainer is ready for one who never learns
     turns = Turns(make_trainer(root, warm=False), host_bytes)
     turns.seat(root)
@@ -68,13 +74,13 @@ def test_learners_by_turns_learn_bit_by_bit_what_each_learns_alone(tiny, tmp_pat
     for i in order:
         run(seats[i], taken[i], i, paces[i], traffics[i])
         taken[i] += 1
-    for seat, pace, traffic, (weights, own_pace, own_traffic, generator) in zip(
+    for seat, pace, traffic, (weights, own_pace, own_traffic, own_generator) in zip(
         seats, paces, traffics, alone, strict=True
     ):
         now = state(seat)
         assert now.keys() == weights.keys() and all(torch.equal(now[n], weights[n]) for n in now)
         assert (pace, traffic) == (own_pace, own_traffic)
-        assert torch.equal(seat.snapshot()[1]["torch"], generator)
+        assert torch.equal(generator(seat), own_generator)
     waiting = [seat for seat in turns.seats if seat is not turns.has]
     assert all((seat.kept is None) == (host_bytes == 0) for seat in waiting)
 

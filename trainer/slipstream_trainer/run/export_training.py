@@ -111,7 +111,7 @@ def _from_export(
         skip = int(state.event.get("batches", 0)) if state.event.get("export") == str(export) else 0
     batches = group_batches(samples, t.max_groups)
     bar = _bar(len(batches), skip)
-    stepped, reporter = 0, Reporter(trainer)
+    stepped, reporter = 0, Reporter(trainer, config)
     taught = [s for batch in batches[:skip] for s in batch]
     for number, batch in enumerate(batches):
         if number < skip or (t.max_steps is not None and state.step >= t.max_steps) or (once and stepped):

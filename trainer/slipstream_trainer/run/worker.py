@@ -66,7 +66,7 @@ class Worker:
     ) -> None:
         """``turns``: that it takes with others. None: it has the trainer alone, until others join it."""
         self.config, self.client, self.trainer = config, client, trainer
-        self.seat = (turns or Turns(trainer)).seat(config)
+        self.seat = (turns or Turns(trainer, config.trainer.tenants_gb * 1e9)).seat(config)
         checkpoints = Checkpoints(config.checkpoints_dir, config.trainer.keep_checkpoints, config.adapters_dir)
         self.metrics = Metrics()
         self.stop = threading.Event()
@@ -176,8 +176,8 @@ class Worker:
 
     def waits_for_work(self) -> None:
         """Until there is a first batch, or what an earlier start has learned. Before it nothing is written."""
+        wanted = self._wanted(stored=False).model_copy(update={"learner": None})
         while not self.stop.is_set() and not self.current.checkpoints.all():
-            wanted = self._wanted(stored=False).model_copy(update={"learner": None})
             if self.publisher.patiently(lambda: self.client.lease_batch(wanted)) is not None:
                 return  # ``begin`` gives it back
             self.rest()
