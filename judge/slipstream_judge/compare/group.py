@@ -14,6 +14,7 @@ from slipstream.contract import Group, GroupKind, Score, Split
 from slipstream.settings import JudgeConfig
 from slipstream_judge.compare.rubric import Rubrics, rubric_hash
 from slipstream_judge.compare.ruler import Question, Ruler, Vote, VoteTally, gather, orders, tally
+from slipstream_judge.compare.slots import JudgeSlots, TenantSlots
 from slipstream_judge.model.cache import VoteCache, cache_key
 from slipstream_judge.model.llm import JudgeFailed, TooLong, Usage
 from slipstream_judge.model.metrics import JudgeMetrics
@@ -71,11 +72,11 @@ class GroupJudge:
         metrics: JudgeMetrics,
         *,
         name: str | None = None,
-        slots: asyncio.Semaphore | None = None,
+        slots: TenantSlots | None = None,
     ) -> None:
         self.judge, self.ruler, self.rubrics, self.cache, self.metrics = judge, ruler, rubrics, cache, metrics
         self.name = name or judge.name
-        self.slots = slots or asyncio.Semaphore(judge.concurrency)
+        self.slots = slots or JudgeSlots(judge.concurrency).tenant()
 
     async def score(self, group: Group, deadline: float, votes: Sequence[int] | None = None) -> Judged:
         """Score what is not context. ``deadline``: seconds since the epoch. Raises ``JudgeFailed``, ``OverBudget``."""

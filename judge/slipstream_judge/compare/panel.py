@@ -16,6 +16,7 @@ from slipstream_judge.compare.next_turn import NextTurn
 from slipstream_judge.compare.process import CallJudge
 from slipstream_judge.compare.rubric import Rubrics
 from slipstream_judge.compare.ruler import Ruler
+from slipstream_judge.compare.slots import JudgeSlots, TenantSlots
 from slipstream_judge.model.budget import Budget
 from slipstream_judge.model.cache import VoteCache
 from slipstream_judge.model.llm import Llm
@@ -47,13 +48,15 @@ class Panel:
         name: str | None = None,
         fresh: bool = False,
         proxy: OwnProxy | None = None,
+        slots: TenantSlots | None = None,
     ) -> None:
+        """``slots``: those that it shares with other tenants."""
         judge = config.judge
         own = name or judge.name
         if judge.model is None and judge.function is None:
             raise ConfigError("no judge: set judge.model (a LiteLLM name) or judge.function (module:function)")
         self.metrics = metrics
-        self.slots = asyncio.Semaphore(judge.concurrency)
+        self.slots = slots or JudgeSlots(judge.concurrency).tenant()
         self.budget = Budget(judge, metrics, client)
         self.model: GroupJudge | None = None
         self.audit: GroupJudge | None = None

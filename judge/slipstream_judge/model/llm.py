@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 import httpx
 
+from slipstream.contract import Headers
 from slipstream.errors import ConfigError
 from slipstream.settings import JudgeConfig
 from slipstream.settings.judge import NO_QUOTA, is_own
@@ -230,6 +231,7 @@ class Llm:
         if self.own:
             if own is None:
                 raise ConfigError(f"judge.model = {name!r} needs a proxy: give its address with --url")
+            self.tenant = {Headers.TENANT: own.tenant} if own.tenant else {}
             self.model, self.api_base, self.key = own.model(name), f"{own.url}/v1", own.key
         elif own is not None:
             ignore_own(own.url)
@@ -299,7 +301,7 @@ class Llm:
         if self.api_base:
             given["api_base"] = self.api_base
         if self.own:
-            given["extra_headers"] = {**UNRECORDED_HEADERS, **_mapping(given.get("extra_headers"))}
+            given["extra_headers"] = {**UNRECORDED_HEADERS, **self.tenant, **_mapping(given.get("extra_headers"))}
             behind = {} if "priority" in self._dropped else {"priority": BEHIND_AGENTS}
             given["extra_body"] = {**behind, **_mapping(given.get("extra_body"))}
         if self.key:

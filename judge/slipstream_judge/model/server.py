@@ -45,11 +45,13 @@ class OwnProxy:
     key: str | None
     name: str
     """Of the trained model; empty: the proxy knows it."""
+    tenant: str = ""
 
     @classmethod
     def of(cls, config: Config, url: str, authorization: str | None) -> OwnProxy:
         known = config.engine.name or config.engine.model
-        return cls(url, (authorization or "").removeprefix("Bearer ") or None, config.model_name if known else "")
+        key = (authorization or "").removeprefix("Bearer ") or None
+        return cls(url, key, config.model_name if known else "", config.tenant)
 
     def model(self, wanted: str) -> str:
         """LiteLLM's name. ``@base``: never an adapter, so that the judge stays the same while the policy moves."""

@@ -20,13 +20,15 @@ from collections.abc import Awaitable, Callable
 from slipstream.client import AsyncClient
 from slipstream.config import Config
 from slipstream.contract import PLAIN_ID_PATTERN, Event, Group, GroupLeaseIn, RewardIn, ScoresIn, Split
-from slipstream.errors import ApiError, Unavailable
+from slipstream.errors import ApiError, ConfigError, Unavailable
 from slipstream.settings.judge import is_own
 from slipstream.shared.backoff import Backoff, rest
 from slipstream.shared.log import brief
+from slipstream.tenants import known_tenants, tenant_config
 from slipstream_judge.compare.next_turn import turns_of
 from slipstream_judge.compare.panel import Panel, PanelOutcome, within
 from slipstream_judge.compare.process import graded_calls
+from slipstream_judge.compare.slots import JudgeSlots
 from slipstream_judge.loop import run_loop
 from slipstream_judge.model.budget import OverBudget
 from slipstream_judge.model.cache import CONCURRENT_LOOKUPS, judged
@@ -38,7 +40,7 @@ from slipstream_judge.trust.audit import Auditor
 log = logging.getLogger(__name__)
 IDLE_INTERVALS_S = (0.1, 2.0)
 """Seconds between looks for work: at first, and after many looks in vain."""
-SYNC_INTERVAL_S = 5.0
+SYNC_INTERVAL_S, TENANTS_LOOK_S = 5.0, 2.0
 FAILURES_BEFORE_SLOWER, SLOWER_PAUSE_S = 8, (1.0, 60.0)
 """Failures in a row after which groups are judged one at a time, and the seconds between two of them, which grow. A
 judge whose answers are of no use costs as much as a good one.
@@ -64,10 +66,12 @@ def worker_name() -> str:
 
 
 class JudgeWorker:
-    def __init__(self, config: Config, client: AsyncClient) -> None:
+    def __init__(self, config: Config, client: AsyncClient, slots: JudgeSlots | None = None) -> None:
+        """``slots``: those that tenants share."""
         self.config, self.client = config, client
         self.name, self.metrics = worker_name(), JudgeMetrics()
-        self.panel = Panel(config, self.metrics, client)
+        self.slots = slots or JudgeSlots(config.judge.concurrency)
+        self.panel = Panel(config, self.metrics, client, slots=self.slots.tenant())
         self.auditor = Auditor(config.judge, self.panel.audit, self.metrics)
         self.reporter = JudgeReporter(config.judge, self.name, self.panel.names, self.panel.budget)
         self.seconds = lease_seconds(config)
@@ -144,7 +148,7 @@ class JudgeWorker:
 
         A group that waits here grows old, while the proxy would hand out a newer one later.
         """
-        room = self.config.judge.concurrency + self.ahead - len(self.tasks)
+        room = self.slots.share() + self.ahead - len(self.tasks)
         room = room if room > self.ahead // 4 else 0
         free = self.panel.budget.free() if self.panel.model else None
         if free is not None:
@@ -331,11 +335,11 @@ class JudgeWorker:
         await self.panel.budget.sync()
 
 
-async def run(config: Config, client: AsyncClient, stop: asyncio.Event) -> int:
+async def run(config: Config, client: AsyncClient, stop: asyncio.Event, slots: JudgeSlots | None = None) -> int:
     """Judge with this configuration until ``stop`` is set. Raises ``ConfigError`` at the start."""
-    worker = JudgeWorker(config, client)
+    worker = JudgeWorker(config, client, slots)
     server = None
-    if config.judge.metrics_port is not None:
+    if config.judge.metrics_port is not None and not config.tenant:
         port, server = worker.metrics.serve(config.judge.metrics_port, config.judge.metrics_host)
         log.info("metrics on http://%s:%s/metrics", config.judge.metrics_host, port)
     if config.judge.model is not None:
@@ -345,8 +349,43 @@ async def run(config: Config, client: AsyncClient, stop: asyncio.Event) -> int:
     try:
         return await worker.run(stop)
     finally:
+        worker.slots.tenants.remove(worker.panel.slots)
         if server is not None:
             server.shutdown()
+
+
+async def run_tenants(config: Config, url: str | None, key: str | None, stop: asyncio.Event, slots: JudgeSlots) -> None:
+    """A worker for each tenant that has a judge, as long as it is there. What fails in one costs that one alone."""
+    running: dict[str, tuple[asyncio.Event, asyncio.Task[None]]] = {}
+    while not await rest(TENANTS_LOOK_S if running or config.tenants else SYNC_INTERVAL_S, stop):
+        now, names = await asyncio.to_thread(known_tenants, config)
+        for name in names - running.keys():
+            end = asyncio.Event()
+            running[name] = end, asyncio.create_task(_tend(now, name, url, key, end, slots), name=f"tenant {name}")
+        for name in running.keys() - names:
+            running.pop(name)[0].set()
+    for end, _ in running.values():
+        end.set()
+    await asyncio.gather(*(task for _, task in running.values()))
+
+
+async def _tend(
+    config: Config, name: str, url: str | None, key: str | None, stop: asyncio.Event, slots: JudgeSlots
+) -> None:
+    pause = Backoff(*SLOWER_PAUSE_S)
+    while not stop.is_set():
+        try:
+            own = tenant_config(config, name)
+            if own.judge.model is None and own.judge.function is None:
+                return
+            async with AsyncClient(url, key, tenant=name) as client:
+                await run(own, client, stop, slots)
+        except ConfigError as e:
+            log.error("tenant %s is not judged: %s", name, e)
+            return
+        except Exception:
+            log.exception("tenant %s: its judge failed, and is made anew", name)
+            await pause.sleep(stop)
 
 
 def main(config: Config, url: str | None, key: str | None) -> int:
@@ -357,7 +396,16 @@ def main(config: Config, url: str | None, key: str | None) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        async with AsyncClient(url, key) as client:
-            return await run(config, client, stop)
+        slots = JudgeSlots(config.judge.concurrency)
+        tenants = asyncio.create_task(run_tenants(config, url, key, stop, slots))
+        try:
+            if config.judge.model is None and config.judge.function is None:  # tenants alone have judges
+                await stop.wait()
+                return 0
+            async with AsyncClient(url, key) as client:
+                return await run(config, client, stop, slots)
+        finally:
+            stop.set()
+            await tenants
 
     return run_loop(go())

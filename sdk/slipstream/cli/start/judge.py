@@ -6,6 +6,7 @@ import json
 from slipstream.cli.common import add_config, add_json, add_url, add_verbs, connect, proxy_url, read_config
 from slipstream.config import Config
 from slipstream.errors import ConfigError
+from slipstream.operate.run.preflight import wants_judge
 from slipstream.shared.functions import need
 from slipstream.shared.log import setup_logging
 
@@ -28,7 +29,7 @@ def judge_config(args: argparse.Namespace, *, needed: bool = True) -> Config:
     """Raises ``ConfigError`` where no judge is set and one is needed."""
     setup_logging()
     config = read_config(args, [f"judge.model={args.model}"] if args.model else [])
-    if needed and config.judge.model is None and config.judge.function is None:
+    if needed and not wants_judge(config):
         raise ConfigError("no judge: set judge.model (a LiteLLM name) or judge.function (module:function)")
     return config
 

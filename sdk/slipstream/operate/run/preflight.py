@@ -32,7 +32,12 @@ def wants_trainer(config: Config) -> bool:
 
 
 def wants_judge(config: Config) -> bool:
-    return (config.judge.model or config.judge.function) is not None
+    """Of the agents' runs, or of those of a tenant."""
+    own = [
+        {"model": config.judge.model, "function": config.judge.function},
+        *(t.judge for t in config.tenants.values()),
+    ]
+    return any(judge.get("model") or judge.get("function") for judge in own)
 
 
 def preflight(config: Config) -> Config:
