@@ -87,7 +87,9 @@ class Deps(StoreAccess):
     def __post_init__(self) -> None:
         self.audit = AuditTrail(self, self.endless)
         self.plugins = PluginBoard(self.config, self.metrics.plugin_failed)
-        self.schedule = TrainingSchedule(self.config.trainer.schedule, self.engines.busy)
+        self.schedule = TrainingSchedule(
+            self.config.trainer.schedule, self.engines.busy, self.config.quota.trained_tokens_per_day
+        )
         self.pins = Together(lambda asks: self.store.pins.pin_many(asks))  # noqa: PLW0108 - opened later
         self.standings = Together(lambda asks: self.store.standings.ask(asks, self.now()))
 

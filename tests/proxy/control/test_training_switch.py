@@ -150,3 +150,22 @@ async def test_an_idle_engine_and_minutes_a_day(make_plane, monkeypatch):
     assert (await plane.ask("POST", "/training/events", event))[0] in (200, 201)
     found = await schedule.state(plane.deps)
     assert not found.open and "2 of 2 minutes" in found.why and found.at > now
+
+
+async def test_a_tenant_s_tokens_of_a_day_end_its_training_softly_and_status_names_the_quota(make_plane, monkeypatch):
+    for module in ("training_switch", "schedule"):
+        monkeypatch.setattr(f"slipstream_proxy.control.observe.{module}.SWITCH_CACHE_S", 0.0)
+    plane = await make_plane(groups={"size": 2}, quota={"trained_tokens_per_day": 100})
+    await group_of(plane, "t", [0.0, 1.0])
+    event = {"kind": "step", "at": plane.deps.now(), "data": {"seconds": 1.0, "tokens": 99}}
+    assert (await plane.ask("POST", "/training/events", event))[0] in (200, 201)
+    leased = await first_lease(plane)
+    assert leased.status == 200, "less than the quota is spent: the batch may be beyond it"
+    assert (await plane.ask("POST", "/training/events", event))[0] in (200, 201)
+    await group_of(plane, "u", [0.0, 1.0])
+    assert (await lease_of(plane)).status == 204
+    _, status = await plane.ask("GET", "/status")
+    (line,) = [x for x in status["funnel"]["lines"] if x["cause"] == "schedule"]
+    assert "quota.trained_tokens_per_day is 100" in line["text"]
+    found = await plane.deps.schedule.state(plane.deps)
+    assert found.at % 86_400 == 0 and 0 < found.at - plane.deps.now() <= 86_400, "until midnight UTC"

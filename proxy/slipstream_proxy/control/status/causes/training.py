@@ -198,7 +198,7 @@ def trainer_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[Funnel
         at = time.strftime("%a %H:%M", time.localtime(around.schedule.at)) if wait > SOON_S else f"in {span(wait)}"
         text = f"the trainer's schedule is closed: {around.schedule.why}. It goes on {at}"
         text += " at the earliest" if around.config.trainer.schedule.idle is not None else ""
-        fix = "wait: groups are kept until then, however old they become; or change trainer.schedule"
+        fix = "wait: groups are kept until then, however old they become; or change trainer.schedule or the quota"
         yield FunnelLine(stage="trainer", cause="schedule", count=round(wait), text=text, fix=fix, severity=BLOCKS)
     if counts.leased:
         doing = "with the trainer" if is_in_trouble("trainer", around) else "being trained on"
