@@ -14,7 +14,7 @@ import pyarrow as pa
 from aiohttp import web
 from tests.support.served import Served
 
-from slipstream.contract import API_PREFIX, Episode, Group
+from slipstream.contract import API_PREFIX, Episode, Group, Headers
 
 Json = dict[str, Any]
 
@@ -98,6 +98,9 @@ class FakeControl:
     events: list[Json] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
 
+    tenants: dict[str, FakeControl] = field(default_factory=dict)
+    """Who answers what is asked in a tenant's place."""
+
     def __post_init__(self) -> None:
         self.live = self.live or self.model
 
@@ -123,6 +126,9 @@ class FakeControl:
         async def faults(
             request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
         ) -> web.StreamResponse:
+            if (tenant := self.tenants.get(request.headers.get(Headers.TENANT, ""))) is not None:
+                answer: web.Response = await getattr(tenant, handler.__name__)(request)
+                return answer
             if self.broken and request.path.endswith(self.broken_path):
                 self.broken -= 1
                 return _error(503, "not now")

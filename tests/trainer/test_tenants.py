@@ -53,6 +53,14 @@ class World:
         assert not self.thread.is_alive()
 
 
+def own_groups(n: int):
+    """A batch of groups that are in no other."""
+    samples = conversation(10 + n)
+    for s in samples:
+        s.group = f"{n}-{s.group}"
+    return table(samples)
+
+
 @pytest.fixture
 def stack():
     with ExitStack() as found:
@@ -97,7 +105,7 @@ def test_what_fails_in_one_tenant_costs_that_one_alone(tiny, tmp_path, monkeypat
     with world:
         for n in range(3):
             for name in ("acme", "hostile"):
-                world.controls[name].add(f"b{n}", table(conversation(10 + n)))
+                world.controls[name].add(f"b{n}", own_groups(n))
         wait_for(lambda: all(len(world.controls[n].done) == 3 for n in ("acme", "hostile")), 60)
     assert world.controls["acme"].done == dict.fromkeys(("b0", "b1", "b2"), "trained")
     assert world.controls["hostile"].done == {"b0": "skipped", "b1": "trained", "b2": "trained"}
@@ -105,7 +113,7 @@ def test_what_fails_in_one_tenant_costs_that_one_alone(tiny, tmp_path, monkeypat
     alone = make_config(tiny, tmp_path / "alone", max_steps=3)
     with serve(FakeControl()) as control:
         for n in range(3):
-            control.add(f"b{n}", table(conversation(10 + n)))
+            control.add(f"b{n}", own_groups(n))
         Worker(alone, Client(control.url), make_trainer(alone, warm=False)).run()
     last = "adapters/tiny@3/adapter_model.safetensors"
     assert (tmp_path / "tenants" / "acme" / last).read_bytes() == (tmp_path / "alone" / last).read_bytes()

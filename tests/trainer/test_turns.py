@@ -129,6 +129,18 @@ def test_workers_side_by_side_publish_what_each_would_alone(tiny, tmp_path) -> N
         assert len(made) == STEPS and made == adapters(tmp_path / f"alone{i}"), i
 
 
+def test_who_comes_after_one_that_left_has_the_start_and_nothing_of_it(tiny, tmp_path) -> None:
+    config = make_config(tiny, tmp_path)
+    turns = Turns(make_trainer(config, warm=False))
+    turns.seat(config)
+    gone = turns.seat(make_config(tiny, tmp_path / "gone"))
+    run(gone, 0, 1, StepPace(), Traffic())
+    turns.leave(gone)
+    new = turns.seat(make_config(tiny, tmp_path / "new"))
+    with new.turn():
+        assert all(torch.equal(w, turns.start.weights[n]) for n, w in state(new).items())
+
+
 class Steps:
     """Learners whose steps take as long as they are told, and who got turns in which order."""
 

@@ -44,10 +44,10 @@ class TenantWorkers:
         """``first``: of the proxy's own folder. ``make``: a worker, as ``Worker`` is made."""
         self.first, self.url, self.key, self.make = first, url, key, make
         self.threads: dict[str, TenantThread] = {}
-        self._ended = threading.Event()
 
     def run(self) -> int:
         """Until all are told to stop. → As ``Worker.run``."""
+        self.look()
         looking = threading.Thread(target=self._look_forever, name="tenants", daemon=True)
         looking.start()
         try:
@@ -56,18 +56,17 @@ class TenantWorkers:
                 self.first.stop.wait(TENANTS_LOOK_S)  # that one has had its last step, and others go on
             return 1 if self.first.broken else code
         finally:
-            self._ended.set()
+            self.first.stop.set()
             looking.join()
-            for found in self.threads.values():
-                found.end()
             for found in self.threads.values():
                 if found.thread is not None:
                     found.thread.join()
 
     def _look_forever(self) -> None:
-        while not self._ended.is_set() and not self.first.stop.is_set():
+        while not self.first.stop.wait(TENANTS_LOOK_S):
             self.look()
-            self._ended.wait(TENANTS_LOOK_S)
+        for found in self.threads.values():
+            found.end()
 
     def look(self) -> None:
         """Begin with those that are new, end those that are gone."""
@@ -89,8 +88,8 @@ class TenantWorkers:
             except ConfigError as e:
                 log.error("tenant %s is not trained: %s", name, e)
                 return
-            except Exception:
-                log.exception("tenant %s: its trainer failed, and is made anew", name)
+            except Exception as e:
+                log.error("tenant %s is not trained just now: %s", name, e, exc_info=not isinstance(e, SlipstreamError))
                 backoff.wait(found.stop)
 
     def _work(self, config: Config, found: TenantThread) -> None:

@@ -125,6 +125,10 @@ class Worker:
                 pass
         except Stop:
             pass
+        except ConfigError:
+            self.stop.set()  # whoever reads why is not kept waiting by a proxy that does not answer
+            self._end()
+            raise
         self.reporter.end()
         self._end()
         log.info("ended at step %d", self.current.state.step)
@@ -178,8 +182,9 @@ class Worker:
         """Until there is a first batch, or what an earlier start has learned. Before it nothing is written."""
         wanted = self._wanted(stored=False).model_copy(update={"learner": None})
         while not self.stop.is_set() and not self.current.checkpoints.all():
-            if self.publisher.patiently(lambda: self.client.lease_batch(wanted)) is not None:
-                return  # ``begin`` gives it back
+            with contextlib.suppress(Fenced):  # another trainer learns for it
+                if self.publisher.patiently(lambda: self.client.lease_batch(wanted)) is not None:
+                    return  # ``begin`` gives it back
             self.rest()
 
     def begin(self) -> None:

@@ -62,8 +62,9 @@ class Turns:
         """A place for one more learner. The first one has the model."""
         made = Seat(self, config)
         with self._changed:
+            if not self.seats:
+                self.has = self.told = made
             self.seats.append(made)
-            self.has, self.told = self.has or made, self.told or made
         return made
 
     def leave(self, seat: Seat) -> None:
