@@ -41,7 +41,9 @@ def begin_trial(config: Config, seat: Seat, publisher: Publisher) -> Future[bool
     """
     found: Future[bool] = Future()
     folder = temporary_of(config.adapters_dir / "trial", publisher.learner.record.name)
-    names = sorted({n.split(".lora_")[0].rpartition(".")[2] for n, _ in trained_of(seat.trainer.model) if ".lora_" in n})
+    names = sorted(
+        {n.split(".lora_")[0].rpartition(".")[2] for n, _ in trained_of(seat.trainer.model) if ".lora_" in n}
+    )
     shutil.rmtree(folder, ignore_errors=True)
     try:
         with seat.turn() as trainer:
