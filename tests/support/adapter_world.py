@@ -30,7 +30,7 @@ from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.swapper import Swapper
 from slipstream_trainer.versions.checkpoint import CheckpointState
 from slipstream_trainer.versions.current_policy import CurrentPolicy
-from slipstream_trainer.versions.turns import Turns
+from slipstream_trainer.versions.turns import TrainerTurns
 
 S = AdapterState
 SERVED = (S.CANDIDATE, S.LIVE)
@@ -217,7 +217,7 @@ class TrainerSide:
             adapters=world.list, finish=lambda: None, post=self._post, publish=self._publish, new_name=self._name,
             beside=lambda part: part(),
         )  # fmt: skip
-        self.policy = CurrentPolicy(world.config, Turns(trainer).seat(world.config), Disk(), publisher)  # type: ignore[arg-type]
+        self.policy = CurrentPolicy(world.config, TrainerTurns(trainer).seat(world.config), Disk(), publisher)  # type: ignore[arg-type]
         self.policy.state = CheckpointState(weights="tiny")
         self.steps = self.lost = self.restored = self.version = 0
         self.made: dict[str, tuple[str, float]] = {}

@@ -15,7 +15,7 @@ from slipstream_trainer.model.policy import load_policy
 from slipstream_trainer.run.trial import begin_trial
 from slipstream_trainer.versions.learner import LearnerRecord
 from slipstream_trainer.versions.shipping import AdapterShipping
-from slipstream_trainer.versions.turns import Turns
+from slipstream_trainer.versions.turns import TrainerTurns
 
 
 def proxy(config, answer: AdapterTrial, seen: list):
@@ -37,7 +37,7 @@ def test_the_trial_is_no_zero_adapter_and_leaves_nothing_behind(tiny, tmp_path, 
     config = make_config(tiny, tmp_path)
     trainer, seen = make_trainer(config, warm=False), []
     before = adapter_state(trainer.model)
-    seat = Turns(trainer).seat(config)
+    seat = TrainerTurns(trainer).seat(config)
     assert begin_trial(config, seat, proxy(config, AdapterTrial(tried=tried), seen)).result() is tried
     assert all(float(w.abs().max()) > 0 for w in seen[0].values())
     assert all(torch.equal(w, before[n]) for n, w in adapter_state(trainer.model).items())
@@ -56,7 +56,7 @@ def test_what_the_engine_refuses_ends_the_trainer_with_the_line_to_set(tiny, tmp
     config = make_config(tiny, tmp_path)
     trainer = make_trainer(config)
     with pytest.raises(ConfigError, match="can be served") as e:
-        seat = Turns(trainer).seat(config)
+        seat = TrainerTurns(trainer).seat(config)
         begin_trial(config, seat, proxy(config, AdapterTrial(tried=True, reason=reason), [])).result()
     assert fix in str(e.value)
     assert reason in str(e.value)

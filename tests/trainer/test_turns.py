@@ -17,7 +17,7 @@ from slipstream_trainer.algorithm.learning_rate import StepPace
 from slipstream_trainer.algorithm.traffic import Traffic
 from slipstream_trainer.run.worker import Worker
 from slipstream_trainer.step.step import train
-from slipstream_trainer.versions.turns import Seat, Turns
+from slipstream_trainer.versions.turns import Seat, TrainerTurns
 
 STEPS = 3
 SHARED = {"beta": 0.05, "weight_decay": 0.1}
@@ -60,12 +60,12 @@ def test_learners_by_turns_learn_bit_by_bit_what_each_learns_alone(tiny, tmp_pat
     configs = [make_config(tiny, tmp_path / str(i), **SHARED, **own) for i, own in enumerate(LEARNERS)]
     alone = []
     for i, config in enumerate(configs):
-        seat, pace, traffic = Turns(make_trainer(config, warm=False)).seat(config), StepPace(), Traffic()
+        seat, pace, traffic = TrainerTurns(make_trainer(config, warm=False)).seat(config), StepPace(), Traffic()
         for n in range(STEPS):
             run(seat, n, i, pace, traffic)
         alone.append((state(seat), pace, traffic, generator(seat)))
     root = make_config(tiny, tmp_path / "root", **SHARED)  # the trainer is ready for one who never learns
-    turns = Turns(make_trainer(root, warm=False), host_bytes)
+    turns = TrainerTurns(make_trainer(root, warm=False), host_bytes)
     turns.seat(root)
     seats = [turns.seat(config) for config in configs]
     paces, traffics, taken = [StepPace() for _ in seats], [Traffic() for _ in seats], [0] * len(seats)
@@ -131,7 +131,7 @@ def test_workers_side_by_side_publish_what_each_would_alone(tiny, tmp_path) -> N
 
 def test_who_comes_after_one_that_left_has_the_start_and_nothing_of_it(tiny, tmp_path) -> None:
     config = make_config(tiny, tmp_path)
-    turns = Turns(make_trainer(config, warm=False))
+    turns = TrainerTurns(make_trainer(config, warm=False))
     turns.seat(config)
     gone = turns.seat(make_config(tiny, tmp_path / "gone"))
     run(gone, 0, 1, StepPace(), Traffic())
@@ -145,7 +145,7 @@ class Steps:
     """Learners whose steps take as long as they are told, and who got turns in which order."""
 
     def __init__(self, tiny: Path, folder: Path, seats: int) -> None:
-        self.turns = Turns(make_trainer(make_config(tiny, folder), warm=False))
+        self.turns = TrainerTurns(make_trainer(make_config(tiny, folder), warm=False))
         self.seats = [self.turns.seat(make_config(tiny, folder / str(i))) for i in range(seats)]
         self.order: list[int] = []
 

@@ -10,8 +10,8 @@ from pydantic import JsonValue
 
 STEP_PARTS = (
     "wait",
-    "read",
     "turn",
+    "read",
     "layout",
     "reference",
     "gradient",
@@ -22,8 +22,8 @@ STEP_PARTS = (
     "register",
 )
 """Parts of a step, in their order: ``wait`` for groups, since the step before was told of; ``turn``, while other tenants
-train; ``read`` and ``layout`` of the batch; ``reference`` (β), ``gradient``, ``optimize`` and ``check`` (what the step changed) of the model; ``name``,
-``save`` (the checkpoint) and ``register`` of the version."""
+train; ``read`` and ``layout`` of the batch; ``reference`` (β), ``gradient``, ``optimize`` and ``check`` (what the step
+changed) of the model; ``name``, ``save`` (the checkpoint) and ``register`` of the version."""
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from slipstream_trainer.run.gpu_lease import ENTER_WORD, LEAVE_WORD, GpuLease, t
 from slipstream_trainer.run.tenants import TenantWorkers
 from slipstream_trainer.run.worker import Worker
 from slipstream_trainer.versions.checkpoint import only_one
-from slipstream_trainer.versions.turns import Turns
+from slipstream_trainer.versions.turns import TrainerTurns
 
 if TYPE_CHECKING:
     from slipstream_trainer.batch.rows import Sample
@@ -67,7 +67,7 @@ class Leader(Worker):
 
 
 def lead(
-    config: Config, client: Client, trainer: CapturedGRPOTrainer, gpu_lease: GpuLease, turns: Turns | None = None
+    config: Config, client: Client, trainer: CapturedGRPOTrainer, gpu_lease: GpuLease, turns: TrainerTurns | None = None
 ) -> Worker:
     return (Leader if trainer.world > 1 else Worker)(config, client, trainer, gpu_lease, turns)
 

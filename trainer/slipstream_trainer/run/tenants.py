@@ -1,7 +1,7 @@
 """Beside the worker of the proxy's own folder one for each tenant, in a thread of its own. They take turns.
 
-Each has what a trainer of its own would have: a client in the tenant's place, checkpoints, a lease to learn, a publisher.
-What fails in one costs that one alone. Before a tenant's first batch nothing of it is in memory or on disk.
+Each has what a trainer of its own would have: a client in the tenant's place, checkpoints, a lease to learn, and a
+publisher. What fails in one costs that one alone. Before a tenant's first batch nothing of it is in memory or on disk.
 """
 
 from __future__ import annotations

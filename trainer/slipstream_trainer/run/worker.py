@@ -32,7 +32,7 @@ from slipstream_trainer.versions.events import Metrics, clean, line
 from slipstream_trainer.versions.learner import Fenced, Stop
 from slipstream_trainer.versions.publisher import Publisher
 from slipstream_trainer.versions.reporting import Reporter
-from slipstream_trainer.versions.turns import Turns
+from slipstream_trainer.versions.turns import TrainerTurns
 
 if TYPE_CHECKING:
     from slipstream_trainer.step.result import Result
@@ -62,11 +62,11 @@ class Worker:
         client: Client,
         trainer: CapturedGRPOTrainer,
         gpu_lease: GpuLease | None = None,
-        turns: Turns | None = None,
+        turns: TrainerTurns | None = None,
     ) -> None:
         """``turns``: that it takes with others. None: it has the trainer alone, until others join it."""
         self.config, self.client, self.trainer = config, client, trainer
-        self.seat = (turns or Turns(trainer, config.trainer.tenants_gb * 1e9)).seat(config)
+        self.seat = (turns or TrainerTurns(trainer, config.trainer.tenants_gb * 1e9)).seat(config)
         checkpoints = Checkpoints(config.checkpoints_dir, config.trainer.keep_checkpoints, config.adapters_dir)
         self.metrics = Metrics()
         self.stop = threading.Event()

@@ -1,9 +1,9 @@
 """One trainer for several learners: each in its turn has the model, with its own weights, optimiser and settings.
 
 A learner is a tenant, or the only one. Between its turns its weights and optimiser wait in the host's memory, and
-beyond a bound in a file. The next turn is that of the learner who has trained on the fewest tokens. One that comes after
-a pause counts as if it had had as many as the one whose turn it is: a pause is no claim. So it waits for one step at
-most, however many batches the others have. Those that always wait train on equally many tokens.
+beyond a bound in a file. The next turn is that of the learner who has trained on the fewest tokens. One that comes
+after a pause counts as if it had had as many as the one whose turn it is: a pause is no claim. So it waits for one step
+at most, however many batches the others have. Those that always wait train on equally many tokens.
 
 A lone learner always has the model, and nothing is copied.
 """
@@ -34,7 +34,7 @@ WAITING_FOLDER_NAME = ".tmp-trainer-waiting"
 """Beside a learner's checkpoints, which sweep it away when the next trainer starts."""
 
 
-class Turns:
+class TrainerTurns:
     """Whose turn it is. ``trainer``: ready for its first batch."""
 
     def __init__(self, trainer: CapturedGRPOTrainer, host_bytes: float = math.inf) -> None:
@@ -117,7 +117,7 @@ class Turns:
 class Seat:
     """One learner's place. One thread alone takes its turns."""
 
-    def __init__(self, turns: Turns, config: Config) -> None:
+    def __init__(self, turns: TrainerTurns, config: Config) -> None:
         self.turns, self.config = turns, config
         self.served = 0.0
         """Tokens that it has trained on, and those of others while it had nothing to train on."""
