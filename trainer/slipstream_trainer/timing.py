@@ -21,9 +21,9 @@ STEP_PARTS = (
     "save",
     "register",
 )
-"""Parts of a step, in their order: ``wait`` for groups, since the step before was told of; ``turn``, while other tenants
-train; ``read`` and ``layout`` of the batch; ``reference`` (β), ``gradient``, ``optimize`` and ``check`` (what the step
-changed) of the model; ``name``, ``save`` (the checkpoint) and ``register`` of the version."""
+"""Parts of a step, in their order: ``wait`` for groups, since the step before was told of; ``turn``, while other
+tenants train; ``read`` and ``layout`` of the batch; ``reference`` (β), ``gradient``, ``optimize`` and ``check`` (what
+the step changed) of the model; ``name``, ``save`` (the checkpoint) and ``register`` of the version."""
 
 
 @contextlib.contextmanager
