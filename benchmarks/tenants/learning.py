@@ -68,7 +68,7 @@ class Agent:
             reply = await self.client.chat.completions.create(
                 model="inbox",
                 messages=[{"role": "system", "content": SYSTEM}, {"role": "user", "content": task.question}],
-                tools=TOOLS,  # type: ignore[arg-type]
+                tools=TOOLS,
                 max_tokens=MAX_TOKENS,
                 extra_headers={
                     "x-slipstream-episode": run,
