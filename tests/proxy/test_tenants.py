@@ -140,7 +140,7 @@ def test_prompts_are_cached_apart(shared: Shared, engine: LoraEngine) -> None:
     seen = len(engine.seen)
     for name in ("acme", "umbrella", ""):
         shared.call(shared.of[name], "x", f"salted-{name}")
-    assert [body.get("cache_salt") for body, _ in engine.seen[seen:]] == ["acme/", "umbrella/", None]
+    assert [body.get("cache_salt") for body, _ in engine.seen[seen:]] == ["acme.", "umbrella.", None]
     assert {body["model"] for body, _ in engine.seen[seen:]} == {"inbox"}
 
 

@@ -39,12 +39,18 @@ UNTRANSLATABLE_TEXT = "the model's reply cannot be said in this format"
 _JSON: Final = b"\r\n".join([b"content-type: application/json", *GUARD_LINES, b""])
 
 
+CACHE_SALT_LIMIT = 128
+"""Characters."""
+
+
 def keep_apart(payload: JsonObject, tenant: str, kind: str) -> None:
-    """No prompt's cache is another tenant's: how fast a call is would tell what others ask."""
+    """No prompt's cache is another tenant's: how fast a call is would tell what others ask. vLLM refuses a salt that has
+    a slash, or more than 128 characters.
+    """
     if kind == "vllm":
         salt = payload.get("cache_salt")
-        if not isinstance(salt, str) or not salt.startswith(f"{tenant}/"):
-            payload["cache_salt"] = f"{tenant}/{salt or ''}"
+        if not isinstance(salt, str) or not salt.startswith(f"{tenant}."):
+            payload["cache_salt"] = f"{tenant}.{salt or ''}"[:CACHE_SALT_LIMIT]
 
 
 class ActiveCall(Call):
