@@ -44,8 +44,8 @@ CACHE_SALT_LIMIT = 128
 
 
 def keep_apart(payload: JsonObject, tenant: str, kind: str) -> None:
-    """No prompt's cache is another tenant's: how fast a call is would tell what others ask. vLLM refuses a salt that has
-    a slash, or more than 128 characters.
+    """No prompt's cache is another tenant's: how fast a call is would tell what others ask. vLLM takes no salt that
+    has a slash, or more than 128 characters.
     """
     if kind == "vllm":
         salt = payload.get("cache_salt")
