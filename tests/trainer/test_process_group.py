@@ -13,7 +13,6 @@ from tests.support.control import FakeControl, serve
 from tests.support.tiny import apart, conversation, gradients, make_config, make_trainer, table
 
 from slipstream.config import CONFIG_ENV
-from slipstream.settings import TenantConfig
 from slipstream_trainer.algorithm.advantage import assign
 from slipstream_trainer.batch.layout import make_plan
 
@@ -107,27 +106,19 @@ def test_two_ranks_have_the_gradients_of_one_with_the_base_whole_or_sharded(tiny
 
 @pytest.mark.slow
 def test_the_command_on_two_ranks(tiny, tmp_path) -> None:
-    """`slipstream trainer --processes 2`, sharded, by turns with the engine, from the lease to the ack; for a tenant,
-    too.
-    """
+    """`slipstream trainer --processes 2`, sharded, by turns with the engine, from the lease to the ack."""
     config = make_config(tiny, tmp_path / "d", min_groups=1, max_steps=2, max_kl=1e6, sharding="fsdp2")
-    config.engine.share, config.tenants = True, {"acme": TenantConfig()}
-    acme = FakeControl()
-    with serve(FakeControl(tenants={"acme": acme})) as control:
+    config.engine.share = True
+    with serve(FakeControl()) as control:
         for i in range(2):
             control.add(f"b{i}", table(conversation(i)))
-            acme.add(f"b{i}", table(conversation(i)))
         argv = slipstream("trainer", "--processes", "2", "--url", control.url)
         with process(argv, tmp_path / "log", ENV | {CONFIG_ENV: config.model_dump_json()}) as p:
             wait_for(lambda: p.poll() is not None, 240, said="the trainer has ended")
         assert p.returncode == 0, (tmp_path / "log").read_text()[-3000:]
-        for one in (control, acme):
-            assert one.done == {"b0": "trained", "b1": "trained"}
-            assert [d["step"] for d in one.of_kind("step")] == [1, 2]
-            assert sorted(one.adapters) == ["tiny@1", "tiny@2"]
-        last = "adapters/tiny@2/adapter_model.safetensors"
-        own, tenants = (folder / last for folder in (config.root, config.root / "tenants" / "acme"))
-        assert own.read_bytes() == tenants.read_bytes(), "from the same batches both learn the same"
+        assert control.done == {"b0": "trained", "b1": "trained"}
+        assert [d["step"] for d in control.of_kind("step")] == [1, 2]
+        assert sorted(control.adapters) == ["tiny@1", "tiny@2"]
         turns = [x for x, before in zip(control.holds, ["", *control.holds], strict=False) if x != before]
-        assert turns == ["hold", "release"] * 5, "to load, and for each step of each"
+        assert turns == ["hold", "release"] * 3, "to load, and for each step"
         assert all(d["hold_seconds"] > d["seconds"] for d in control.of_kind("step"))
