@@ -6,10 +6,13 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
+from tests.support.dataplane import ASK, post
 
 from slipstream.settings import QuotaConfig
 from slipstream_proxy.data.access import quotas
 from slipstream_proxy.data.access.quotas import NeedsGrant, QuotaTable
+from slipstream_proxy.data.call.step import CallSteps
+from slipstream_proxy.data.call.steps.quotas import Quotas
 from slipstream_proxy.data.wire.errors import RequestRefused
 
 
@@ -83,3 +86,14 @@ def test_without_the_database_a_bounded_part_is_let_through() -> None:
     assert let == 3
     with pytest.raises(NeedsGrant):
         table.enter()
+
+
+async def test_an_ended_call_has_left_and_spent_its_tokens(start):
+    proxy = await start()
+    plane = proxy.plane
+    table = QuotaTable(QuotaConfig(input_tokens_per_day=10**6, concurrency=1))
+    plane.services.steps = CallSteps([*plane._steps(), Quotas(table, plane.link, plane.services.metrics)])
+    for calls in (1, 2):
+        await post(proxy.url, ASK)
+        assert table.used["calls_per_day"] == calls
+    assert table.used["input_tokens_per_day"] >= 2 and table.used["output_tokens_per_day"] >= 2

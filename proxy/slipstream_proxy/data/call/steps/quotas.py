@@ -43,10 +43,11 @@ class Quotas(CallStep):
         return True
 
     def ended(self, call: CallResult, status: int, outcome: str) -> None:
-        if call.id in self._entered:
-            self._entered.discard(call.id)
-            self._table.leave(sent=call.tries > 0)
-            if self._tokens and call.tries:  # also what an engine sampled for a client that has left
+        asked, sent = call.asked.id, call.route.tries > 0
+        if asked in self._entered:
+            self._entered.discard(asked)
+            self._table.leave(sent=sent)
+            if self._tokens and sent:  # also what an engine sampled for a client that has left
                 given, sampled = usage_of(call.reply.body())
                 self._table.spend(given or 0, sampled or 0)
 
