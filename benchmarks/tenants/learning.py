@@ -3,7 +3,7 @@
     python -m benchmarks.tenants.learning [--minutes 6] [--alone] [--out benchmarks/results/tenants.json]
 
 Both ask the inbox model the same questions. `named` wants a search for the person that the question is about, `unnamed`
-a search without that name. Each has held-out questions. What is counted are runs until nine of ten of these are answered
+a search without that name. Each has held-out questions. What is counted are runs until 95 of 100 of these are answered
 as it wants; ``--alone`` lets each learn without the other, too, in a data folder of its own.
 """
 
@@ -26,7 +26,7 @@ from inbox.agent import MAX_TOKENS, finish, make_client
 from inbox.inbox import SYSTEM, TOOLS, Task, make_task, task_seed
 from openai import AsyncOpenAI
 
-GROUP_RUNS, GROUPS_AT_ONCE, HELD_OUT, GOAL = 8, 2, 64, 0.9
+GROUP_RUNS, GROUPS_AT_ONCE, HELD_OUT, GOAL = 8, 2, 64, 0.95
 LOOK_EVERY = 64
 """Runs between two looks at the held-out questions."""
 

@@ -14,7 +14,7 @@ from tests.support.fake_engine import LoraEngine, beside
 from tests.support.running import Running, run_proxy
 
 from slipstream.client import Client
-from slipstream.contract import Headers
+from slipstream.contract import BatchLeaseIn, Headers
 from slipstream.errors import ApiError
 from slipstream_proxy.keys import Keys
 
@@ -85,6 +85,16 @@ def test_an_operator_acts_in_a_tenants_place_and_nobody_else(shared: Shared) -> 
         client.status()
     assert e.value.status == 404 and "keys add NAME --tenant nobody" in str(e.value.fix)
     assert shared.call(shared.of["umbrella"], "x", "y", **{Headers.TENANT: "acme"}).status_code == 403
+
+
+def test_a_sidecar_works_in_a_tenants_place_and_is_no_admin_there(shared: Shared) -> None:
+    sidecar = shared.key("", "judge", "trainer", "reward")
+    with Client(shared.url, sidecar, tenant="acme") as client:
+        wanted = BatchLeaseIn(worker="t", model="inbox", learner=None, seconds=60.0)
+        assert client.lease_batch(wanted) is None
+        with pytest.raises(ApiError) as e:
+            client.audit()
+    assert e.value.status == 403
 
 
 def test_a_tag_names_the_tenant_and_fails_no_call(shared: Shared) -> None:

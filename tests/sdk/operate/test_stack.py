@@ -145,7 +145,7 @@ def test_judge_and_trainer_get_a_key_where_keys_are(tmp_path: Path) -> None:
     assert after.check(first) is None  # of a run before
     key = after.check(second)
     assert key is not None
-    assert set(key.scopes) == {"judge", "trainer", "reward", "admin"}
+    assert set(key.scopes) == {"judge", "trainer", "reward"}
     assert [k.id for k in after.list() if not k.name.startswith("up-")] == [mine]
     secret = own_key(config(tmp_path, "judge.model=self"))["SLIPSTREAM_API_KEY"]
     own = Keys(wanted.keys_file).check(secret)

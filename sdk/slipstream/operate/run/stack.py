@@ -130,8 +130,7 @@ def own_key(config: Config) -> dict[str, str]:
     they go on.
     """
     keys = need("slipstream_proxy.keys", "proxy").Keys(config.keys_file)
-    # as an admin, which is the operator, they work in tenants' places
-    scopes = ["judge", "trainer", "reward", "admin", *(["inference"] if is_own(config.judge.model) else [])]
+    scopes = ["judge", "trainer", "reward", *(["inference"] if is_own(config.judge.model) else [])]
     try:
         for old in [k for k in keys.list() if k.name.startswith("up-")]:
             keys.revoke(old.id)  # an earlier release added them to the others
