@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 from crc32c import crc32c
@@ -10,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.dataplane import ASK, post, read_request
 
+from slipstream_proxy.data.call.parts import CallRoute
 from slipstream_proxy.data.call.payload import body_hash, read_payload
+from slipstream_proxy.dialects.base import dumps
 
 
 @given(st.binary(max_size=50), st.binary(max_size=50))
@@ -66,3 +69,19 @@ async def test_a_body_too_heavy_to_be_read_goes_as_it_came(start, serve, path):
     if path != "/v1/embeddings":
         (frame,) = await proxy.record(1)
         assert frame.request == body and frame.head["note"] == "too heavy a request"
+
+
+def test_what_a_call_sends_is_kept_without_room_to_spare():
+    def sent(number: int) -> CallRoute:
+        route = CallRoute(b"", "/v1/chat/completions")
+        route.write(dumps({"n": number, "content": "x" * 4000}))
+        return route
+
+    sent(0)
+    tracemalloc.start()
+    try:
+        routes = [sent(number) for number in range(50)]
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1.3 * sum(len(route.body) for route in routes)
