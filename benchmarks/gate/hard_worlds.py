@@ -268,7 +268,9 @@ NULL_WORLDS: dict[str, HardWorld] = {
         0.8, rated=0.4, ratio=0.5, nested=64, holdout=0.3, every=700, episodes=4000
     ),
     "harder and rarer at weekends, × 0.5": of(0.7, weekly, tasks="never", rates=weekly_rates, episodes=4000),
-    "longer and longer runs, rarer rewards": equal(0.7, slowing=0.2, rates=rarer_and_rarer, episodes=4000),
+    "longer and longer runs, rarer rewards": equal(
+        0.7, tasks="never", slowing=0.2, rates=rarer_and_rarer, episodes=4000
+    ),
     "-1, 0 or 1, rated 30 %, × 0.5": of(0.6, signed, rated=0.3, ratio=0.5, episodes=4000),
     "heavy tails, rated 30 %, × 0.5": of(1.0, heavy, rated=0.3, ratio=0.5, episodes=4000),
     "clipped after a while, rated 40 %, × 2": of(
@@ -305,7 +307,13 @@ WORSE_WORLDS: dict[str, HardWorld] = {
             ("0.7 → 0.4, in bulk, rated 30 %", 0.7, 0.4, rewarded, {"rated": 0.3, "bulk": 300}),
             ("-1, 0 or 1: 0.7 → 0.5, rated 30 %", 0.7, 0.5, signed, {"rated": 0.3}),
             ("heavy tails, a third as much", 1.0, 0.33, heavy, {}),
-            ("0.8 → 0.5, longer runs, rarer rewards", 0.8, 0.5, rewarded, {"slowing": 0.2, "rates": rarer_and_rarer}),
+            (
+                "0.8 → 0.5, longer runs, rarer rewards",
+                0.8,
+                0.5,
+                rewarded,
+                {"tasks": "never", "slowing": 0.2, "rates": rarer_and_rarer},
+            ),
         )
     },
 }

@@ -160,11 +160,19 @@ class GateConfig(Section):
         groups, guards = self.by != [] and self.group_verdict != "say", len(self.guards)
         runs = (2_000, 20_000)
         back = " and ".join(f"{wrong_rollback(self.alpha, n, groups=groups):.2g} in {n:,} runs" for n in runs)
-        said = [f"An adapter that is not worse is taken back with a probability of at most {back}."]
+        turning = " and ".join(f"{wrong_rollback(self.alpha, n, groups=groups, turning=True):.2g}" for n in runs)
+        few = f"Where few runs are rated, and users rate each version another way, of at most {turning}."
+        said = [f"An adapter that is not worse is taken back with a probability of at most {back}. {few}"]
         if guards and self.guard_action != "say":
             done = "frozen" if self.guard_action == "freeze" else "taken back"
             freeze = " and ".join(f"{wrong_freeze(self.alpha, n, guards):.2g} in {n:,} runs" for n in runs)
-            said.append(f"With no guard worse, it is {done} by one with at most {freeze}.")
+            turning = " and ".join(f"{wrong_freeze(self.alpha, n, guards, turning=True):.2g}" for n in runs)
+            few = (
+                f" Where few runs have a measure: {turning}."
+                if any(g.startswith("reward.") for g in self.guards)
+                else ""
+            )
+            said.append(f"With no guard worse, it is {done} by one with at most {freeze}.{few}")
         return said
 
     @property

@@ -38,6 +38,10 @@ GUARD_STAKE: Final = Stake(0.6, 0.4)
 """Of one guard, which freezes or takes back with an error level of its own."""
 RATINGS_STAKE: Final = Stake(1.0, 0.0)
 """How often runs are rated. It takes nothing back and freezes nothing."""
+TURNING_RATERS: Final = 4.0
+"""Times a stake on rewards, where few runs are rated and users rate poor rewards more often with one version, and good
+ones less often with another, in turn.
+"""
 
 
 def stakes(groups: bool) -> list[Stake]:
@@ -45,18 +49,21 @@ def stakes(groups: bool) -> list[Stake]:
     return [CONTROL_STAKE, TIMEOUTS_STAKE, BEST_STAKE, *([GROUPS_STAKE, GROUPS_STAKE] if groups else [])]
 
 
-def wrong_rollback(alpha: float, runs: int, *, groups: bool = True, rollbacks: int = 0) -> float:
+def wrong_rollback(alpha: float, runs: int, *, groups: bool = True, rollbacks: int = 0, turning: bool = False) -> float:
     """Bound on the probability that one that is not worse is taken back within so many runs. ``rollbacks``: so many
-    came before, each of which puts in all stakes again.
+    came before, each of which puts in all stakes again. ``turning``: as ``TURNING_RATERS``; then timeouts say nothing,
+    but may have before.
     """
-    found = stakes(groups)
-    again = rollbacks * sum(stake.at_first for stake in found)
-    return min(alpha * (sum(stake.after(runs) for stake in found) + again), 1.0)
+    put = 0.0
+    for stake in stakes(groups):
+        times = TURNING_RATERS if turning and stake is not TIMEOUTS_STAKE else 1.0
+        put += times * (stake.after(runs) + rollbacks * stake.at_first)
+    return min(alpha * put, 1.0)
 
 
-def wrong_freeze(alpha: float, runs: int, guards: int) -> float:
+def wrong_freeze(alpha: float, runs: int, guards: int, *, turning: bool = False) -> float:
     """As ``wrong_rollback``, of what the guards do."""
-    return min(alpha * guards * GUARD_STAKE.after(runs), 1.0)
+    return min(alpha * guards * GUARD_STAKE.after(runs) * (TURNING_RATERS if turning else 1.0), 1.0)
 
 
 def table() -> str:

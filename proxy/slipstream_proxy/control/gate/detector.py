@@ -16,8 +16,10 @@ often, and less often on some tasks than on others, and that may change with tim
 still is one. So all runs bet, with two made-up rewards. One is 1 less what a reward lies below the expected one, as a
 part of that: an unrated run has 1. The other is what a reward lies above it: an unrated run has 0. Each has a wealth of
 the bet above, with the mean of all runs so far as its guess, and the smaller wealth counts. Null hypothesis, from one
-start to the next: given the past, the tested arm's runs get no more of the poor, or no less of the good. A version that
-is not worse cannot break both, if its users rate no kind of reward more often than the reference's, or none less often.
+start to the next: given the past, the tested arm's runs get no more of the poor, or no less of the good. A version
+whose runs have as few poor rewards, and as many good ones, cannot break both, if its users rate no kind of reward more
+often than the reference's, or none less often. For successes that is all there is to "not worse". Of other rewards, an
+equal mean with more spread can break both while the expected one lies too low and fewer of its runs are rated.
 Proof: each made-up reward is one between 0 and 1 that every run has, so one of the two wealths is a supermartingale.
 The smaller one lies below it. No guess and no rate has to be right.
 
@@ -47,6 +49,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from slipstream.shared.error_budget import TURNING_RATERS
+
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
@@ -60,7 +64,7 @@ LEAST_RATE: Final = 0.002
 """As ``EDGE_DISTANCE``, of the made-up rewards of runs that may be unrated: most runs have the same."""
 FIRST_RATE, RATES_MEMORY = 0.2, 500.0
 """A made-up reward's mean before it is known, and runs after which it fades."""
-MAX_APART: Final = 4.0
+MAX_APART: Final = TURNING_RATERS
 """Times that the wealth on poor rewards, or on good ones, may be the other one at a start, until that was used."""
 MAX_EVIDENCE: Final = 1e30
 LEAST_EPISODES: Final = 8
@@ -146,8 +150,8 @@ class BettingDetector:
             poor = max(p0 - x, 0.0) / p0 if x is not None else 0.0
             good = max(x - p0, 0.0) / (1.0 - p0) if x is not None else 0.0
             rated, of_poor, of_good = x is not None, self.of_poor, self.of_good
-            self._bet(self.wealths, 1.0 - poor, 1.0 - of_poor, tested, share, 1.0 / p0, 0.5, rated)
-            self._bet(self.above, good, of_good, tested, share, 1.0 / (1.0 - p0), 0.5, rated)
+            self._bet(self.wealths, 1.0 - poor, 1.0 - of_poor, tested, share, rated)
+            self._bet(self.above, good, of_good, tested, share, rated)
             self.n = min(self.n + 1.0, RATES_MEMORY)
             self.of_poor += (poor - of_poor) / self.n
             self.of_good += (good - of_good) / self.n
@@ -169,21 +173,12 @@ class BettingDetector:
         self.score += self.sign * score
         self.square += score * score
 
-    def _bet(
-        self,
-        row: list[float],
-        x: float,
-        p0: float,
-        tested: bool,
-        share: float,
-        unit: float = 1.0,
-        part: float = 1.0,
-        rated: bool = True,
-    ) -> None:
+    def _bet(self, row: list[float], x: float, p0: float, tested: bool, share: float, rated: bool = True) -> None:
         """The same bets against each question: tested at least ``d`` better. Never negative, mean at most 1 where that
-        is true. ``x``: a reward, or a made-up one, of which a reward's unit is ``unit``. ``part``: of ``d``, that the
-        one of the two made-up rewards has at least. Only runs that are ``rated`` can differ by ``d``: an unrated one
-        keeps what a rated one loses, so that the mean is at most 1 whatever their share is.
+        is true. ``x``: a reward, or a made-up one: where rewards differ by ``d``, one of the two does, in its own unit,
+        for what they differ by is the sum of both, the parts p0 and 1 - p0 of it. Only runs that are ``rated`` can
+        differ by ``d``: an unrated one keeps what a rated one loses, so that the mean is at most 1 whatever their share
+        is.
         """
         p0 = min(max(p0, LEAST_RATE), 1.0 - LEAST_RATE)
         odds, of_reference, apart = p0 / (1.0 - p0), (1.0 - share) * p0, len(BET_SIZES)
@@ -195,7 +190,7 @@ class BettingDetector:
             p = p1 if tested else p0
             factor = x * p / mean + (1.0 - x) * (1.0 - p) / (1.0 - mean)
             # what the factor's mean wins for each unit by which the tested mean is lower
-            slope = unit * share * ((1.0 - p1) / (1.0 - mean) - p1 / mean)
+            slope = share * ((1.0 - p1) / (1.0 - mean) - p1 / mean)
             lost = slope * margin
             wealth = row[bet] * (factor if rated else factor + lost) / (1.0 + lost)
             row[bet] = MAX_EVIDENCE if wealth > MAX_EVIDENCE else wealth  # noqa: FURB136  (a call of min is slow here)
@@ -203,7 +198,7 @@ class BettingDetector:
             for d in shifts:
                 at += apart
                 if d > 0.0:
-                    wealth = row[at] * (factor + slope * part * d if rated else factor)
+                    wealth = row[at] * (factor + slope * d if rated else factor)
                 else:
                     lost = -slope * d
                     wealth = row[at] * (factor if rated else factor + lost) / (1.0 + lost)

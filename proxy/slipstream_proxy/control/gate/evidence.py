@@ -86,7 +86,7 @@ class Evidence:
     # what becomes of it
 
     def start(self) -> None:
-        """The first run of a newer version has ended."""
+        """The first run, of any arm, while a newer version is on trial is about to be counted."""
         for detector in (self.worse, self.better, self.hung, self.worse_best, self.better_best):
             detector.start()
         self.groups.start()

@@ -57,7 +57,7 @@ class TrialState:
         self.floor = self.best_floor = 0
         """Only later versions are evidence: what earlier ones did was another question's."""
         self.newest = 0
-        """The newest version on trial that has a finished episode."""
+        """The newest version on trial for which a run was counted, of any arm."""
         self.evidence = Evidence(settings)
         self.runs = TrialRuns()
         self.baseline = Baseline()

@@ -160,6 +160,7 @@ class GateTrial(TrialState):
         if silent:
             _see_duration(self, outcome, tested=outcome.version > self.floor)
             return verdict_on(self)
+        self._begin(outcome)
         watched = outcome.finished and not self.scale.fixed and comparison.is_reference(self, outcome)
         changed = watched and self.watch.see(outcome.reward, outcome.task)
         unrated = partial and not outcome.finished
@@ -185,14 +186,20 @@ class GateTrial(TrialState):
             self._learn(outcome, x, tested=compared is not None and compared[0])
         return verdict_on(self)
 
+    def _begin(self, outcome: ArmOutcome) -> None:
+        """Wealth comes in with the first run for which chance could choose a newer version, whichever it chose and
+        whatever its reward is: wealth that only the version's own first reward brought in would be a bet on that.
+        """
+        tried = outcome.version if outcome.tried is None else outcome.tried
+        if tried > max(self.newest, self.floor):
+            self.newest = tried
+            self.evidence.start()
+
     def _count(self, outcome: ArmOutcome, x: float, expected: float) -> None:
         """An episode on trial."""
         runs = self.runs
         runs.since += 1
         runs.late += not outcome.finished
-        if outcome.version > self.newest:
-            self.newest = outcome.version
-            self.evidence.start()
         if outcome.version == self.tried:
             runs.own += 1
             runs.own_late += not outcome.finished

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from tests.support.trial import warm
 
 from slipstream_proxy.control.gate.detector import BET_SIZES, MAX_APART, TESTED_SHIFTS, BettingDetector
+from slipstream_proxy.control.gate.groups import GroupWatch
+from slipstream_proxy.control.gate.guards import Guard
 from slipstream_proxy.control.gate.line import Deadline
 from slipstream_proxy.control.gate.report import report_of
 from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
@@ -63,7 +65,7 @@ def test_a_run_rated_or_not_changes_both_wealths_by_one_in_the_mean_over_the_arm
 def test_bets_gain_only_where_poor_rewards_are_more_often_or_good_ones_less(rated, rewards, expected, share, margin):
     """A run of the tested arm has the poor reward with ``rated[0]``, else the good one with ``rated[1]``, else none; a
     run of the reference with ``rated[2]`` and ``rated[3]``. So of each question: by more than the margin, of the rated
-    runs, or by less than the half of what it says is better.
+    runs, each kind of reward by its part of it.
     """
     poor, good = min(rewards), max(rewards)
     before = BettingDetector(1, 1.0, 0.0).wealths
@@ -84,9 +86,9 @@ def test_bets_gain_only_where_poor_rewards_are_more_often_or_good_ones_less(rate
     )
     for i in range(len(before)):
         d = TESTED_SHIFTS[i // len(BET_SIZES)]
-        least = of_rated * (margin if not d else -d if d < 0.0 else -0.5 * d)
-        assert below[0] > below[1] + least - 1e-12 or gained[0][i] <= 1e-9
-        assert above[0] < above[1] - least + 1e-12 or gained[1][i] <= 1e-9
+        least = of_rated * (-d if d else margin)
+        assert below[0] > below[1] + p0 * least - 1e-12 or gained[0][i] <= 1e-9
+        assert above[0] < above[1] - (1.0 - p0) * least + 1e-12 or gained[1][i] <= 1e-9
 
 
 def test_users_who_begin_to_err_the_other_way_find_no_wealth_that_waits_for_them():
@@ -261,6 +263,26 @@ def test_failures_that_get_no_reward_count_where_people_say_so(declared):
 def test_a_measure_that_fewer_runs_have_freezes_nothing():
     world = equal(0.6, polite=0.3, ratio=0.5, episodes=3000)
     assert [HardSimulation(world, seed).play().frozen for seed in range(4)] == [None] * 4
+
+
+@pytest.mark.parametrize(("usual", "now"), [(0.9, 0.0), (0.98, 0.3), (0.1, 0.6)])
+def test_a_guard_and_a_group_that_collapse_are_found_where_few_runs_are_rated(usual, now):
+    """However near to a bound the usual value is: each kind of reward bears its part of the margin alone."""
+    coin = random.Random(0)
+    guard, group = Guard("reward.polite", "up" if now > usual else "down"), GroupWatch()
+    group.count(["a"] * 20)
+    guard.reset(fresh=True)
+    for _ in range(2000):
+        tested = coin.random() < 0.8
+        known = float(coin.random() < (now if tested else usual)) if coin.random() < 0.3 else None
+        guard.see(known, "", tested, 0.8)
+        better = known if guard.bad == "down" or known is None else 1.0 - known
+        expected = usual if guard.bad == "down" else 1.0 - usual
+        group.see(["a"], better, expected, tested, 0.8, best=False, partial=True)
+        if known is not None:
+            group.learn(["a"], better or 0.0, tested=tested)
+    assert guard.detector.wealth >= 100.0
+    assert group.slots["a"].detectors[0].growth() >= 1e4
 
 
 @pytest.mark.parametrize("name", FOUND_WORLDS)

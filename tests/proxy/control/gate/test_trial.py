@@ -449,3 +449,19 @@ def test_scores_relative_to_their_group_compare_arms_only_where_groups_are_mixed
         if Decision.ROLLBACK in found:
             break
     assert found == ({Decision.UNDECIDED, Decision.ROLLBACK} if mixed else {Decision.UNDECIDED})
+
+
+def test_a_newer_versions_own_first_reward_decides_nothing_about_the_wealth_that_comes_in():
+    """Both arms fail from now on, so the arm does not matter: over its coin, no wealth may come of that."""
+    trial = warm(TrialSettings(canary=True, share=0.1, shifts=False), n=60)
+    trial.serve(1)
+    play(trial, 150, lambda _coin, _version: 1.0)
+    trial.serve(2)
+    kept, after = trial.dump(), 0.0
+    for tested, chance in ((True, 0.1), (False, 0.9)):
+        trial.load(kept)
+        worse, before = trial.evidence.worse, trial.evidence.worse.wealth + trial.evidence.worse.credit
+        version, arm = (2, "candidate") if tested else (0, "live")
+        trial.observe(outcome_of(version, arm, "live=0.9 candidate=0.1", "", 0.0, 2))
+        after += chance * (worse.wealth + worse.credit)
+    assert worse.credit < 2 * worse.rate and after <= before + worse.rate * 1.001
