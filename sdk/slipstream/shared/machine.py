@@ -35,6 +35,15 @@ def has_gpu() -> bool:
     return Path("/dev/nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
 
 
+def physical_memory() -> int:
+    """Bytes; less where this process's group may have less (cgroup v2)."""
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(most, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):  # another system, or no limit
+        return most
+
+
 def installed(module: str) -> bool:
     """Also what lies in the working directory, where ``python -m`` would find it."""
     return importlib.util.find_spec(module) is not None or (Path.cwd() / module).is_dir()

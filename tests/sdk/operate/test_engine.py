@@ -62,6 +62,29 @@ def test_on_the_cpu() -> None:
     assert command.says == ["tool parser: hermes", "reasoning parser: none", "no GPU: vLLM on the CPU"]
 
 
+def test_host_memory_has_room_for_the_versions_of_all_tenants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = "\n".join(f"[tenants.t{n}]" for n in range(2)), "\n".join(f"[tenants.t{n}]" for n in range(64))
+
+    def started(tenants: str, gigabytes: float, *flags: str) -> tuple[str, str]:
+        monkeypatch.setattr("slipstream.engines.vllm.command.physical_memory", lambda: int(gigabytes * 2**30))
+        (path := tmp_path / "slipstream.toml").write_text(f"data_dir = '{tmp_path}'\n{tenants}")
+        found = engine_command(load_config(path, env={}, flags=(f"engine.model={model}", *flags)), gpu=False)
+        return after(found.argv, "--max-cpu-loras"), next((s for s in found.says if "adapters in memory" in s), "")
+
+    described = model_config(str(MODEL)) | {"num_hidden_layers": 28, "hidden_size": 3584, "intermediate_size": 18944}
+    model = folder(tmp_path, "7b", described)
+    assert started("", 64) == ("32", ""), "four for each slot, as before"
+    assert started(few, 64) == ("32", ""), "never fewer"
+    assert started(many, 1024) == ("195", ""), "three for each tenant, and for the proxy's own"
+    kept, said = started(many, 64)
+    assert kept == "49", "of 172 MB each, in an eighth of the memory"
+    assert said.startswith("vLLM keeps 49 adapters in memory, and tenants may use 195"), said
+    kept, said = started(many, 4, "engine.max_loras=4")
+    assert (kept, "keeps 16 adapters" in said) == ("16", True), "vLLM needs as many as slots at least"
+    (tmp_path / "tenants.json").write_text(json.dumps({f"k{n}": "" for n in range(20)}))
+    assert started("", 1024)[0] == "63", "those that have a key and no table"
+
+
 @pytest.mark.parametrize(
     ("flags", "gpu", "dtype"),
     [

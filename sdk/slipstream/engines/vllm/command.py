@@ -25,7 +25,8 @@ from slipstream.settings.engine import ENGINE_HOST
 from slipstream.settings.judge import is_own
 from slipstream.shared.hub import model_config
 from slipstream.shared.imports import TORCH_INDEX
-from slipstream.shared.machine import free_port, has_gpu
+from slipstream.shared.machine import free_port, has_gpu, physical_memory
+from slipstream.tenants import known_tenants
 
 
 def missing_vllm(*, gpu: bool) -> str:
@@ -199,10 +200,38 @@ def dtype_for(config: Config, described: Mapping[str, object], *, gpu: bool) -> 
     return "float32" if trainer == "auto" else trainer
 
 
+VERSIONS_OF_A_TENANT = 3
+"""That are in use at once, as a rule: the live one, the next one, and one that runs keep."""
+HOST_MEMORY_SHARE = 0.125
+"""Of the machine's memory, for the weights of tenants' adapters."""
+
+
+def _adapter_bytes(described: Mapping[str, object], rank: int) -> int:
+    """Of one adapter's weights in float32, on all projections of a dense model. 0: the sizes are not known."""
+    text = _text_part(described)
+    sizes = [text.get(name) for name in ("num_hidden_layers", "hidden_size", "intermediate_size")]
+    layers, hidden, middle = [n if isinstance(n, int) else 0 for n in sizes]
+    return 4 * layers * rank * (8 * hidden + 3 * (hidden + middle))
+
+
+def host_adapters(config: Config, described: Mapping[str, object], memory: int) -> tuple[int, int]:
+    """(Adapters whose weights vLLM keeps in the host's memory, how many there should be). Beyond the first it reads
+    them from their files again. ``memory``: bytes of the machine.
+    """
+    least = 4 * config.engine.max_loras
+    _, names = known_tenants(config)
+    if not names:
+        return least, least
+    wanted = VERSIONS_OF_A_TENANT * (1 + len(names))
+    one = _adapter_bytes(described, config.engine.max_lora_rank)
+    room = int(HOST_MEMORY_SHARE * memory) // one if one else least
+    return max(least, min(wanted, room)), max(least, wanted)
+
+
 def _base_argv(
-    config: Config, model: str, described: Mapping[str, object], *, port: int, servers: int, gpu: bool
+    config: Config, model: str, described: Mapping[str, object], *, port: int, servers: int, gpu: bool, kept: int
 ) -> list[str]:
-    """The arguments that every engine gets."""
+    """The arguments that every engine gets. ``kept``: adapters in the host's memory."""
     engine = config.engine
     options = {
         "--served-model-name": config.model_name,
@@ -211,7 +240,7 @@ def _base_argv(
         "--dtype": dtype_for(config, described, gpu=gpu),
         "--max-loras": engine.max_loras,
         "--max-lora-rank": engine.max_lora_rank,
-        "--max-cpu-loras": 4 * engine.max_loras,
+        "--max-cpu-loras": kept,
         "--generation-config": "vllm",
         "--logprobs-mode": "processed_logprobs",
     }
@@ -304,7 +333,8 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
     port = engine.port or free_port(ENGINE_HOST)
     parsers = choose_parsers(config, described)
     servers = api_servers(config, gpu=gpu)
-    argv = _base_argv(config, model, described, port=port, servers=servers, gpu=gpu)
+    kept, wanted = host_adapters(config, described, physical_memory())
+    argv = _base_argv(config, model, described, port=port, servers=servers, gpu=gpu, kept=kept)
     if is_own(config.judge.model) or is_own(config.judge.audit_model):
         argv += ["--scheduling-policy", "priority"]  # what the judge asks waits for the agents
     if engine.max_model_len:
@@ -324,6 +354,11 @@ def engine_command(config: Config, *, gpu: bool | None = None) -> EngineCommand:
         says.append(
             f"the model's generation_config.json ({EngineSampling(own).said()}) is not used: what a call leaves out is "
             "neutral, so that calls can be trained on"
+        )
+    if kept < wanted:
+        says.append(
+            f"vLLM keeps {kept} adapters in memory, and tenants may use {wanted}: it reads the others from their files "
+            'at a call (engine.args = ["--max-cpu-loras", …] sets it)'
         )
     if servers > 1:
         says.append(f"API servers: {servers}")
