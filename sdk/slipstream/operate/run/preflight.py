@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -33,7 +34,7 @@ def wants_trainer(config: Config) -> bool:
 
 def wants_judge(config: Config) -> bool:
     """Of the agents' runs, or of those of a tenant."""
-    own = [
+    own: list[Mapping[str, object]] = [
         {"model": config.judge.model, "function": config.judge.function},
         *(t.judge for t in config.tenants.values()),
     ]
