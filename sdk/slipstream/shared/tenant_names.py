@@ -7,7 +7,9 @@ import re
 from slipstream.errors import ConfigError
 
 TENANT_PATTERN = r"^[a-z0-9][a-z0-9-]{0,31}$"
-_TENANTS_NAME = re.compile(r"@[a-z0-9][a-z0-9-]{0,31}\.")
+TENANT_PART = r"@[a-z0-9][a-z0-9-]{0,31}\."
+"""Of the names that engines know tenants' adapters by."""
+_TENANTS_NAME = re.compile(TENANT_PART)
 
 
 def is_tenant_name(text: str) -> bool:

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+
+from slipstream.shared.tenant_names import TENANT_PART
 
 _BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
+_CHARSET = re.compile(r'charset\*?="?([^\s;"]*)', re.IGNORECASE)
 _MODEL = re.compile(
     rb'(?:^|\r\n)content-disposition:[ \t]*form-data;[ \t]*name="?model"?[ \t]*(?=\r\n|$)', re.IGNORECASE
 )
+
+
+def names_others(body: bytes, content_type: str, models: Iterable[str]) -> bool:
+    """Whether some field may name a tenant's adapter of these models: a server may read another part as the model than
+    ``find_model`` does, or in another charset.
+    """
+    charset = _CHARSET.search(content_type)
+    if charset is not None and charset[1].lower() not in ("utf-8", "us-ascii"):
+        return True
+    return any(re.search(re.escape(name.encode()) + TENANT_PART.encode(), body) is not None for name in models)
 
 
 def find_model(body: bytes, content_type: str) -> tuple[int, int] | None:

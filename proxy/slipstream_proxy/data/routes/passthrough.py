@@ -16,7 +16,8 @@ from yarl import URL
 from slipstream.shared.tenant_names import engine_name
 from slipstream_proxy.data.call.call import UNREADABLE_TEXT
 from slipstream_proxy.data.routes.body import body_parts, read_body
-from slipstream_proxy.data.routes.form import find_model
+from slipstream_proxy.data.routes.form import find_model, names_others
+from slipstream_proxy.data.routes.paths import decoded
 from slipstream_proxy.data.wire import upstream
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.replies import WholeReply, first_fields, from_engine, hand_on, header_map, parts_of
@@ -47,6 +48,12 @@ _WHOLE = 16 * 2**20
 
 _ONE_ENGINES = re.compile(r"/v1/(?:responses|files|batches)/")
 """What one engine has made and the others do not know."""
+
+_KEPT_BY_ENGINE = re.compile(r"/v1/(?:responses/|files|batches)")
+KEPT_FOR_ALL_TEXT = (
+    "engines keep files, batches and replies for all tenants alike, so that nobody may ask for them: send calls, and "
+    "whole conversations"
+)
 
 
 class Passthrough:
@@ -112,7 +119,10 @@ class Passthrough:
             return None, None
         kind = request.headers.get("Content-Type", "")
         if kind.lower().startswith("multipart/form-data") and (self._config.models or self._guarded()):
-            return self._mapped_form(await read_body(request, limit, timeout), kind)
+            form = await read_body(request, limit, timeout)
+            if self._guarded() and names_others(form, kind, self._live.models):
+                raise RequestRefused(400, "the form names a tenant's version, or has a charset", param="model")
+            return self._mapped_form(form, kind)
         if "json" not in kind.lower():
             if self._guarded():
                 raise RequestRefused(415, "the content type is neither JSON nor a form", param="content-type")
@@ -159,6 +169,8 @@ class Passthrough:
 
     async def pass_through(self, request: web.BaseRequest, prefix: Prefix) -> web.StreamResponse:
         key, _ = self._admission.who(first_fields(request))
+        if self._guarded() and _KEPT_BY_ENGINE.match(decoded(prefix.path)):
+            raise RequestRefused(404, KEPT_FOR_ALL_TEXT)
         self._admission.enter(key)
         quotas = self._services.quotas if request.method == "POST" else None
         try:
