@@ -113,6 +113,12 @@ def test_a_tag_names_the_tenant_and_fails_no_call(shared: Shared) -> None:
     metrics = httpx.get(f"{shared.url}/metrics", trust_env=False).text
     assert "slipstream_unknown_tenants_total 1" in metrics and "acme" not in metrics
 
+    def said() -> list[tuple[int, str | None]]:
+        with shared.client("") as client:
+            return [(line.count, line.fix) for line in client.status().funnel.lines if line.cause == "unknown_tenant"]
+
+    wait_for(lambda: said()[0][0] == 1 and "[tenants." in str(said()[0][1]), 30, 0.5, "status says it")
+
 
 def test_a_tenant_comes_without_a_restart(shared: Shared) -> None:
     key = shared.key("late")

@@ -193,7 +193,7 @@ class Plane:
         limit = self.state.header_limit
         handler = RequestHandler(
             self.state,
-            health=HealthRoutes(self.state, self.live, self.metrics, self.metrics_file, self.link, self.hosts),
+            health=HealthRoutes(self.state, self.live, self.metrics, self.metrics_file, self.link, self.hosts, tenants),
             control=self.control,
             passthrough=self.passthrough,
             tenants=tenants,

@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
+
+import aiohttp
 
 from slipstream.contract import Headers as Names
 from slipstream.contract import KeyScope
 from slipstream.errors import ConfigError
 from slipstream.tenants import tenant_config
+from slipstream_proxy.data.observe.exposition import render
+from slipstream_proxy.data.observe.metrics import UNKNOWN_TENANTS_METRIC, read_parts
 from slipstream_proxy.data.plane import Plane
+from slipstream_proxy.data.routes.control import ends_run
+from slipstream_proxy.data.routes.health import SCRAPE_PATIENCE
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.replies import first_fields
 from slipstream_proxy.keys import KEYLESS_CALLER, Key
@@ -23,6 +30,7 @@ from slipstream_proxy.process.settings_file import told_tenants
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from slipstream.config import Config
     from slipstream_proxy.data.call.services import Services
     from slipstream_proxy.data.routes.control import ControlRoutes
     from slipstream_proxy.data.routes.passthrough import Passthrough
@@ -32,6 +40,8 @@ log = logging.getLogger(__name__)
 OPERATOR_SCOPES = (KeyScope.ADMIN, KeyScope.TRAINER, KeyScope.JUDGE)
 """Scopes of which one makes a key that is no tenant's the operator's, or a part of the operator's Slipstream."""
 TENANT_FIELD = Names.TENANT.encode()
+LOOK_INTERVAL_S = 0.5
+SCRAPED_AT_ONCE = 8
 Beside = Callable[[Plane], Coroutine[Any, Any, None]]
 
 
@@ -41,7 +51,11 @@ class TenantPlanes:
     def __init__(self, first: Plane, beside: tuple[Beside, ...] = ()) -> None:
         self._first, self._beside = first, beside
         self._planes: dict[str, Plane] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[str, list[asyncio.Task[None]]] = {}
+        self._folders: dict[str, int] = {}
+        """Tenant → descriptor of its folder, which tells whether that is still there."""
+        self._ending: set[asyncio.Task[None]] = set()
+        self._generation = -1
         tag = first.config.proxy.tenant_tag
         self._tag = f"{Names.TAG}{tag}".lower().encode() if tag else b""
         self._declared = first.config
@@ -62,13 +76,30 @@ class TenantPlanes:
 
     def control(self, request: web.BaseRequest) -> ControlRoutes:
         """Raises ``RequestRefused``: it asks in the place of a tenant that it may not be."""
-        return self._asked(request).control
+        return self._asked(request, tagged=ends_run(request)).control
 
     def passthrough(self, request: web.BaseRequest) -> Passthrough:
         """Raises ``RequestRefused``."""
         return self._asked(request).passthrough
 
-    def _asked(self, request: web.BaseRequest) -> Plane:
+    async def metrics(self, request: web.BaseRequest) -> dict[str, tuple[str, ...]]:
+        """Tenant → its series, as texts: of its workers and its control plane. Empty: no operator's key asks."""
+        try:
+            key, _ = self._first.admission.who(first_fields(request))
+        except RequestRefused:
+            return {}
+        if key is KEYLESS_CALLER or key.tenant or not any(key.may(scope) for scope in OPERATOR_SCOPES):
+            return {}
+        turn, names = asyncio.Semaphore(SCRAPED_AT_ONCE), sorted(self._known())
+
+        async def one(name: str) -> tuple[str, ...]:
+            async with turn:
+                return await _series(self._declared, name)
+
+        return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
+
+    def _asked(self, request: web.BaseRequest, *, tagged: bool = True) -> Plane:
+        """``tagged``: the tag counts. It says whose a run is, and opens nothing to read."""
         headers = first_fields(request)
         admission = self._first.admission
         if admission.open:
@@ -78,9 +109,10 @@ class TenantPlanes:
                 key, _ = admission.who(headers)
             except RequestRefused:  # the page itself needs no key; all else says so in its own format
                 return self._first
-        return self._plane(key, headers)
+        return self._plane(key, headers, tagged=tagged)
 
-    def _plane(self, key: Key, headers: Headers) -> Plane:
+    def _plane(self, key: Key, headers: Headers, *, tagged: bool = True) -> Plane:
+        self.look()
         named = headers.get(TENANT_FIELD)
         name = key.tenant
         if named is not None:
@@ -93,10 +125,10 @@ class TenantPlanes:
                 why = "only an operator's key may ask in a tenant's place"
                 raise RequestRefused(403, why, field=f"header.{Names.TENANT}", fix=fix)
             name = asked
-        elif not name and self._tag:
+        elif not name and self._tag and tagged:
             name = headers.get(self._tag, b"").decode("latin-1")
             if name and name not in self._planes and name not in self._known():
-                self._first.metrics.add("slipstream_unknown_tenants_total")
+                self._first.metrics.add(UNKNOWN_TENANTS_METRIC)
                 name = ""
         return self._first if not name else self._planes.get(name) or self._make(name)
 
@@ -117,12 +149,57 @@ class TenantPlanes:
             log.error("calls of the tenant %s cannot be served: %s", name, e)
             raise RequestRefused(503, f"the tenant {name} cannot be served: {e}", field=field, retry_after=5.0) from e
         plane.metrics.resume(plane.metrics_file)
-        self._planes[name] = plane
-        self._tasks += [asyncio.create_task(run(plane), name=f"tenant {name}") for run in self._beside]
+        self._planes[name], self._folders[name] = plane, os.open(config.root, os.O_RDONLY | os.O_CLOEXEC)
+        self._tasks[name] = [asyncio.create_task(run(plane), name=f"tenant {name}") for run in self._beside]
         return plane
 
+    def look(self) -> None:
+        """Leave tenants that were removed: one that comes back under the same name has another folder."""
+        generation = self._first.admission.keys.generation()
+        if generation == self._generation:
+            return
+        self._generation, known = generation, self._known()
+        for name in [n for n, folder in self._folders.items() if n not in known or not os.fstat(folder).st_nlink]:
+            os.close(self._folders.pop(name))
+            for task in self._tasks.pop(name):
+                task.cancel()
+            ending = asyncio.create_task(_end(self._planes.pop(name)), name=f"end of {name}")
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    async def watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            if self._planes:
+                self._generation = -1  # a tenant without a key may have been taken out of the settings
+                self.look()
+
     async def close(self) -> None:
-        for task in self._tasks:
+        for task in [*self._ending, *(task for tasks in self._tasks.values() for task in tasks)]:
             task.cancel()
         for plane in self._planes.values():
             await plane.close()
+
+
+async def _series(config: Config, name: str) -> tuple[str, ...]:
+    try:
+        own = tenant_config(config, name)
+    except ConfigError:  # its status says so
+        return ()
+    files = sorted((own.root / "metrics").glob("data*.json"))
+    workers = render([part for path in files for part in read_parts(path)])
+    connector, timeout = aiohttp.UnixConnector(str(own.socket)), aiohttp.ClientTimeout(total=SCRAPE_PATIENCE)
+    try:
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+            session.get("http://control/internal/metrics", raise_for_status=True) as reply,
+        ):
+            return workers, await reply.text()
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return (workers,)
+
+
+async def _end(plane: Plane) -> None:
+    while plane.services.in_flight:
+        await asyncio.sleep(LOOK_INTERVAL_S)
+    await plane.close()

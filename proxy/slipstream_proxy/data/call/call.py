@@ -45,12 +45,12 @@ CACHE_SALT_LIMIT = 128
 
 def keep_apart(payload: JsonObject, tenant: str, kind: str) -> None:
     """No prompt's cache is another tenant's: how fast a call is would tell what others ask. vLLM takes no salt that
-    has a slash, or more than 128 characters.
+    has a slash, or more than 128 characters. No ``tenant``: what has no salt shares the cache of those who have none.
     """
-    if kind == "vllm":
-        salt = payload.get("cache_salt")
-        if not isinstance(salt, str) or not salt.startswith(f"{tenant}."):
-            payload["cache_salt"] = f"{tenant}.{salt or ''}"[:CACHE_SALT_LIMIT]
+    salt = payload.get("cache_salt")
+    apart = isinstance(salt, str) and salt.startswith(f"{tenant}.")
+    if kind == "vllm" and (tenant or salt) and not apart:
+        payload["cache_salt"] = f"{tenant}.{salt or ''}"[:CACHE_SALT_LIMIT]
 
 
 class ActiveCall(Call):
@@ -130,6 +130,8 @@ class ActiveCall(Call):
             if services.tenant and asked.target.kind != "upstream":
                 payload["model"] = engine_name(route.adapter, services.tenant)
                 keep_apart(payload, services.tenant, services.live.kind)
+            elif "cache_salt" in payload and services.tenants is not None and services.tenants.some:
+                keep_apart(payload, "", services.live.kind)
             route.write(dumps(payload))
         upstream = route.next()
         pool = services.pools.of(upstream)

@@ -39,6 +39,7 @@ OVERHEAD_METRIC, UPSTREAM_METRIC = "slipstream_overhead_seconds", "slipstream_up
 CAPTURE_LOST_METRIC = "slipstream_capture_lost_total"
 """``losses.LossCount`` keeps it."""
 UNCAPTURED_METRIC = "slipstream_uncaptured_calls_total"
+UNKNOWN_TENANTS_METRIC = "slipstream_unknown_tenants_total"
 SPLIT_NAMES = "slipstream_split_session_names_total"
 PER_FORMAT = (CALL_SECONDS_METRIC, FIRST_BYTE_METRIC, CHUNK_METRIC)
 
@@ -276,6 +277,12 @@ def read_uncaptured(folder: Path) -> dict[str, int]:
 def read_split_names(folder: Path) -> dict[str, int]:
     """By field: sessions' names that stood for many runs, so that these were told apart by what is said."""
     return _read(folder, SPLIT_NAMES)
+
+
+def read_unknown_tenants(folder: Path) -> int:
+    """Requests of all workers whose tag named no tenant."""
+    parts = (part for path in folder.glob("data*.json") for part in read_parts(path))
+    return round(sum(v[2] for part in parts for v in part["values"] if v[0] == UNKNOWN_TENANTS_METRIC))
 
 
 def _read(folder: Path, metric: str) -> dict[str, int]:

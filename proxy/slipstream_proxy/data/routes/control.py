@@ -51,6 +51,11 @@ def is_control(path: str) -> bool:
     return path in _PAGE or path.startswith(("/slipstream/", "/static/"))
 
 
+def ends_run(request: web.BaseRequest) -> bool:
+    """Whether an agent says how a run went."""
+    return request.method == "POST" and _ENDING.match(request.rel_url.raw_path) is not None
+
+
 class ControlRoutes:
     """Forwards requests to the control plane."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiohttp import web
@@ -53,6 +54,7 @@ class TenantRoutes(Protocol):
 
     def control(self, request: web.BaseRequest) -> ControlRoutes: ...
     def passthrough(self, request: web.BaseRequest) -> Passthrough: ...
+    async def metrics(self, request: web.BaseRequest) -> Mapping[str, tuple[str, ...]]: ...
 
 
 class RequestHandler:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 import aiohttp
 from aiohttp import web
@@ -28,6 +29,11 @@ KEPT_ANSWER_S = 300.0
 """Seconds for which its last answer stands in for it."""
 
 
+class TenantSeries(Protocol):
+    async def metrics(self, request: web.BaseRequest) -> Mapping[str, tuple[str, ...]]:
+        """Tenant → its series, as texts. Empty: no operator's key asks."""
+
+
 class HealthRoutes:
     """Answers for this worker, and ``/metrics`` for all of them."""
 
@@ -39,10 +45,11 @@ class HealthRoutes:
         file: Path,
         link: ControlLink,
         hosts: AllowedHosts,
+        tenants: TenantSeries | None = None,
     ) -> None:
         """``file`` is where this worker's metrics are saved; the others' lie beside it."""
         self._state, self._live, self._metrics, self._file = state, live, metrics, file
-        self._link, self._hosts = link, hosts
+        self._link, self._hosts, self._tenants = link, hosts, tenants
         self._last = ""
         """What the control plane answered last, at ``_last_at`` (monotonic seconds)."""
         self._last_at = float("-inf")
@@ -60,8 +67,11 @@ class HealthRoutes:
             return web.json_response(ready, status=503 if why else 200, headers=GUARD_HEADERS)
         self._hosts.check(request)
         own = gather(self._file.parent, self._metrics, self._file.name)
+        text = _merged(own, await self._control_metrics())
+        if self._tenants is not None:
+            text = with_tenants(text, await self._tenants.metrics(request))
         return web.Response(
-            text=_merged(own, await self._control_metrics()),
+            text=text,
             headers={"content-type": "text/plain; version=0.0.4; charset=utf-8", **GUARD_HEADERS},
         )
 
@@ -90,6 +100,39 @@ class HealthRoutes:
             return self._last if now - self._last_at < KEPT_ANSWER_S else ""
         except (aiohttp.ClientError, OSError):
             return ""
+
+
+def with_tenants(text: str, series: Mapping[str, tuple[str, ...]]) -> str:
+    """Each family with the tenants' samples behind its own, under a label ``tenant``."""
+    if not series:
+        return text
+    families: dict[str, list[str]] = {}
+    for tenant, texts in (("", (text,)), *sorted(series.items())):
+        found = [(family, line) for part in texts for family, line in _lines(part)]
+        for family, line in found:
+            lines = families.setdefault(family, [])
+            if line.startswith("#"):
+                if line not in lines and not (tenant and any(known.startswith("# TYPE") for known in lines)):
+                    lines.append(line)
+                continue
+            name, brace, rest = line.partition("{") if "{" in line.split(" ", 1)[0] else (line, "", "")
+            if tenant and brace:
+                line = f'{name}{{tenant="{tenant}",{rest}'
+            elif tenant:
+                name, _, value = line.partition(" ")
+                line = f'{name}{{tenant="{tenant}"}} {value}'
+            lines.append(line)
+    return "\n".join(line for lines in families.values() for line in lines) + "\n"
+
+
+def _lines(text: str) -> Iterator[tuple[str, str]]:
+    """(Family, line) of an exposition."""
+    family = ""
+    for line in text.split("\n"):
+        if line.startswith(("# HELP ", "# TYPE ")):
+            family = line.split(" ", 3)[2]
+        if line:
+            yield family, line
 
 
 def _merged(own: str, other: str) -> str:

@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from slipstream.shared.tenant_names import engine_name
-from slipstream_proxy.data.call.call import UNREADABLE_TEXT
+from slipstream_proxy.data.call.call import UNREADABLE_TEXT, keep_apart
 from slipstream_proxy.data.routes.body import body_parts, read_body
 from slipstream_proxy.data.routes.form import find_model, names_others
 from slipstream_proxy.data.routes.paths import decoded
@@ -138,7 +138,9 @@ class Passthrough:
             return body, None
         asked = read["model"]
         model = self._engines_name(asked)
-        if model == asked:
+        if self._guarded():
+            keep_apart(read, self._config.tenant, self._live.kind)
+        elif model == asked:
             return body, None
         read["model"] = model
         return dumps(read), (dumps(model), dumps(asked))

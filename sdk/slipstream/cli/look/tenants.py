@@ -9,8 +9,10 @@ from slipstream.contract import TenantStatus
 from slipstream.errors import ConfigError
 from slipstream.shared.functions import need
 from slipstream.shared.tenant_names import check_tenant_name
-from slipstream.tenants import tenant_config
+from slipstream.tenants import schema_of, tenant_config
 
+WORKERS_KNOW_S = 2.0
+"""Seconds within which workers know of a key that is revoked, and leave its tenant's folder."""
 END_PATIENCE_S = 60.0
 """Seconds that `remove` waits for the tenant's control plane to end."""
 
@@ -61,10 +63,14 @@ def _remove(args: argparse.Namespace) -> int:
     until = time.monotonic() + END_PATIENCE_S
     while own.socket.exists() and time.monotonic() < until:
         time.sleep(0.1)
+    time.sleep(WORKERS_KNOW_S)
     if own.socket.exists():
         raise ConfigError(f"its control plane has not ended: {own.root} stays, and its keys are revoked")
     shutil.rmtree(own.root)
     if own.adapters_dir.exists():
         shutil.rmtree(own.adapters_dir)
+    if own.store_url.startswith("postgres"):
+        schema = schema_of(args.name)
+        say(f"its tables stay in PostgreSQL, with its runs: DROP SCHEMA {schema} CASCADE deletes them")
     say(f"the tenant {args.name} is gone, with its runs, its adapters and {len(mine)} keys")
     return 0

@@ -133,6 +133,11 @@ def traffic_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[Funnel
     if n := counts.orphans.ended:
         text = f"{plural(n, 'unknown episode was', 'unknown episodes were')} marked as done and made no calls"
         yield FunnelLine(stage="calls", cause="orphan_marks", count=n, text=text, fix=fix, severity=SLOWS)
+    if n := around.unknown_tenants:
+        tag = around.config.proxy.tenant_tag
+        text = f"{plural(n, 'request has', 'requests have')} a tag {tag} that names no tenant: they are no tenant's"
+        remedy = f'correct the tag, or declare the tenant ([tenants."<{tag}>"])'
+        yield FunnelLine(stage="calls", cause="unknown_tenant", count=n, text=text, fix=remedy, severity=SLOWS)
     for name, n in sorted(around.split_names.items()):
         several = plural(n, "session is named", "sessions are named")
         text = f"{several} in {name} by what many runs share, a hash or a tenant: each conversation is an episode"

@@ -114,6 +114,8 @@ class Surroundings:
     losses: Losses = field(default_factory=Losses)
     uncaptured: Mapping[str, int] = field(default_factory=dict)
     """Calls that workers answered and could not write down."""
+    unknown_tenants: int = 0
+    """Requests whose tag named no tenant."""
     split_names: Mapping[str, int] = field(default_factory=dict)
     """Field → names of sessions there under which several conversations began."""
     refused_writes: int = 0
