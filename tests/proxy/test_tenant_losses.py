@@ -15,7 +15,7 @@ import httpx
 import pytest
 from tests.support import slipstream, wait_for
 from tests.support.fake_engine import FakeEngine, LoraEngine, beside
-from tests.support.postgres import fresh_schema
+from tests.support.postgres import fresh_schema, postgres  # noqa: F401 - a fixture
 from tests.support.running import Running, run_proxy
 
 from slipstream.client import Client
@@ -51,7 +51,7 @@ def stored(url: str, key: str) -> list[str]:
 def processes(running: Running, module: str) -> list[int]:
     """Of the proxy's descendants those that run a module, eldest first."""
     found = []
-    for line in subprocess.run(["ps", "-eo", "pid,pgid,args"], capture_output=True, text=True, check=True).stdout.splitlines()[1:]:  # fmt: skip
+    for line in subprocess.run(["ps", "-ww", "-eo", "pid,pgid,args"], capture_output=True, text=True, check=True).stdout.splitlines()[1:]:  # fmt: skip
         pid, group, args = line.split(None, 2)
         if module in args and _starter(int(pid), running.process.pid):
             found.append(int(pid))
@@ -74,7 +74,9 @@ def test_kills_lose_nothing_of_any_tenant(engine: FakeEngine, tmp_path: Path) ->
     of = {name: keys.add(name, ("admin",), tenant=name)[1] for name in NAMES}
     with run_proxy(tmp_path, engine.url, proxy={"port": 0, "workers": 2}) as running:
         for name in NAMES:
-            wait_for(lambda name=name: stored(running.url, of[name]) is not None, 60, 0.2, name)
+            wait_for(lambda name=name: stored(running.url, of[name]) is not None, 60, 0.2, name)  # type: ignore[misc]
+        keepers = "slipstream_proxy.control.run.tenants"
+        wait_for(lambda: len(processes(running, keepers)) == 3, 60, 0.2, "one that forks, and one of each tenant")
         answered: dict[str, list[str]] = {name: [] for name in NAMES}
         stop = threading.Event()
 
@@ -89,7 +91,6 @@ def test_kills_lose_nothing_of_any_tenant(engine: FakeEngine, tmp_path: Path) ->
         agents = [threading.Thread(target=agent, args=(name, n)) for name in NAMES for n in range(2)]
         for one in agents:
             one.start()
-        keepers = "slipstream_proxy.control.run.tenants"
         try:
             for victim in ("a tenant's control plane", "the fork parent", "a worker"):
                 time.sleep(1.0)
@@ -101,8 +102,11 @@ def test_kills_lose_nothing_of_any_tenant(engine: FakeEngine, tmp_path: Path) ->
                 os.kill(pid, signal.SIGKILL)
                 for name in NAMES:
                     wait_for(
-                        lambda name=name, n=before[name]: len(answered[name]) > n + 5, 30, 0.05, f"{victim}: {name}"
-                    )  # type: ignore[misc]
+                        lambda name=name, n=before[name]: len(answered[name]) > n + 5,
+                        30,
+                        0.05,
+                        f"{victim}: {name}",  # type: ignore[misc]
+                    )
                 wait_for(lambda: len(processes(running, keepers)) == 3, 60, 0.2, f"{victim} is back")
         finally:
             stop.set()
@@ -110,7 +114,10 @@ def test_kills_lose_nothing_of_any_tenant(engine: FakeEngine, tmp_path: Path) ->
                 one.join()
         for name in NAMES:
             wait_for(
-                lambda name=name: set(answered[name]) <= set(stored(running.url, of[name])), 60, 0.5, "all are stored"
+                lambda name=name: set(answered[name]) <= set(stored(running.url, of[name])),
+                60,
+                0.5,
+                "all are stored",  # type: ignore[misc]
             )
             found = stored(running.url, of[name])
             assert len(found) == len(set(found)) and all(episode.startswith(f"{name}-") for episode in found)
@@ -141,7 +148,7 @@ def test_a_tenant_that_comes_back_loses_nothing(engine: FakeEngine, tmp_path: Pa
         wait_for(lambda: set(stored(running.url, again)) == names, 60, 0.3, "all are stored, and nothing of before")
 
 
-def test_a_quota_of_two_proxies_is_exact_to_one_call(engine: FakeEngine, tmp_path: Path, postgres: str) -> None:
+def test_a_quota_of_two_proxies_is_exact_to_one_call(engine: FakeEngine, tmp_path: Path, postgres: str) -> None:  # noqa: F811 - the fixture
     quota = 1000
     store = {"url": fresh_schema(postgres).partition("&options")[0]}
     tenants = {"acme": {"quota": {"calls_per_day": quota}}}
@@ -155,7 +162,7 @@ def test_a_quota_of_two_proxies_is_exact_to_one_call(engine: FakeEngine, tmp_pat
             settings = {"proxy": {"port": 0, "workers": 2}, "store": store, "tenants": tenants}
             proxies.append(stack.enter_context(run_proxy(data.parent, engine.url, **settings)))
         for one in proxies:
-            wait_for(lambda one=one: stored(one.url, secret) is not None, 60, 0.2, "it runs")
+            wait_for(lambda one=one: stored(one.url, secret) is not None, 60, 0.2, "it runs")  # type: ignore[misc]
         statuses: list[int] = []
 
         def agent(number: int) -> None:
@@ -167,8 +174,8 @@ def test_a_quota_of_two_proxies_is_exact_to_one_call(engine: FakeEngine, tmp_pat
                         return
 
         agents = [threading.Thread(target=agent, args=(n,)) for n in range(8)]
-        for one in agents:
-            one.start()
-        for one in agents:
-            one.join()
+        for thread in agents:
+            thread.start()
+        for thread in agents:
+            thread.join()
         assert (statuses.count(200), statuses.count(429)) == (quota, 8)
