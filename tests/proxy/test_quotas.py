@@ -72,6 +72,24 @@ def test_calls_at_once_and_calls_that_no_engine_saw(tmp_path: Path) -> None:
         one.enter()
 
 
+def test_another_limit_holds_for_all_of_today() -> None:
+    table = QuotaTable(QuotaConfig(calls_per_day=1))
+    table.enter()
+    with pytest.raises(RequestRefused, match="calls_per_day of 1"):
+        table.enter()
+    table.follow(QuotaConfig(calls_per_day=3, concurrency=2))
+    table.enter()
+    with pytest.raises(RequestRefused, match="concurrency of 2"):
+        table.enter()
+    table.leave()
+    table.enter()
+    table.leave()
+    with pytest.raises(RequestRefused, match="calls_per_day of 3"):
+        table.enter()
+    table.follow(QuotaConfig())
+    table.enter()
+
+
 def test_without_the_database_a_bounded_part_is_let_through() -> None:
     table = QuotaTable(QuotaConfig(calls_per_day=300), shared=True)
     with pytest.raises(NeedsGrant):

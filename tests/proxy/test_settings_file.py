@@ -20,7 +20,8 @@ from tests.support.running import run_settings
 from slipstream.client import Client
 from slipstream.config import load_config
 from slipstream.contract import AdapterIn
-from slipstream_proxy.process.settings_file import SettingsFile, SettingsNews, SettingsWatch
+from slipstream.tenants import tenant_config
+from slipstream_proxy.process.settings_file import SettingsFile, SettingsNews, SettingsWatch, told_tenants
 
 ONE, TWO = "http://one:8000", "http://two:8000"
 
@@ -85,6 +86,41 @@ def test_engines_stay_where_others_would_need_a_password_or_none_is_left(mounted
     told = watch.look()
     assert told is not None and told.urls == [ONE] and "engine.urls" in told.waiting
     assert "secret" not in str(told)
+
+
+def test_tenants_are_followed_and_what_waits_is_named_to_each_alone(mounted, tmp_path):
+    engine = {"urls": [ONE], "name": "m"}
+    watch = watching(mounted(engine=engine, tenants={"old": {}}))
+    (sock := tmp_path / "data" / "tenants" / "keyed" / "control.sock").parent.mkdir(parents=True)
+    sock.touch()  # a key has made it, and it runs
+    tables = {
+        "keyed": {"quota": {"calls_per_day": 5, "trained_tokens_per_day": 9}, "proxy": {"redact": "my_rules:redact"}},
+        "new": {"proxy": {"redact": "my_rules:redact"}, "gate": {"mode": "manual"}},
+        "old": {"quota": {"concurrency": 2}, "gate": {"mode": "manual"}, "identity": {"continue_window": 9.0}},
+    }
+    mounted(engine=engine, tenants=tables)
+    told = watch.look()
+    assert told is not None and set(told.waiting) == {
+        "tenants.keyed.proxy.redact",
+        "tenants.keyed.quota.trained_tokens_per_day",
+        "tenants.old.identity.continue_window",
+    }
+    told.write(tmp_path / "data")
+    plain = load_config(None, env={}, base={"data_dir": str(tmp_path / "data")})
+    now = told_tenants(plain)
+    assert now.tenants["keyed"].quota.calls_per_day == 5 and now.tenants["old"].gate == {"mode": "manual"}
+    for name, waiting in {"old": ["tenants.old.identity.continue_window"], "new": []}.items():
+        news = SettingsNews(tenant_config(now, name))
+        assert (news.look(), news.waiting) == (True, waiting)
+    tables["old"] = {"quota": {"concurrency": 3}}
+    mounted(engine=engine, tenants=tables)
+    told = watch.look()
+    assert told is not None and not [name for name in told.waiting if "old" in name]
+    assert watch.config.tenants["old"].quota.concurrency == 3
+    del tables["old"]
+    mounted(engine=engine, tenants=tables)
+    told = watch.look()
+    assert told is not None and "tenants.old" in told.waiting
 
 
 def test_a_file_that_cannot_be_read_changes_nothing(mounted):

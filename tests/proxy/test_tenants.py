@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from slipstream.client import Client
 from slipstream.contract import BatchLeaseIn, Headers
 from slipstream.errors import ApiError
 from slipstream_proxy.keys import Keys
+from slipstream_proxy.process.settings_file import LOOK_INTERVAL_S
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -129,6 +131,31 @@ def test_a_tenant_comes_without_a_restart(shared: Shared) -> None:
     shared.running.config.write_text(text + "\n[tenants.later.quota]\nadapters = 2\n")
     wait_for((shared.running.data_dir / "tenants" / "later" / "control.sock").exists, 15, 0.1, "it starts")
     assert shared.episodes("", tenant="later") == set()
+
+
+def control_starts(shared: Shared, tenant: str) -> int:
+    return shared.running.log.read_text().count(f"control plane on {shared.running.data_dir}/tenants/{tenant}/")
+
+
+def test_a_tenant_that_runs_follows_its_table(shared: Shared) -> None:
+    key = shared.of["keyed"] = shared.key("keyed")
+    assert shared.call(key, "x", "before").status_code == 200, "a plane without a table"
+    wait_for(lambda: shared.episodes("keyed") == {"before"}, 30, 0.2, "its control plane runs")
+    before = shared.running.config.read_text()
+    starts = control_starts(shared, "keyed")
+    table = '\n[tenants.keyed]\nquota = { calls_per_day = 2 }\ngate = { mode = "manual" }\nidentity = { traceparent = true }\n'
+    shared.running.config.write_text(before + table)
+    wait_for(lambda: control_starts(shared, "keyed") > starts, 30, 0.2, "its control plane starts anew")
+    wait_for(lambda: shared.episodes("keyed") == {"before"}, 30, 0.2, "with its store")
+    time.sleep(2 * LOOK_INTERVAL_S)  # both workers have looked
+    statuses = [shared.call(key, "x", f"after-{n}").status_code for n in range(6)]
+    assert statuses.count(200) == 2 and statuses.count(429) == 4, statuses
+    assert shared.call(shared.of["acme"], "x", "others").status_code == 200
+    with shared.client("keyed") as client:
+        line = next(f for f in client.status().funnel.lines if f.cause == "settings_waiting")
+    assert "tenants.keyed.identity.traceparent" in line.text and "gate" not in line.text
+    shared.running.config.write_text(before + "\n[tenants.keyed.quota]\ncalls_per_day = 3\n")
+    wait_for(lambda: shared.call(key, "x", "more").status_code == 200, 15, 0.2, "the quota is larger")
 
 
 def test_no_client_names_anothers_adapter(shared: Shared, engine: LoraEngine) -> None:

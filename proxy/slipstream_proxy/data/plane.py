@@ -129,8 +129,7 @@ class Plane:
         self.contexts = ContextLengths(config.engine, proxy.connect_timeout, self.live)
         self.templates = ChatTemplates(config.engine, proxy.connect_timeout, self.models.default, self.live)
         self.fields = ResponseFields(config.engine, proxy.connect_timeout, self.live)
-        self.quota = self._quota()
-        self.quotas = Quotas(self.quota, self.link, self.metrics) if self.quota is not None else None
+        self.quotas = self._quotas() if config.tenant else None
         self.services = Services(
             admission=self.admission,
             live=self.live,
@@ -146,13 +145,13 @@ class Plane:
         self.state: ServerState = first.state if first else ServerState(config, self.services, self.hosts)
         self.passthrough, self.control = self._routes()
 
-    def _quota(self) -> QuotaTable | None:
-        """None: calls have no quota."""
+    def _quotas(self) -> Quotas:
         config = self.config
-        if not config.quota.counts_calls:
-            return None
         shared = config.store_url.startswith("postgres")
-        return QuotaTable(config.quota, config.root / "quota", config.proxy.workers, self.number, shared=shared)
+        place = config.root / "quota", config.proxy.workers, self.number
+        quotas = Quotas(lambda: QuotaTable(config.quota, *place, shared=shared), self.link, self.metrics)
+        quotas.follow(config.quota)
+        return quotas
 
     def _routes(self) -> tuple[Passthrough, ControlRoutes]:
         config, admission = self.config, self.admission
@@ -228,8 +227,8 @@ class Plane:
         self.probe.close()
         if self.first is None:
             self.parts.close()
-        if self.quota is not None:
-            self.quota.close()
+        if self.quotas is not None:
+            self.quotas.close()
         self.pins.close()
         self.holding.close()
         self.contexts.close()

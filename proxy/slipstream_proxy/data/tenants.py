@@ -16,6 +16,7 @@ import aiohttp
 from slipstream.contract import Headers as Names
 from slipstream.contract import KeyScope
 from slipstream.errors import ConfigError
+from slipstream.settings import TenantConfig
 from slipstream.tenants import tenant_config
 from slipstream_proxy.data.observe.exposition import render
 from slipstream_proxy.data.observe.metrics import UNKNOWN_TENANTS_METRIC, read_parts
@@ -25,7 +26,7 @@ from slipstream_proxy.data.routes.health import SCRAPE_PATIENCE
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.replies import first_fields
 from slipstream_proxy.keys import KEYLESS_CALLER, Key
-from slipstream_proxy.process.settings_file import told_tenants
+from slipstream_proxy.process.settings_file import LOOK_INTERVAL_S, TOLD_FILE_NAME, stand_of, told_tenants
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -58,8 +59,9 @@ class TenantPlanes:
         self._generation = -1
         tag = first.config.proxy.tenant_tag
         self._tag = f"{Names.TAG}{tag}".lower().encode() if tag else b""
-        self._declared = first.config
+        self._declared, self._stand = first.config, stand_of(first.config.root / TOLD_FILE_NAME)
         first.services.tenants = self
+        first.services.tenant_fields = (TENANT_FIELD, self._tag) if self._tag else (TENANT_FIELD,)
 
     def __iter__(self) -> Iterator[Plane]:
         """All planes, the worker's own first."""
@@ -69,9 +71,7 @@ class TenantPlanes:
     def some(self) -> bool:
         return bool(self._planes or self._known())
 
-    def of(self, key: Key, headers: Headers, own: Services) -> Services:
-        if not key.tenant and TENANT_FIELD not in headers and not self._tag:
-            return own
+    def of(self, key: Key, headers: Headers) -> Services:
         return self._plane(key, headers).services
 
     def control(self, request: web.BaseRequest) -> ControlRoutes:
@@ -132,8 +132,27 @@ class TenantPlanes:
                 name = ""
         return self._first if not name else self._planes.get(name) or self._make(name)
 
-    def _known(self) -> set[str]:
+    async def follow(self) -> None:
+        """Quotas that change in the settings file hold at once."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            try:
+                self._look()
+            except Exception:
+                log.exception("changed quotas cannot be followed")
+
+    def _look(self) -> None:
+        stand = stand_of(self._first.config.root / TOLD_FILE_NAME)
+        if stand == self._stand:
+            return
         self._declared = told_tenants(self._declared)
+        for name, plane in self._planes.items():
+            if plane.quotas is not None:
+                plane.quotas.follow(self._declared.tenants.get(name, TenantConfig()).quota)
+        self._stand = stand
+
+    def _known(self) -> set[str]:
+        self._look()
         return {*self._declared.tenants, *self._first.admission.keys.tenants()}
 
     def _make(self, name: str) -> Plane:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from slipstream.config import Config
 from slipstream.errors import ConfigError
 from slipstream.settings import TenantConfig
+from slipstream.tenants import TENANTS_FOLDER_NAME
 
 log = logging.getLogger(__name__)
 TOLD_FILE_NAME = "settings.json"
@@ -26,6 +27,10 @@ LIVE_SETTINGS = ("engine.urls", "engine.router")
 """What a running proxy takes over."""
 LOGIN_SETTINGS = ("engine.logins", "engine.api_key")
 """Workers have these from their start: where they change, no engine changes. Nor where none would be left."""
+LIVE_QUOTAS = ("calls_per_day", "input_tokens_per_day", "output_tokens_per_day", "concurrency", "adapters")
+"""What a tenant's planes follow. Its control plane is started anew for all that it reads itself."""
+CONTROL_SECTIONS = ("groups", "data", "store", "gate")
+"""Sections of a tenant that nobody reads but its control plane."""
 Stand = tuple[int, int, int, int] | None
 
 
@@ -77,6 +82,11 @@ def changed_settings(before: Config, after: Config) -> list[str]:
     return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
 
 
+def _followed(setting: str) -> bool:
+    section, _, name = setting.partition(".")
+    return name in LIVE_QUOTAS if section == "quota" else section in CONTROL_SECTIONS
+
+
 class SettingsWatch:
     """The parent's view. ``config``: what the children started with."""
 
@@ -85,6 +95,8 @@ class SettingsWatch:
         self._stand = stand_of(file.path)
         self._first = self._read() or config
         """As the file was at the start: the model's name may have come from the engine since."""
+        self._began = dict(config.tenants)
+        """Tenants, as they were when their parts started."""
 
     def _read(self) -> Config | None:
         try:
@@ -111,15 +123,26 @@ class SettingsWatch:
             if taken != {"urls": engine.urls, "router": engine.router}:
                 log.info("the settings file changed: engine.urls = %s, engine.router = %s", *taken.values())
             self.config = self.config.model_copy(update={"engine": engine.model_copy(update=taken)})
-        fresh = {name: own for name, own in new.tenants.items() if name not in self.config.tenants}
-        if fresh:
-            log.info("the settings file changed: new tenants are %s", ", ".join(fresh))
-            self.config = self.config.model_copy(update={"tenants": {**self.config.tenants, **fresh}})
-        known = {f"tenants.{name}" for name, own in new.tenants.items() if self.config.tenants[name] == own}
-        waiting = [name for name in waiting if name not in known]
+        waiting = [name for name in waiting if not name.startswith("tenants.")] + self._tenants(new)
         if waiting:
             log.warning("changed settings count from the proxy's next start on: %s", ", ".join(waiting))
         return self._told(waiting)
+
+    def _tenants(self, new: Config) -> list[str]:
+        """Take over what tenants have of their own. → What waits for the next start."""
+        old = self.config.tenants
+        if fresh := [name for name, own in new.tenants.items() if old.get(name) != own]:
+            log.info("the settings file changed: tenants that are new or have other settings are %s", ", ".join(fresh))
+            self.config = self.config.model_copy(update={"tenants": {**old, **new.tenants}})
+        waiting = [f"tenants.{name}" for name in old if name not in new.tenants]
+        for name, own in new.tenants.items():
+            if name not in self._began:  # it may have run without a table, for a key
+                there = (self.config.root / TENANTS_FOLDER_NAME / name / "control.sock").exists()
+                self._began[name] = TenantConfig() if there else own
+            before, after = dict(_flat(self._began[name].model_dump())), dict(_flat(own.model_dump()))
+            changed = {what for what in before.keys() | after.keys() if before.get(what) != after.get(what)}
+            waiting += [f"tenants.{name}.{what}" for what in sorted(changed) if not _followed(what)]
+        return waiting
 
     def _told(self, waiting: Sequence[str] = (), error: str | None = None) -> ToldSettings:
         tenants = {name: own.model_dump(mode="json") for name, own in self.config.tenants.items()}
@@ -157,5 +180,9 @@ class SettingsNews:
         except (OSError, ValueError, TypeError):
             return False
         self.waiting, self.error = told.waiting, told.error
+        if tenant := self.config.tenant:  # the others' names, and what is wrong with all, are the operator's to see
+            own = f"tenants.{tenant}"
+            self.waiting = [name for name in told.waiting if name == own or name.startswith(f"{own}.")]
+            self.error = None
         self.config.engine.urls, self.config.engine.router = list(told.urls), told.router
         return True

@@ -12,10 +12,11 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slipstream.config import CONFIG_ENV, Config
 from slipstream.errors import ConfigError
+from slipstream.settings import TenantConfig
 from slipstream.shared.log import setup_logging
 from slipstream.shared.processes.process import die_with_parent, how_ended
 from slipstream.tenants import tenant_config
@@ -39,6 +40,10 @@ class TenantProcess:
     again: float | None = 0.0
     """When it is started next (monotonic seconds). None: not before the proxy's next start."""
     why: str = ""
+    own: TenantConfig = field(default_factory=TenantConfig)
+    """The settings that it was started with."""
+    renewed: bool = False
+    """It was asked to end, for others."""
 
 
 class TenantProcesses:
@@ -63,6 +68,8 @@ class TenantProcesses:
             self._leave(name)
         for name in sorted(there):
             found = self._all.setdefault(name, TenantProcess())
+            if found.own != self.config.tenants.get(name, TenantConfig()):
+                self._renew(name, found)
             if found.pid is None and found.again is not None and found.again <= time.monotonic():
                 self._start(name, found)
         self._tell()
@@ -85,7 +92,16 @@ class TenantProcesses:
         else:
             os.kill(found.pid, signal.SIGTERM)
 
+    def _renew(self, name: str, found: TenantProcess) -> None:
+        """Its settings are others: it ends, and starts with them."""
+        found.own, found.again = self.config.tenants.get(name, TenantConfig()), 0.0
+        if found.pid is not None:
+            log.info("the settings of the tenant %s changed: its control plane starts anew", name)
+            found.renewed = True
+            os.kill(found.pid, signal.SIGTERM)
+
     def _start(self, name: str, found: TenantProcess) -> None:
+        found.renewed = False
         try:
             config = tenant_config(self.config, name)
         except ConfigError as e:
@@ -107,7 +123,7 @@ class TenantProcesses:
                     one.why, one.pause = "", FIRST_PAUSE_S
                 continue
             code, one.pid = os.waitstatus_to_exitcode(status), None
-            if self.stopping or (code == 0 and one.again is None):
+            if self.stopping or one.renewed or (code == 0 and one.again is None):
                 continue
             one.why = f"its control plane {how_ended(code)}"
             if code == NEWER_STORE_EXIT_CODE:

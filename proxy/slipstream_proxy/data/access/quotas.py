@@ -46,13 +46,18 @@ class QuotaTable:
         self, quota: QuotaConfig, path: Path | None = None, workers: int = 1, number: int = 0, *, shared: bool = False
     ) -> None:
         """``path`` None: for a test. Raises ``OSError`` where there is no room for the file."""
-        self.quota, self._workers, self._shared = quota, workers, shared
-        self._limits: dict[str, int | None] = {what: getattr(quota, what) for what in DAILY_QUOTAS}
+        self._workers, self._shared = workers, shared
+        self.follow(quota)
         self._map = SharedMap(path, _PLACES * _NUMBER.size)
         self._table = self._map.bytes
         self._mine = _RUNNING + number
         with self._map.locked():
             self._set(self._mine, 0)  # those of a predecessor that was killed
+
+    def follow(self, quota: QuotaConfig) -> None:
+        """From now on these limits hold, for all of today."""
+        self.quota = quota
+        self._limits: dict[str, int | None] = {what: getattr(quota, what) for what in DAILY_QUOTAS}
 
     def enter(self) -> None:
         """Count a call; ``leave`` must follow. Raises ``RequestRefused`` (429), or ``NeedsGrant``."""

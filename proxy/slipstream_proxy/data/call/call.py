@@ -99,8 +99,8 @@ class ActiveCall(Call):
         """Who asks what. False: a step has answered."""
         services = self.services
         key, suffix = services.admission.caller(self.asked.request)
-        if services.tenants is not None:
-            services = self.services = services.tenants.of(key, self.asked.request.headers, services)
+        if services.tenants is not None and (key.tenant or services.may_name_tenants(self.asked.request.headers)):
+            services = self.services = services.tenants.of(key, self.asked.request.headers)
         services.admission.enter(key)
         payload = read_payload(self.route.body)
         if payload is not None:

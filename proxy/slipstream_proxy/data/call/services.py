@@ -25,8 +25,8 @@ class TenantServices(Protocol):
     def some(self) -> bool:
         """Whether there are tenants."""
 
-    def of(self, key: Key, headers: Headers, own: Services) -> Services:
-        """``own``: it is no tenant's. Raises ``RequestRefused``."""
+    def of(self, key: Key, headers: Headers) -> Services:
+        """The worker's own: it is no tenant's. Raises ``RequestRefused``."""
 
 
 class Services:
@@ -44,6 +44,7 @@ class Services:
         "redaction",
         "steps",
         "tenant",
+        "tenant_fields",
         "tenants",
     )
 
@@ -65,7 +66,15 @@ class Services:
         self.quotas: Quotas | None = None
         self.tenants: TenantServices | None = None
         """Of the worker's own: those of the tenant whose a call is."""
+        self.tenant_fields: tuple[bytes, ...] = ()
+        """Headers that may name one. Only calls that have one of them, or a tenant's key, pay for being asked."""
         self.admission, self.live, self.pools = admission, live, pools
         self.recorder, self.metrics, self.steps = recorder, metrics, steps
         self.default_model, self.redaction = default_model, redaction
         self.in_flight: set[Call] = set()
+
+    def may_name_tenants(self, headers: Headers) -> bool:
+        for field in self.tenant_fields:  # noqa: SIM110 - compiled, a generator costs more than the look
+            if field in headers:
+                return True
+        return False

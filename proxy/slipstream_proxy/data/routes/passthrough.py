@@ -176,8 +176,7 @@ class Passthrough:
         self._admission.enter(key)
         quotas = self._services.quotas if request.method == "POST" else None
         try:
-            if quotas is not None:
-                await quotas.enter()
+            counted = await quotas.enter() if quotas is not None else None
         except RequestRefused:
             self._admission.leave(key)
             raise
@@ -190,8 +189,8 @@ class Passthrough:
                 return await self._relay(request, reply, names)
         finally:
             self._admission.leave(key)
-            if quotas is not None:
-                quotas.leave()
+            if counted is not None:
+                counted.leave()
 
     async def pass_preflight(self, request: web.BaseRequest, prefix: Prefix) -> web.StreamResponse:
         """A browser asks, without a key, whether a page may send something: the engine knows which pages may."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.data.access.quotas import NeedsGrant, QuotaTable, refusal, until_midnight
@@ -11,6 +12,7 @@ from slipstream_proxy.data.engines.control_link import ALLOWANCE_PATIENCE_S
 from slipstream_proxy.usage import usage_of
 
 if TYPE_CHECKING:
+    from slipstream.settings.tenants import QuotaConfig
     from slipstream_proxy.data.call.parts import Call
     from slipstream_proxy.data.call.result import CallResult
     from slipstream_proxy.data.engines.control_link import ControlLink
@@ -22,20 +24,30 @@ UNCHECKED_METRIC: Final = "slipstream_quota_unchecked_calls_total"
 class Quotas(CallStep):
     """Counts a call before its engine is chosen, and its tokens with its reply."""
 
-    def __init__(self, table: QuotaTable, link: ControlLink, metrics: WorkerMetrics) -> None:
-        self._table, self._link, self._metrics = table, link, metrics
-        quota = table.quota
-        self._tokens = quota.input_tokens_per_day is not None or quota.output_tokens_per_day is not None
+    def __init__(self, make: Callable[[], QuotaTable], link: ControlLink, metrics: WorkerMetrics) -> None:
+        """``make``: the table, once calls are counted. None are before ``follow``."""
+        self._make, self._link, self._metrics = make, link, metrics
+        self._table: QuotaTable | None = None
+        self._tokens = False
         self._entered: set[str] = set()
         self._waiting: dict[str, list[Call]] = {}
         """Quota → calls that wait for more of it."""
         self._asking: dict[str, asyncio.Task[None]] = {}
 
+    def follow(self, quota: QuotaConfig) -> None:
+        """From now on these limits hold. Raises ``OSError`` where there is no room for the table."""
+        if self._table is None and quota.counts_calls:
+            self._table = self._make()
+        if self._table is not None:
+            self._table.follow(quota)
+        self._tokens = quota.input_tokens_per_day is not None or quota.output_tokens_per_day is not None
+
     def choose(self, call: Call) -> bool:
-        if call.asked.id in self._entered:
+        table = self._table
+        if table is None or call.asked.id in self._entered:
             return True
         try:
-            self._table.enter()
+            table.enter()
         except NeedsGrant as need:
             self._wait(call, need.what)
             return False
@@ -43,30 +55,35 @@ class Quotas(CallStep):
         return True
 
     def ended(self, call: CallResult, status: int, outcome: str) -> None:
-        asked, sent = call.asked.id, call.route.tries > 0
-        if asked in self._entered:
+        table, asked, sent = self._table, call.asked.id, call.route.tries > 0
+        if table is not None and asked in self._entered:
             self._entered.discard(asked)
-            self._table.leave(sent=sent)
+            table.leave(sent=sent)
             if self._tokens and sent:  # also what an engine sampled for a client that has left
                 given, sampled = usage_of(call.reply.body())
-                self._table.spend(given or 0, sampled or 0)
+                table.spend(given or 0, sampled or 0)
 
-    async def enter(self) -> None:
-        """Count a request that is passed through; ``leave`` must follow. Raises ``RequestRefused``."""
-        while True:
+    async def enter(self) -> QuotaTable | None:
+        """Count a request that is passed through; the table's ``leave`` must follow. None: they are not counted.
+        Raises ``RequestRefused``.
+        """
+        table = self._table
+        while table is not None:
             try:
-                self._table.enter()
-                return
+                table.enter()
+                break
             except NeedsGrant as need:
                 granted = await self._link.allowance(need.what, ALLOWANCE_PATIENCE_S)
                 if granted:
-                    self._table.grant(need.what, granted)
-                elif granted == 0 or not self._table.go_unchecked(need.what):
-                    limit: int = getattr(self._table.quota, need.what)
+                    table.grant(need.what, granted)
+                elif granted == 0 or not table.go_unchecked(need.what):
+                    limit: int = getattr(table.quota, need.what)
                     raise refusal(need.what, limit, until_midnight() if granted == 0 else 1.0) from None
+        return table
 
-    def leave(self) -> None:
-        self._table.leave()
+    def close(self) -> None:
+        if self._table is not None:
+            self._table.close()
 
     def _wait(self, call: Call, what: str) -> None:
         self._waiting.setdefault(what, []).append(call)
@@ -81,13 +98,18 @@ class Quotas(CallStep):
         finally:
             del self._asking[what]
             waiting = self._waiting.pop(what, [])
+        table = self._table
+        assert table is not None  # it said that it needs more
         if granted:
-            self._table.grant(what, granted)
+            table.grant(what, granted)
         for call in waiting:
-            if granted is None and self._table.go_unchecked(what):
+            if granted is None and table.go_unchecked(what):
                 self._metrics.add(UNCHECKED_METRIC)
             elif not granted:
-                limit: int = getattr(self._table.quota, what)
+                limit: int | None = getattr(table.quota, what)
+                if limit is None:  # the limit was lifted meanwhile
+                    call.go_on()
+                    continue
                 call.refuse(refusal(what, limit, until_midnight() if granted == 0 else 1.0))
                 continue
             call.go_on()
