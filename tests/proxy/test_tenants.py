@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,9 @@ class Shared:
         with self.client(key, **more) as client:
             return {e.id for e in client.all_episodes()}
 
+    def has_alone(self, key: str, episode: str) -> bool:
+        return self.episodes(key) == {episode}
+
 
 @pytest.fixture(scope="module")
 def shared(engine: LoraEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
@@ -69,7 +73,7 @@ def test_each_tenant_sees_its_own_alone(shared: Shared) -> None:
     for name in ("acme", "umbrella", ""):
         assert shared.call(shared.of[name], f"secret of {name}", f"run-{name}x").status_code == 200
     for name in ("acme", "umbrella", ""):
-        wait_for(lambda name=name: shared.episodes(name) == {f"run-{name}x"}, 60, 0.2, f"{name} has its own run")
+        wait_for(partial(shared.has_alone, name, f"run-{name}x"), 60, 0.2, f"{name} has its own run")
 
 
 def test_an_operator_acts_in_a_tenants_place_and_nobody_else(shared: Shared) -> None:
@@ -143,7 +147,7 @@ def test_a_tenant_that_runs_follows_its_table(shared: Shared) -> None:
     wait_for(lambda: shared.episodes("keyed") == {"before"}, 30, 0.2, "its control plane runs")
     before = shared.running.config.read_text()
     starts = control_starts(shared, "keyed")
-    table = '\n[tenants.keyed]\nquota = { calls_per_day = 2 }\ngate = { mode = "manual" }\nidentity = { traceparent = true }\n'
+    table = '\n[tenants.keyed]\nquota = { calls_per_day = 2, concurrency = 1, output_tokens_per_day = 1000 }\ngate = { mode = "manual" }\nidentity = { traceparent = true }\n'
     shared.running.config.write_text(before + table)
     wait_for(lambda: control_starts(shared, "keyed") > starts, 30, 0.2, "its control plane starts anew")
     wait_for(lambda: shared.episodes("keyed") == {"before"}, 30, 0.2, "with its store")
