@@ -7,6 +7,7 @@ threads, and looks twice a second for new tenants: in the keys file, and in what
 from __future__ import annotations
 
 import gc
+import importlib
 import logging
 import os
 import signal
@@ -20,6 +21,7 @@ from slipstream.settings import TenantConfig
 from slipstream.shared.log import setup_logging
 from slipstream.shared.processes.process import die_with_parent, how_ended
 from slipstream.tenants import tenant_config
+from slipstream_proxy.control.api.app import installed_routes
 from slipstream_proxy.control.run import worker
 from slipstream_proxy.control.shared.tenant_states import tell_states
 from slipstream_proxy.keys import Keys
@@ -163,13 +165,17 @@ def _be(config: Config, parent: int) -> None:
 
 def main() -> None:
     setup_logging()
-    processes = TenantProcesses(Config.model_validate_json(os.environ[CONFIG_ENV]))
+    config = Config.model_validate_json(os.environ[CONFIG_ENV])
+    processes = TenantProcesses(config)
 
     def stop(*_: object) -> None:
         processes.stopping = True
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    kind = "postgres" if config.store_url.startswith("postgres") else "duckdb"
+    importlib.import_module(f"slipstream_proxy.store.backends.{kind}")
+    installed_routes()  # plug-ins' modules
     gc.collect()
     gc.freeze()
     processes.run()
