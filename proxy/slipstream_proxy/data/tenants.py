@@ -26,7 +26,7 @@ from slipstream_proxy.data.routes.health import SCRAPE_PATIENCE
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.replies import first_fields
 from slipstream_proxy.keys import KEYLESS_CALLER, Key
-from slipstream_proxy.process.settings_file import LOOK_INTERVAL_S, TOLD_FILE_NAME, stand_of, told_tenants
+from slipstream_proxy.process.settings_file import LOOK_INTERVAL_S, TOLD_FILE_NAME, Stand, stand_of, told_tenants
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -59,7 +59,8 @@ class TenantPlanes:
         self._generation = -1
         tag = first.config.proxy.tenant_tag
         self._tag = f"{Names.TAG}{tag}".lower().encode() if tag else b""
-        self._declared, self._stand = first.config, stand_of(first.config.root / TOLD_FILE_NAME)
+        self._declared = first.config
+        self._stand: Stand = None
         first.services.tenants = self
         first.services.tenant_fields = (TENANT_FIELD, self._tag) if self._tag else (TENANT_FIELD,)
 
