@@ -110,7 +110,11 @@ async def test_an_ended_call_has_left_and_spent_its_tokens(start):
     proxy = await start()
     plane = proxy.plane
     table = QuotaTable(QuotaConfig(input_tokens_per_day=10**6, concurrency=1))
-    plane.services.steps = CallSteps([*plane._steps(), Quotas(table, plane.link, plane.services.metrics)])
+    quotas = Quotas(lambda: table, plane.link, plane.services.metrics)
+    plane.services.steps = CallSteps([*plane._steps(), quotas])
+    await post(proxy.url, ASK)
+    assert table.used["calls_per_day"] == 0, "nobody has set a limit"
+    quotas.follow(table.quota)
     for calls in (1, 2):
         await post(proxy.url, ASK)
         assert table.used["calls_per_day"] == calls
