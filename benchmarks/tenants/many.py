@@ -40,7 +40,7 @@ def measured(count: int) -> dict[str, float]:
     engine.models = {"inbox"}
     with tempfile.TemporaryDirectory() as folder, beside(engine):
         began = time.monotonic()
-        tenants = {f"t{n}": {} for n in range(count)}
+        tenants: dict[str, dict[str, str]] = {f"t{n}": {} for n in range(count)}
         with run_proxy(Path(folder), engine.url, proxy={"port": 0, "workers": 1}, tenants=tenants) as running:
             socks = [running.data_dir / "tenants" / name / "control.sock" for name in tenants]
             first = time.monotonic() - began
