@@ -26,7 +26,7 @@ from slipstream_proxy.data.routes.health import SCRAPE_PATIENCE
 from slipstream_proxy.data.wire.errors import RequestRefused
 from slipstream_proxy.data.wire.replies import first_fields
 from slipstream_proxy.keys import KEYLESS_CALLER, Key
-from slipstream_proxy.process.settings_file import LOOK_INTERVAL_S, TOLD_FILE_NAME, Stand, stand_of, told_tenants
+from slipstream_proxy.process.settings_file import TOLD_FILE_NAME, Stand, stand_of, told_tenants
 
 if TYPE_CHECKING:
     from aiohttp import web
