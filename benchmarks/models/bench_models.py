@@ -88,13 +88,13 @@ def train(family: str, folder: Path) -> Row:
         before = adapter_state(trainer.model)
         row.targets = sorted({n.split(".lora_")[0].rpartition(".")[2] for n in before})
         trainer.backward(trainer.start(make_plan(conversation(), layout="merged")))
-        trainer.optimize(1e-2)
+        trainer.learner.step(1e-2)
         after = adapter_state(trainer.model)
         if still := sorted(n for n in before if (before[n] == after[n]).all()):
             raise ValueError(f"no gradient in {len(still)} of {len(before)} tensors, such as {still[0]}")
 
     def publish() -> None:
-        write_adapter(made["trainer"].model, adapter, RANK)
+        write_adapter(made["trainer"].learner.adapter, adapter, RANK)
         check_folder(adapter, RANK, None)
 
     for column, do in zip(COLUMNS, (load, step, publish), strict=False):

@@ -229,14 +229,14 @@ def product(args: argparse.Namespace, config: Config, *, random: bool) -> tuple[
 
 def cell_steps(args: argparse.Namespace) -> None:
     from slipstream_trainer.algorithm.learning_rate import StepPace
-    from slipstream_trainer.step.step import plan_batch, train
+    from slipstream_trainer.step.step import train
 
     trainer, found = product(args, settings(args, sharding=args.kind), random=True)
     world, groups = trainer.world, (args.groups or GROUPS.get(args.shape, 4)) * trainer.world
-    if trainer.compiler is not None:
-        trainer.compiler.late = False
+    if trainer.learner.compiler is not None:
+        trainer.learner.compiler.late = False
     pace, each = StepPace(), []
-    found |= {"mode": trainer.mode, "attention": trainer.attention, "groups": groups, "each": each}
+    found |= {"mode": trainer.learner.mode, "attention": trainer.learner.attention, "groups": groups, "each": each}
     gpu = torch.cuda.is_available()
     gradient = trainer.backward
     spent = [0.0]
@@ -261,8 +261,8 @@ def cell_steps(args: argparse.Namespace) -> None:
             name: figures.get(name) for name in ("loss", "grad_norm", "kl", "layers_recomputed", "tokens_computed", "tokens", "micro_batches", "padding")
         })  # fmt: skip
         if counted := each[args.warm :]:
-            plan = plan_batch(trainer, [s for s in batch(args, groups, step) if not setattr(s, "advantage", 1.0)])
-            flops = needed_flops(trainer.base.config, plan)
+            plan = trainer.learner.plan([s for s in batch(args, groups, step) if not setattr(s, "advantage", 1.0)])
+            flops = needed_flops(trainer.learner.base.config, plan)
             whole, mean = (sum(one[name] for one in counted) / len(counted) for name in ("seconds", "gradient_s"))
             found |= {
                 "seconds": whole, "gradient_s": mean, "counted": len(counted), "step_computed_per_s_gpu": plan.tokens / whole / world, "computed_per_s_gpu": plan.tokens / mean / world, "sampled_per_s_gpu": plan.scored.tokens / mean / world,
@@ -274,7 +274,6 @@ def cell_steps(args: argparse.Namespace) -> None:
 def cell_loss(args: argparse.Namespace) -> None:
     """Two gradients: the first is all of LoRA's B, which is zero before; the second is after a step."""
     from slipstream_trainer.algorithm.advantage import assign
-    from slipstream_trainer.step.step import plan_batch
 
     world = int(os.environ.get("WORLD_SIZE", "1"))
     config = settings(args, sharding="fsdp2" if world > 1 else "ddp", dtype="float32", beta_share=1.0)
@@ -285,26 +284,25 @@ def cell_loss(args: argparse.Namespace) -> None:
         assign(samples, "std")
         for s in samples:  # ratios that are not all one
             s.logprobs_C[:] += np.random.default_rng(step).normal(0, 0.05, len(s.logprobs_C)).astype(np.float32)
-        plan = plan_batch(trainer, samples)
-        trainer.checkpointing.choose(plan)
+        plan = trainer.learner.plan(samples)
+        trainer.learner.checkpointing.choose(plan)
         losses.append(trainer.backward(trainer.start(plan)))
-        norms.append(trainer.clip())
-        trainer.optimize(1e-3)
-    told(args, found | {"losses": losses, "grad_norms": norms, "mode": trainer.mode})
+        norms.append(trainer.learner.clip())
+        trainer.learner.step(1e-3)
+    told(args, found | {"losses": losses, "grad_norms": norms, "mode": trainer.learner.mode})
 
 
 def cell_read(args: argparse.Namespace) -> None:
     """Reading alone; then a small batch, which says that the weights are there."""
     from slipstream_trainer.algorithm.advantage import assign
-    from slipstream_trainer.step.step import plan_batch
 
     world = int(os.environ.get("WORLD_SIZE", "1"))
     trainer, found = product(args, settings(args, sharding="fsdp2" if world > 1 else "ddp"), random=False)
     files = sum(path.stat().st_size for path in Path(args.folder, "model").glob("*.safetensors")) / 2**20
     samples = batch(args, world, 0)
     assign(samples, "std")
-    plan = plan_batch(trainer, samples)
-    trainer.checkpointing.choose(plan)
+    plan = trainer.learner.plan(samples)
+    trainer.learner.checkpointing.choose(plan)
     loss = trainer.backward(trainer.start(plan))
     told(args, found | {"files_mib": files, "loss": loss, "bound_mib": files / world + 0.2 * files})
 

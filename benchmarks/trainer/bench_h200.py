@@ -87,12 +87,11 @@ def plan_compiled(trainer: Any, samples: list[Any]) -> Any:
     its rows need.
     """
     from slipstream_trainer.batch.layout import in_tiles
-    from slipstream_trainer.step.step import plan_batch
 
-    if trainer.compiler is not None:
-        trainer.compiler.late = False
-        trainer.compiler.ready |= {in_tiles(m.tokens) for m in plan_batch(trainer, samples).micro}
-    return plan_batch(trainer, samples)
+    if trainer.learner.compiler is not None:
+        trainer.learner.compiler.late = False
+        trainer.learner.compiler.ready |= {in_tiles(m.tokens) for m in trainer.learner.plan(samples).micro}
+    return trainer.learner.plan(samples)
 
 
 def part_ours(config: Config, args: argparse.Namespace, results: int) -> dict[str, Any]:
@@ -105,22 +104,22 @@ def part_ours(config: Config, args: argparse.Namespace, results: int) -> dict[st
 
     def step(groups: int, seed: int = 0) -> dict[str, Any]:
         plan = plan_compiled(trainer, batch(groups, results, seed))
-        recomputed = trainer.checkpointing.choose(plan)
+        recomputed = trainer.learner.checkpointing.choose(plan)
         begun: list[Any] = []
         reference = seconds(lambda: begun.append(trainer.start(plan)))
         took = reference + seconds(lambda: trainer.backward(begun[0]))
         return {
             "seconds": took, "reference_seconds": reference, "computed": plan.tokens, "padding": plan.padding, "sampled": plan.scored.tokens, "micro": len(plan.micro), "recomputed": recomputed,
-            "kib_token_layer": trainer.checkpointing.whole / 1024, "tokens_per_call": plan.tokens_per_call, "tokens_merged": plan.tokens_merged,
+            "kib_token_layer": trainer.learner.checkpointing.whole / 1024, "tokens_per_call": plan.tokens_per_call, "tokens_merged": plan.tokens_merged,
         }  # fmt: skip
 
     first = step(1)
-    compute(trainer, *batch(1, results))  # the pass without gradients, which β needs in some of the steps
+    compute(trainer.learner, *batch(1, results))  # the pass without gradients, which β needs in some of the steps
     step(args.groups)
     torch.cuda.reset_peak_memory_stats()
     found = [step(args.groups, seed) for seed in range(STEPS)]
     means = {name: sum(f[name] for f in found) / STEPS for name in ("seconds", "reference_seconds")}
-    return found[-1] | means | {"first_seconds": first["seconds"], "mode": trainer.mode, "peak_gib": peak()}  # fmt: skip
+    return found[-1] | means | {"first_seconds": first["seconds"], "mode": trainer.learner.mode, "peak_gib": peak()}  # fmt: skip
 
 
 def part_stock(config: Config, args: argparse.Namespace, results: int, merged: bool) -> dict[str, Any]:
@@ -166,11 +165,11 @@ def part_context(config: Config, lengths: list[int], before: int = 2) -> dict[st
         trainer.backward(trainer.start(plan))
 
     for _ in range(before):
-        recomputed = trainer.checkpointing.choose(plan)
+        recomputed = trainer.learner.checkpointing.choose(plan)
         run()
     torch.cuda.reset_peak_memory_stats()
     took = seconds(run)
-    return {"seconds": took, "tokens_per_second": plan.tokens / took, "peak_gib": peak(), "recomputed": recomputed, "mode": trainer.mode, "micro": len(plan.micro)}  # fmt: skip
+    return {"seconds": took, "tokens_per_second": plan.tokens / took, "peak_gib": peak(), "recomputed": recomputed, "mode": trainer.learner.mode, "micro": len(plan.micro)}  # fmt: skip
 
 
 def part_peft(config: Config, args: argparse.Namespace) -> dict[str, Any]:

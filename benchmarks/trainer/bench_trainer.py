@@ -32,7 +32,8 @@ from slipstream_trainer.algorithm.advantage import assign
 from slipstream_trainer.batch.layout import Layout, make_plan
 from slipstream_trainer.batch.rows import Sample, merge_chains
 from slipstream_trainer.model.policy import load_policy
-from slipstream_trainer.step.trainer import CPU_MICRO, CapturedGRPOTrainer
+from slipstream_trainer.model.torch_learner import CPU_MICRO
+from slipstream_trainer.step.trainer import CapturedGRPOTrainer
 from slipstream_trainer.step.trl_seam import GRPOTrainer, grpo_config
 
 VOCAB = 512
@@ -156,7 +157,7 @@ def ours(config: Config, samples: list[Sample], layout: Layout, args: argparse.N
         for name, p in model.named_parameters():
             if "lora_B" in name:
                 p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)) * 0.02)
-    plan = make_plan(samples, layout=layout, budget=10**6, micro=CPU_MICRO, costs=trainer.costs)
+    plan = make_plan(samples, layout=layout, budget=10**6, micro=CPU_MICRO, costs=trainer.learner.costs)
 
     def run() -> None:
         work = trainer.start(plan)

@@ -56,7 +56,7 @@ def made(families: Sequence[str], tmp_path: Path) -> list[Path]:
     for family in families:
         folder = make_family(family, tmp_path / family)
         trainer = make_trainer(make_config(folder, tmp_path / "d" / family))
-        write_adapter(trainer.model, tmp_path / f"{family}@1", 16)
+        write_adapter(trainer.learner.adapter, tmp_path / f"{family}@1", 16)
         paths += [folder, tmp_path / f"{family}@1"]
     return paths
 

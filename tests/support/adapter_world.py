@@ -28,6 +28,7 @@ from slipstream_proxy.control.adapters.fleet import AdapterRegistrar
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.swapper import Swapper
+from slipstream_trainer.model.weights import Snapshot
 from slipstream_trainer.versions.checkpoint import CheckpointState
 from slipstream_trainer.versions.current_policy import CurrentPolicy
 from slipstream_trainer.versions.turns import TrainerTurns
@@ -182,17 +183,17 @@ class Disk:
     def __init__(self) -> None:
         self.kept: list[tuple[CheckpointState, float]] = []
 
-    def save(self, model: torch.nn.Module, _: Any, state: CheckpointState, generators: Any = None) -> Path:
-        self.kept.append((state, model.weight.item()))
+    def save(self, learner: Any, _: Any, state: CheckpointState, generators: Any = None) -> Path:
+        self.kept.append((state, learner.model.weight.item()))
         return Path(str(len(self.kept) - 1))
 
     def of_weights(self, name: str) -> list[Path]:
         return [Path(str(n)) for n, (state, _) in reversed(list(enumerate(self.kept))) if state.weights == name]
 
-    def load(self, at: Path, model: torch.nn.Module, *_: Any, **__: Any) -> CheckpointState:
+    def load(self, at: Path, learner: Any, *_: Any, **__: Any) -> CheckpointState:
         state, weight = self.kept[int(at.name)]
         with torch.no_grad():
-            model.weight.fill_(weight)
+            learner.model.weight.fill_(weight)
         return state
 
     def prune(self, _: Any, *, keep: int | None = None) -> None:
@@ -211,7 +212,13 @@ class TrainerSide:
         with torch.no_grad():
             model.weight.fill_(0.0)
         self.weights = model.weight
-        trainer: Any = SimpleNamespace(model=model, optimizer=torch.optim.SGD(model.parameters()))
+        optimizer = torch.optim.SGD(model.parameters())
+        learner = SimpleNamespace(
+            model=model,
+            save=lambda *, keep: Snapshot.take(model, optimizer),
+            restore=lambda snapshot: snapshot.restore(model, optimizer),
+        )
+        trainer: Any = SimpleNamespace(learner=learner)
         self.queue: list[CheckpointState] = []
         publisher: Any = SimpleNamespace(
             adapters=world.list, finish=lambda: None, post=self._post, publish=self._publish, new_name=self._name,

@@ -30,9 +30,9 @@ def test_a_folder_appears_whole_or_not_at_all(tiny, tmp_path, monkeypatch) -> No
     with monkeypatch.context() as m:
         m.setattr("slipstream_trainer.versions.adapter_folder.sync_folder", die)
         with pytest.raises(KeyboardInterrupt):
-            write_adapter(trainer.model, final, 16)
+            write_adapter(trainer.learner.adapter, final, 16)
     assert not final.exists()
-    write_adapter(trainer.model, final, 16)
+    write_adapter(trainer.learner.adapter, final, 16)
     assert sorted(p.name for p in final.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
     assert [p.name for p in final.parent.iterdir()] == ["tiny@1"]
 
@@ -40,7 +40,7 @@ def test_a_folder_appears_whole_or_not_at_all(tiny, tmp_path, monkeypatch) -> No
 def test_a_rank_above_the_engines_is_not_published(tiny, tmp_path) -> None:
     trainer = make_trainer(make_config(tiny, tmp_path))
     with pytest.raises(SlipstreamError, match="rank 8"):
-        write_adapter(trainer.model, tmp_path / "a" / "tiny@1", 1)
+        write_adapter(trainer.learner.adapter, tmp_path / "a" / "tiny@1", 1)
     assert not list((tmp_path / "a").iterdir())
 
 
@@ -62,7 +62,7 @@ def test_the_files_are_those_that_peft_writes(tiny, tmp_path) -> None:
     trainer = make_trainer(make_config(tiny, tmp_path), warm=False)
     save_adapter(trainer.model, tmp_path / "first")
     before = weights_of(trainer.model)
-    for p in trainer.trained:
+    for p in trainer.learner.trained:
         p.data.normal_()
     trainer.model.save_pretrained(str(tmp_path / "peft"))
     save_adapter(trainer.model, tmp_path / "ours")

@@ -30,13 +30,13 @@ def test_everything_comes_back(tiny, tmp_path) -> None:
         traffic=Traffic({"7f": [3.5, 0.25, 4.0]}, [9.0, 2.0, 12.0]),
     )
     torch.manual_seed(4)
-    path = found.save(trainer.model, Snapshot.take(trainer.model, trainer.optimizer), state)
+    path = found.save(trainer.learner, trainer.learner.save(keep=True), state)
     expected = torch.rand(3)
     weights = {n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad}
     with torch.no_grad():
-        for p in trainer.trained:
+        for p in trainer.learner.trained:
             p.zero_()
-    assert found.load(path, trainer.model, trainer.optimizer) == state
+    assert found.load(path, trainer.learner) == state
     assert torch.equal(torch.rand(3), expected)
     assert all(torch.equal(p, weights[n]) for n, p in trainer.model.named_parameters() if p.requires_grad)
     assert (path / "adapter" / "adapter_model.safetensors").is_file()
@@ -55,7 +55,7 @@ def test_the_newest_and_the_live_one_are_kept(tiny, tmp_path) -> None:
     found = Checkpoints(tmp_path / "c", 2)
     snapshot = Snapshot.take(trainer.model, trainer.optimizer)
     for n in range(5):
-        path = found.save(trainer.model, snapshot, CheckpointState(n, weights=f"tiny@{n}"))
+        path = found.save(trainer.learner, snapshot, CheckpointState(n, weights=f"tiny@{n}"))
         if n != 2:
             found.set_told(path)
     found.prune({"tiny@0"})
@@ -88,24 +88,24 @@ def test_what_only_a_rollback_needs_keeps_no_copy_of_the_adapter(tiny, tmp_path)
     """Weights and optimiser come back bit for bit. The newest checkpoint is whole."""
     trainer = make_trainer(make_config(tiny, tmp_path))
     found = Checkpoints(tmp_path / "c", 1)
-    for p in trainer.trained:
+    for p in trainer.learner.trained:
         p.grad = torch.randn_like(p)
     trainer.optimizer.step()
     snapshot = Snapshot.take(trainer.model, trainer.optimizer)
     old, new = (
-        found.save(trainer.model, snapshot, CheckpointState(n, weights=f"tiny@{n}", adapter=f"tiny@{n}"))
+        found.save(trainer.learner, snapshot, CheckpointState(n, weights=f"tiny@{n}", adapter=f"tiny@{n}"))
         for n in (1, 2)
     )
     before = bytes_of(old)
     for path in (old, new):
         found.set_told(path)
     found.prune({"tiny@1"}, keep=1)
-    assert before - bytes_of(old) > 0.9 * sum(4 * p.numel() for p in trainer.trained)
+    assert before - bytes_of(old) > 0.9 * sum(4 * p.numel() for p in trainer.learner.trained)
     assert bytes_of(new) == before
     with torch.no_grad():
-        for p in trainer.trained:
+        for p in trainer.learner.trained:
             p.zero_()
-    found.load(old, trainer.model, trainer.optimizer)
+    found.load(old, trainer.learner)
     assert all(torch.equal(p, snapshot.weights[n]) for n, p in trainer.model.named_parameters() if p.requires_grad)
     kept: dict[int, dict[str, torch.Tensor]] = snapshot.optimizer["state"]  # type: ignore[assignment]
     for mine, theirs in zip(trainer.optimizer.state_dict()["state"].values(), kept.values(), strict=True):

@@ -46,7 +46,7 @@ class Compiler(LayerCompiler):
 @pytest.fixture
 def make(tiny, tmp_path):
     config = make_config(tiny, tmp_path)
-    base = make_trainer(config).base
+    base = make_trainer(config).learner.base
     base.set_attn_implementation("eager")
 
     def made() -> Compiler:

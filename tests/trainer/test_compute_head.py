@@ -51,7 +51,7 @@ def test_two_policies_are_compared_over_the_whole_vocabulary(trainer, monkeypatc
         trainer.model(input_ids=ids, score=before)
         assert before.kl_P is None
         old = full()
-        for p in trainer.trained:
+        for p in trainer.learner.trained:
             p.add_(0.1 * torch.randn_like(p))
         after = ScoredPositions(source, target, cold, places, before.hidden_PH)
         trainer.model(input_ids=ids, score=after)
@@ -62,7 +62,7 @@ def test_two_policies_are_compared_over_the_whole_vocabulary(trainer, monkeypatc
 
 
 def test_without_score_the_forward_is_what_it_was(trainer) -> None:
-    assert trainer.model(input_ids=torch.tensor([[3, 4]])).logits.shape == (1, 2, trainer.vocab)
+    assert trainer.model(input_ids=torch.tensor([[3, 4]])).logits.shape == (1, 2, trainer.learner.vocab)
 
 
 @pytest.mark.parametrize("small", [True, False])
@@ -97,7 +97,7 @@ def test_what_a_filter_cuts_off_is_cut_off_here_as_well(trainer, monkeypatch, sm
         wanted = filtered_logprob(logits[i].double().tolist(), int(target[i]), min_p, int(top_k), top_p)
         assert float(found[i]) == pytest.approx(wanted, abs=2e-4), (i, filters[i % len(filters)])
     assert torch.isfinite(entropy).all() and found[5].item() == 0.0, "nothing else is left"
-    (gradient,) = torch.autograd.grad(found.sum(), [trainer.trained[0]])
+    (gradient,) = torch.autograd.grad(found.sum(), [trainer.learner.trained[0]])
     assert torch.isfinite(gradient).all() and gradient.abs().sum() > 0
 
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import shutil
 
+import torch
 from safetensors.torch import load_file, save_file
 from tests.support.control import FakeControl, serve
 from tests.support.tiny import adapter_state, conversation, make_config, make_trainer, table
 
 from slipstream.client import Client
 from slipstream.contract import AdapterIn
+from slipstream_trainer.model.torch_learner import TorchLearner
 from slipstream_trainer.run.worker import Worker
+
+
+def first_of(worker) -> dict[str, torch.Tensor]:
+    """What the KL term holds to."""
+    assert isinstance(worker.trainer.learner, TorchLearner)
+    return worker.trainer.learner.first
 
 
 def make_worker(tiny, folder, control: FakeControl, **settings) -> Worker:
@@ -66,10 +74,10 @@ def test_a_version_that_another_made_is_gone_on_from_once_it_is_accepted(tiny, t
         mine = adapter_state(worker.trainer.model)
         assert all((mine[n.replace(".weight", ".default.weight")] == w + 0.25).all() for n, w in weights.items())
         assert "newer than tiny@1" in control.of_kind("restored")[-1]["cause"]
-        assert all((worker.trainer.first[n] == w).all() for n, w in mine.items()), "the KL term holds to it"
+        assert all((first_of(worker)[n] == w).all() for n, w in mine.items()), "the KL term holds to it"
         again = make_worker(tiny, tmp_path / "a", control)
         again.current.recover()
-        assert all((again.trainer.first[n] == w).all() for n, w in mine.items()), "after a restart, too"
+        assert all((first_of(again)[n] == w).all() for n, w in mine.items()), "after a restart, too"
         control.roll_back("tiny@2", "tiny@1")
         again.current.look()
-        assert not any("lora_B" in n and w.any() for n, w in again.trainer.first.items()), "it starts as the base model"
+        assert not any("lora_B" in n and w.any() for n, w in first_of(again).items()), "it starts as the base model"

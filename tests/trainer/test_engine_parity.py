@@ -59,7 +59,7 @@ def test_engine_and_trainer_agree_on_sampled_tokens_and_on_temperature(engine, t
 def test_in_fp32_engine_and_trainer_agree_to_a_ten_thousandth(tmp_path) -> None:
     """The same adapter on both sides, at several temperatures, with prompts and replies of different lengths."""
     trainer = make_trainer(make_config(MODEL, tmp_path / "t", dtype="float32", lora_rank=8))
-    write_adapter(trainer.model, tmp_path / "inbox@5001", 16)
+    write_adapter(trainer.learner.adapter, tmp_path / "inbox@5001", 16)
     samples = []
     with vllm(tmp_path / "engine.log", "--dtype", "float32") as url:
         load = {"lora_name": "inbox@5001", "lora_path": str(tmp_path / "inbox@5001")}

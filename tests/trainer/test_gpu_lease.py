@@ -96,7 +96,7 @@ def test_a_base_that_waits_has_no_memory_and_comes_back_as_it_was(tiny, tmp_path
     for _ in range(2):
         parking.leave()
         assert not any(p.untyped_storage().nbytes() for p in frozen)
-        assert all(p.untyped_storage().nbytes() for p in trainer.trained)
+        assert all(p.untyped_storage().nbytes() for p in trainer.learner.trained)
         parking.enter()
         assert all(torch.equal(p.data, b) for p, b in zip(frozen, before, strict=True))
 

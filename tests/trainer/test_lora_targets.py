@@ -59,8 +59,8 @@ def test_a_step_of_a_family_writes_an_adapter_that_passes_our_check(tmp_path, fa
     before = adapter_state(trainer.model)
     assert {n.split(".lora_")[0].rpartition(".")[2] for n in before} == adapted
     trainer.backward(trainer.start(make_plan(conversation(), layout="merged")))
-    trainer.optimize(1e-2)
-    write_adapter(trainer.model, tmp_path / "m@1", 16)
+    trainer.learner.step(1e-2)
+    write_adapter(trainer.learner.adapter, tmp_path / "m@1", 16)
     written = json.loads((tmp_path / "m@1" / "adapter_config.json").read_text())
     assert not written.get("rank_pattern")
     assert not written.get("target_parameters")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.support.learners import LOSSES, use
 from tests.support.oracle import flat_loss, plain_logprobs
 from tests.support.tiny import apart, conversation, gradients, make_config, make_trainer, sample, tokens
 
@@ -23,8 +24,6 @@ from slipstream_trainer.algorithm.losses import (
 )
 from slipstream_trainer.batch.layout import make_plan
 from slipstream_trainer.step.trl_seam import GRPOTrainer, grpo_config
-
-LOSSES = list(LOSS_FUNCTIONS)
 
 
 def own_cispo(tokens, settings):
@@ -49,17 +48,6 @@ def own_gspo(tokens, settings):
 @pytest.fixture(scope="module")
 def trainer(tiny, tmp_path_factory):
     return make_trainer(make_config(tiny, tmp_path_factory.mktemp("losses")))
-
-
-def use(trainer, loss: str, beta: float) -> None:
-    """The settings that differ between losses, on a trainer that is there already."""
-    t = trainer.config.trainer
-    t.loss, t.beta = loss, beta
-    trainer.beta = beta
-    found = trl_settings(t)
-    trainer.loss_type = found["loss_type"]
-    trainer.importance_sampling_level = found["importance_sampling_level"]
-    trainer.epsilon_low, trainer.epsilon_high = found["epsilon"], found["epsilon_high"]
 
 
 def perturbed(trainer, plan, weights: bool | str):
@@ -316,7 +304,7 @@ def test_the_reference_is_the_adapter_that_training_started_from(tiny, tmp_path,
     plan = make_plan(samples)
     with torch.no_grad():
         ref = plain_logprobs(trainer.model, samples).double()
-        for p in trainer.trained:
+        for p in trainer.learner.trained:
             p.add_(0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
     before = {n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad}
     work = perturbed(trainer, plan, weights="guarded")

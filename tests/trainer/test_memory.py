@@ -23,8 +23,8 @@ def test_checkpointing_as_asked_and_off_on_a_cpu(tiny, tmp_path) -> None:
     plan = make_plan(conversation(0))
     for asked, on in (("auto", 0), ("on", 2), ("off", 0)):
         trainer = make_trainer(make_config(tiny, tmp_path, checkpointing=asked))
-        assert trainer.checkpointing.choose(plan) == on
-        assert [m.gradient_checkpointing for m in trainer.checkpointing.layers] == [bool(on)] * 2
+        assert trainer.learner.checkpointing.choose(plan) == on
+        assert [m.gradient_checkpointing for m in trainer.learner.checkpointing.layers] == [bool(on)] * 2
 
 
 def test_gradients_are_the_same_whatever_is_recomputed(tiny, tmp_path) -> None:
@@ -32,7 +32,7 @@ def test_gradients_are_the_same_whatever_is_recomputed(tiny, tmp_path) -> None:
     assign(samples, "std")
     plan = make_plan(samples)
     for wanted in (0, 1, 2):
-        trainer.checkpointing._set(wanted)
+        trainer.learner.checkpointing._set(wanted)
         trainer.backward(trainer.start(plan))
         found.append(gradients(trainer))
     assert apart(found[0], found[1]) < 1e-5
@@ -71,5 +71,5 @@ def test_a_batch_that_runs_out_of_memory_is_computed_again(tiny, tmp_path, monke
     monkeypatch.setattr(trainer, "taught", short)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     trainer.backward(again)
-    assert trainer.checkpointing.now == 2
+    assert trainer.learner.checkpointing.now == 2
     assert apart(gradients(trainer), expected) < 1e-5

@@ -83,9 +83,9 @@ def test_a_minibatch_that_goes_too_far_is_undone_alone(tiny, tmp_path, monkeypat
     trainer = make_trainer(make_config(tiny, tmp_path, warmup_steps=0), warm=False)
     kept = []
 
-    def second_is_too_far(t, *, kl: float, entropy: float) -> str | None:
+    def second_is_too_far(t, *, kl: float, entropy: float, grad_norm: float | None) -> str | None:
         kept.append(adapter_state(trainer.model))
-        return after_step(t, kl=kl, entropy=entropy) or ("too far" if len(kept) == 2 else None)
+        return after_step(t, kl=kl, entropy=entropy, grad_norm=grad_norm) or ("too far" if len(kept) == 2 else None)
 
     monkeypatch.setattr("slipstream_trainer.step.step.after_step", second_is_too_far)
     result = train(trainer, conversation(0, groups=8), StepPace(), 0)

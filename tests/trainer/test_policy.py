@@ -129,4 +129,4 @@ def test_sliding_windows_take_no_trees(tmp_path) -> None:
     folder = make_model(
         tmp_path, layer_types=["sliding_attention", "full_attention"], use_sliding_window=True, sliding_window=8
     )
-    assert not make_trainer(make_config(folder, tmp_path / "d")).trees
+    assert not make_trainer(make_config(folder, tmp_path / "d")).learner.trees

@@ -58,14 +58,14 @@ for sharding in ("ddp", "fsdp2"):
 # the last one is sharded: half of the base here, the whole of LoRA
 frozen = [p for p in trainer.model.parameters() if not p.requires_grad]
 assert sum(p.to_local().numel() for p in frozen) < 0.6 * sum(p.numel() for p in frozen)
-assert check_packing(trainer)["tree"] < 1e-4
+assert check_packing(trainer.learner)["tree"] < 1e-4
 samples = conversation(4)
 samples[0].logprobs_C = samples[0].logprobs_C - 40
 result = train(trainer, samples, StepPace(), 0)
 assert (result.outcome, result.figures["guarded"]) == ("step", 1), (result.reason, result.figures)
 torch.save(adapter_state(trainer.model), out / f"stepped-{trainer.rank}.pt")
 if trainer.rank == 0:
-    write_adapter(trainer.model, out / "adapter", 16)
+    write_adapter(trainer.learner.adapter, out / "adapter", 16)
 leave()
 """
 

@@ -53,7 +53,7 @@ class Bench:
     def moment(self) -> torch.Tensor:
         state = self.trainer.optimizer.state
         return torch.cat(
-            [state[p]["exp_avg"].flatten() for p in self.trainer.trained if p in state] or [torch.zeros(1)]
+            [state[p]["exp_avg"].flatten() for p in self.trainer.learner.trained if p in state] or [torch.zeros(1)]
         )
 
     def worker(self, control: FakeControl, folder: Path, **settings) -> Worker:

@@ -13,11 +13,11 @@ from slipstream_trainer.step.step import train
 def test_packed_equals_alone(tiny, tmp_path) -> None:
     trainer = make_trainer(make_config(tiny, tmp_path))
     state = torch.get_rng_state()
-    found = check_packing(trainer)
-    assert found["tree"] < 1e-4 and trainer.trees
-    assert computes_alike(trainer, 1024)
+    found = check_packing(trainer.learner)
+    assert found["tree"] < 1e-4 and trainer.learner.trees
+    assert computes_alike(trainer.learner, 1024)
     assert torch.equal(state, torch.get_rng_state()), "it draws nothing from the generators that training goes on with"
-    assert all(p.grad is None for p in trainer.trained)
+    assert all(p.grad is None for p in trainer.learner.trained)
 
 
 def test_a_model_that_ignores_the_mask_gets_plain_rows(tiny, tmp_path, caplog) -> None:
@@ -29,10 +29,10 @@ def test_a_model_that_ignores_the_mask_gets_plain_rows(tiny, tmp_path, caplog) -
         return inner(*args, **kwargs)
 
     base.model.forward = deaf
-    assert not computes_alike(trainer, 1024)
+    assert not computes_alike(trainer.learner, 1024)
     assert "stay uncompiled" in caplog.text
-    found = check_packing(trainer)
-    assert found["tree"] > 0.01 and not trainer.trees
+    found = check_packing(trainer.learner)
+    assert found["tree"] > 0.01 and not trainer.learner.trees
     assert "rows of one sequence each" in caplog.text
     result = train(trainer, conversation(0), StepPace(), 0)
     assert (result.outcome, result.figures["layout"]) == ("step", "merged")

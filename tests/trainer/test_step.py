@@ -61,7 +61,7 @@ def test_a_batch_far_from_the_engine_is_not_stepped_on(make) -> None:
     assert result.outcome == "skipped"
     assert "π_old" in result.reason
     assert same(before, adapter_state(trainer.model))
-    assert all(p.grad is None for p in trainer.trained)
+    assert all(p.grad is None for p in trainer.learner.trained)
 
 
 def test_a_batch_of_another_policy_is_not_stepped_on(make) -> None:

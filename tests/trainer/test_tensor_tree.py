@@ -60,13 +60,13 @@ def test_an_older_checkpoint_is_read_and_one_that_holds_more_is_not_run(tiny, tm
     trainer = make_trainer(make_config(tiny, tmp_path))
     found = Checkpoints(tmp_path / "c", 3)
     snapshot = Snapshot.take(trainer.model, trainer.optimizer)
-    path = found.save(trainer.model, snapshot, CheckpointState(1, weights="tiny@1"))
+    path = found.save(trainer.learner, snapshot, CheckpointState(1, weights="tiny@1"))
     assert sorted(p.name for p in path.iterdir()) == ["state.json", "state.safetensors"]
     (path / "state.safetensors").unlink()
     kept = {"weights": snapshot.weights, "optimizer": snapshot.optimizer, "random": random_state()}
     torch.save(kept, path / "state.pt")  # as before
     expected = torch.rand(3)
-    found.load(path, trainer.model, trainer.optimizer)
+    found.load(path, trainer.learner)
     assert torch.equal(torch.rand(3), expected)
 
     class Runs:
@@ -75,5 +75,5 @@ def test_an_older_checkpoint_is_read_and_one_that_holds_more_is_not_run(tiny, tm
 
     torch.save(kept | {"random": Runs()}, path / "state.pt")
     with pytest.raises(BadCheckpoint, match="more than tensors and numbers, and is not unpickled"):
-        found.load(path, trainer.model, trainer.optimizer)
+        found.load(path, trainer.learner)
     assert not (tmp_path / "ran").exists()

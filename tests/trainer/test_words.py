@@ -53,7 +53,7 @@ def with_words(samples):
 @pytest.mark.parametrize("micro", [64, 4096])
 def test_value_and_gradient_against_the_closed_form(trainer, loss: str, micro: int, monkeypatch) -> None:
     """Beside rewards, on a batch of several parts and of one; a refused reply is among them. Logits are made in pieces."""
-    monkeypatch.setattr("slipstream_trainer.model.compute.PIECE_ELEMENTS", 7 * trainer.vocab)
+    monkeypatch.setattr("slipstream_trainer.model.compute.PIECE_ELEMENTS", 7 * trainer.learner.vocab)
     trainer.config.trainer.loss = loss
     trainer.config.trainer.beta = trainer.beta = 0.0
     trainer.loss_type, trainer.epsilon_high = loss, 5.0 if loss == "cispo" else 0.2
@@ -68,7 +68,7 @@ def test_value_and_gradient_against_the_closed_form(trainer, loss: str, micro: i
 
     trainer.model.zero_grad(set_to_none=True)
     hinted = [s for s in samples if s.hinted_P is not None]
-    with torch.no_grad(), trainer.as_reference():
+    with torch.no_grad(), trainer.learner.reference():
         teacher = plain_logits(trainer.model, [replace(s, prompt_P=s.hinted_P) for s in hinted]).double()
     lp = plain_logprobs(trainer.model, samples).double()
     s = plan.scored

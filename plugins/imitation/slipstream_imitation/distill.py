@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -351,6 +352,7 @@ def distill(
     be trained.
     """
     from slipstream_imitation.teaching import teach
+    from slipstream_trainer.model.adapter_files import save_adapter
     from slipstream_trainer.model.policy import check_lora, load_policy, model_path
     from slipstream_trainer.run.export_training import publish_adapter
 
@@ -381,7 +383,9 @@ def distill(
     meta: dict[str, JsonValue] = {"distilled_from": teacher or "stored runs", "method": method, "runs": lesson.runs}
     names = (run.name.partition("/") for run in lesson.taught)
     episodes = [TrainedOn(key=key_id, episode=episode) for key_id, _, episode in names]
-    adapter = publish_adapter(config, model, Path(out) if out else None, None, url, key, {**meta, **learned}, episodes)
+    adapter = publish_adapter(
+        config, partial(save_adapter, model), Path(out) if out else None, None, url, key, {**meta, **learned}, episodes
+    )
     return figures | learned | {"adapter": adapter}
 
 

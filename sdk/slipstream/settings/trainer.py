@@ -25,7 +25,11 @@ ADVANTAGE_FUNCTIONS: Final[Mapping[str, str]] = {
     "mean": "slipstream_trainer.algorithm.advantage:by_mean",
     "leave_one_out": "slipstream_trainer.algorithm.advantage:by_others",
 }
-"""Name → where it is. A setting takes a name, or the place of a function of one's own."""
+BACKEND_CLASSES: Final[Mapping[str, str]] = {
+    "torch": "slipstream_trainer.model.torch_learner:TorchLearner",
+    "tinker": "slipstream_tinker.learner:TinkerLearner",
+}
+"""Name → where it is. A setting takes a name, or the place of something of one's own."""
 
 
 _SPAN = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
@@ -103,6 +107,12 @@ class TrainerConfig(Section):
         description="Python of the environment in which `up` starts the trainer, such as one with "
         "slipstream[unsloth]; None: that of `up`.",
         when="the trainer needs other packages than the proxy",
+    )
+    backend: Annotated[str, known(BACKEND_CLASSES, "module:Class")] = rare(
+        "torch",
+        description="What computes the steps: torch, in this process; tinker, a service (experimental); or your own "
+        "`Learner` as module:Class.",
+        when="another engine should compute the steps",
     )
     algorithm: Literal["grpo", "sft"] = rare(
         "grpo",

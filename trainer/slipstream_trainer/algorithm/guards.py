@@ -36,14 +36,14 @@ def k3(trainer_logprobs_T: torch.Tensor, new_T: torch.Tensor) -> torch.Tensor:
 
 
 def before_step(
-    t: TrainerConfig, *, loss: float, ratio: float, grad_norm: float, kl: float = 0.0, guarded: float = 0.0
+    t: TrainerConfig, *, loss: float, ratio: float, grad_norm: float | None, kl: float = 0.0, guarded: float = 0.0
 ) -> str | None:
     """Why the batch must not be stepped on, or None. ``ratio`` and ``kl`` are of what counts, ``guarded`` is the share
     of tokens that do not: their calls' own ratios are out of bounds.
     """
     if not math.isfinite(loss):
         return f"the loss is {loss}"
-    if not math.isfinite(grad_norm):
+    if grad_norm is not None and not math.isfinite(grad_norm):
         return f"the gradient's norm is {grad_norm}"
     if guarded > 0.5:
         bounds = f"1/{t.max_ratio:g} … {t.max_ratio:g}"
@@ -52,13 +52,19 @@ def before_step(
         return f"mean π_old / π_engine {ratio:.3g} lies outside 1/{t.max_ratio:g} … {t.max_ratio:g}"
     if not kl <= t.max_engine_kl:
         return f"KL of the engine's to the trainer's policy {kl:.3g} is above {t.max_engine_kl:g}"
-    if grad_norm > GRADIENT_NORM_LIMIT:
-        return f"the gradient's norm {grad_norm:.3g} is above {GRADIENT_NORM_LIMIT:g}"
-    return None
+    return _steep(grad_norm)
 
 
-def after_step(t: TrainerConfig, *, kl: float, entropy: float) -> str | None:
-    """Why the step must be undone, or None."""
+def _steep(grad_norm: float | None) -> str | None:
+    if grad_norm is None or grad_norm <= GRADIENT_NORM_LIMIT:
+        return None
+    return f"the gradient's norm {grad_norm:.3g} is above {GRADIENT_NORM_LIMIT:g}"
+
+
+def after_step(t: TrainerConfig, *, kl: float, entropy: float, grad_norm: float | None = None) -> str | None:
+    """Why the step must be undone, or None. ``grad_norm``: if it was known only then."""
+    if why := _steep(grad_norm):
+        return why
     if not math.isfinite(kl) or kl > t.max_kl:
         return f"KL to the adapter before {kl:.3g} is above {t.max_kl:g}"
     if not math.isfinite(entropy):

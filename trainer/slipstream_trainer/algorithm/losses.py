@@ -22,6 +22,7 @@ model, as in TRL. Where w_t is zero (a guarded call), this term is zero too: suc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -167,15 +168,16 @@ def _loss_of(
     return loss + beta * (ratio * (d.exp() - d - 1)).mean()
 
 
-def check_loss(t: TrainerConfig) -> None:
-    """Try a user's loss on five tokens of two episodes. Raises ``ConfigError``."""
+def check_loss(t: TrainerConfig, *, entropy: bool = True) -> None:
+    """Try a user's loss on five tokens of two episodes. ``entropy``: whether there are any. Raises ``ConfigError``."""
     loss = find_loss(t)
     if isinstance(loss, TrlLoss):
         return
     old_T = torch.tensor([-0.5, -1.0, -2.0, -0.1, -3.0])
     now_T = (old_T + torch.tensor([0.0, 0.1, -0.1, 0.0, 0.3])).requires_grad_()
     advantages_T, episode_T = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0]), torch.tensor([0, 0, 0, 1, 1])
-    tokens = LossTokens(now_T, old_T, torch.ones(5), advantages_T, episode_T, torch.ones(5), episodes=2)
+    entropy_T = torch.full((5,), 1.0 if entropy else math.nan)
+    tokens = LossTokens(now_T, old_T, torch.ones(5), advantages_T, episode_T, entropy_T, episodes=2)
     try:
         torch.autograd.backward(_loss_of(loss, t, tokens, None, 0.0))
     except ConfigError:
@@ -183,4 +185,5 @@ def check_loss(t: TrainerConfig) -> None:
     except Exception as e:
         raise ConfigError(f"trainer.loss = {t.loss!r} fails on five tokens: {type(e).__name__}: {e}") from e
     if now_T.grad is None or not now_T.grad.isfinite().all():
-        raise ConfigError(f"trainer.loss = {t.loss!r} has no finite gradient at logprobs_T")
+        without = "" if entropy else f" (trainer.backend = {t.backend!r} knows no entropies: entropy_T is not a number)"
+        raise ConfigError(f"trainer.loss = {t.loss!r} has no finite gradient at logprobs_T{without}")

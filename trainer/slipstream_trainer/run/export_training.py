@@ -6,10 +6,10 @@ import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -19,16 +19,11 @@ from slipstream.contract import TrainedOn, folder_of
 from slipstream.errors import ApiError, StartError
 from slipstream_trainer.batch.dataset import group_batches, read_rows, samples_of
 from slipstream_trainer.batch.rows import Sample, exact_continuations, untrainable
-from slipstream_trainer.model.weights import Snapshot
 from slipstream_trainer.versions.adapter_folder import next_version, write_adapter
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState, only_one
 from slipstream_trainer.versions.events import line
 from slipstream_trainer.versions.reporting import Reporter
 from slipstream_trainer.versions.shipping import AdapterShipping
-
-if TYPE_CHECKING:
-    from peft import PeftModel
-
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +86,9 @@ def _from_export(
     if out is not None and out.exists():
         raise StartError(f"{out} is there already: adapters are immutable")
     trainer, _ = start_trainer(config, None)
-    samples = samples_of(read_rows(export), trainer.processing_class, sft=t.algorithm == "sft", vocab=trainer.vocab)
+    samples = samples_of(
+        read_rows(export), trainer.processing_class, sft=t.algorithm == "sft", vocab=trainer.learner.vocab
+    )
     exact, later = exact_continuations(samples)
     log.info(
         "%d samples of %d episodes, %d to train on; of %d later calls %d continue an earlier one token by token",
@@ -107,7 +104,7 @@ def _from_export(
     state, skip = CheckpointState(weights=config.model_name), 0
     found = checkpoints.latest() if resume else None
     if found is not None:
-        state = checkpoints.load(found, trainer.model, trainer.optimizer)
+        state = checkpoints.load(found, trainer.learner)
         skip = int(state.event.get("batches", 0)) if state.event.get("export") == str(export) else 0
     batches = group_batches(samples, t.max_groups)
     bar = _bar(len(batches), skip)
@@ -127,13 +124,13 @@ def _from_export(
             log.warning("batch %d %s: %s", number, result.outcome, result.reason)
         bar.update(1)
         state.event = {"export": str(export), "batches": number + 1}
-        checkpoints.set_told(checkpoints.save(trainer.model, Snapshot.take(trainer.model, trainer.optimizer), state))
+        checkpoints.set_told(checkpoints.save(trainer.learner, trainer.learner.save(keep=True), state))
         checkpoints.prune({state.weights})
     bar.close()
     reporter.end()
     if stepped:
         meta: dict[str, JsonValue] = {"offline": True}
-        publish_adapter(config, trainer.model, out, state.step, url, key, meta, trained_on(taught))
+        publish_adapter(config, trainer.learner.adapter, out, state.step, url, key, meta, trained_on(taught))
     return 0 if stepped else 1
 
 
@@ -159,7 +156,7 @@ def _bar(total: int, initial: int) -> Any:
 
 def publish_adapter(
     config: Config,
-    trained: PeftModel,
+    write: Callable[[Path], None],
     out: Path | None,
     step: int | None,
     url: str | None,
@@ -167,13 +164,13 @@ def publish_adapter(
     meta: dict[str, JsonValue],
     episodes: list[TrainedOn],
 ) -> str:
-    """Write the adapter to ``out``. None: as the next version, which the proxy is told of if it answers.
+    """Have ``write`` make the adapter in ``out``. None: as the next version, which the proxy is told of if it answers.
 
     → The version's name, or where it is.
     """
     model = config.model_name
     if out is not None:
-        write_adapter(trained, out, config.engine.max_lora_rank)
+        write_adapter(write, out, config.engine.max_lora_rank)
         log.info("wrote %s", out)
         return str(out)
     from slipstream.contract import AdapterIn, NameClaimIn
@@ -188,7 +185,7 @@ def publish_adapter(
         if known is not None:
             name = client.claim_name(NameClaimIn(model=model, above=number - 1)).name
         folder = config.adapters_dir / folder_of(name)
-        write_adapter(trained, folder, config.engine.max_lora_rank)
+        write_adapter(write, folder, config.engine.max_lora_rank)
         log.info("wrote %s", folder)
         if known is not None:
             begun = Path(config.trainer.init_adapter or "").name

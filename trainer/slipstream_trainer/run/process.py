@@ -21,7 +21,6 @@ import torch.distributed as dist
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream_trainer.model.policy import check_lora
-from slipstream_trainer.model.weights import Snapshot
 from slipstream_trainer.run.gpu_lease import ENTER_WORD, LEAVE_WORD, GpuLease, tell
 from slipstream_trainer.run.tenants import TenantWorkers
 from slipstream_trainer.run.worker import Worker
@@ -57,7 +56,7 @@ class Leader(Worker):
 
     def train(self, samples: list[Sample]) -> Result:
         self._interruptible = False  # the others are in the middle of it: it is finished first
-        weights = Snapshot.take(self.trainer.model, self.trainer.optimizer)
+        weights = self.trainer.learner.save()
         state, turns = self.current.state, self.seat.turns
         if turns.told is not self.seat:
             tell(("learner", self.config.model_dump_json()))
@@ -87,10 +86,10 @@ def follow(trainer: CapturedGRPOTrainer, gpu_lease: GpuLease) -> int:
         if order == LEAVE_WORD:
             gpu_lease.leave()
         if order == "learner":
-            trainer.config = Config.model_validate_json(what)
+            trainer.config = trainer.learner.config = Config.model_validate_json(what)
         if order == "train":
             samples, pace, step, traffic, weights = what
-            weights.restore(trainer.model, trainer.optimizer)
+            trainer.learner.restore(weights)
             train(trainer, samples, pace, step, traffic)
 
 

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from slipstream.config import Config
 from slipstream.errors import ApiError, ConfigError
-from slipstream_trainer.model.weights import kept_weights, put_weights, trained_of
+from slipstream.shared.adapter_config import WEIGHT_NAME_PATTERN, WEIGHTS_FILE_NAME
 from slipstream_trainer.versions.adapter_folder import temporary_of, write_adapter
 
 if TYPE_CHECKING:
-    from peft import PeftModel
-
+    from slipstream_trainer.model.learner import Learner
     from slipstream_trainer.versions.publisher import Publisher
     from slipstream_trainer.versions.turns import Seat
 
@@ -41,13 +41,12 @@ def begin_trial(config: Config, seat: Seat, publisher: Publisher) -> Future[bool
     """
     found: Future[bool] = Future()
     folder = temporary_of(config.adapters_dir / "trial", publisher.learner.record.name)
-    names = sorted(
-        {n.split(".lora_")[0].rpartition(".")[2] for n, _ in trained_of(seat.trainer.model) if ".lora_" in n}
-    )
+    names: set[str] = set()
     shutil.rmtree(folder, ignore_errors=True)
     try:
         with seat.turn() as trainer:
-            _write(trainer.model, folder, config.engine.max_lora_rank)
+            learner = trainer.learner
+            write_adapter(lambda made: names.update(_write(learner, made)), folder, config.engine.max_lora_rank)
     except OSError as e:
         shutil.rmtree(folder, ignore_errors=True)
         log.warning(UNTRIED_TEXT, e)
@@ -56,7 +55,7 @@ def begin_trial(config: Config, seat: Seat, publisher: Publisher) -> Future[bool
 
     def ask() -> None:
         try:
-            found.set_result(_ask(folder, publisher, names))
+            found.set_result(_ask(folder, publisher, sorted(names)))
         except BaseException as e:  # whoever looks at the answer gets it
             found.set_exception(e)
 
@@ -88,13 +87,14 @@ def _fix(names: list[str], reason: str) -> str:
     return "set trainer.lora_targets to linear layers that the engine takes"
 
 
-def _write(model: PeftModel, folder: Path, max_rank: int) -> None:
-    """The policy's adapter as it stands, with random B."""
-    random = torch.Generator().manual_seed(0)
-    with kept_weights(model) as before:
-        spread = {
-            n: torch.randn(w.shape, generator=random).mul_(TRIAL_WEIGHT_STD).to(w) if ".lora_B." in n else w
-            for n, w in before.items()
-        }
-        put_weights(model, spread)
-        write_adapter(model, folder, max_rank)
+def _write(learner: Learner, folder: Path) -> set[str]:
+    """The policy's adapter as it stands, with random B. → What the adapted layers are called."""
+    learner.adapter(folder)
+    place, random = folder / WEIGHTS_FILE_NAME, torch.Generator().manual_seed(0)
+    spread = {
+        n: torch.randn(w.shape, generator=random).mul_(TRIAL_WEIGHT_STD).to(w) if ".lora_B." in n else w.clone()
+        for n, w in load_file(place).items()
+    }
+    save_file(spread, place, {"format": "pt"})
+    found = (WEIGHT_NAME_PATTERN.match(n) for n in spread)
+    return {part["module"].rpartition(".")[2] for part in found if part}

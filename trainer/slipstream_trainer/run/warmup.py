@@ -23,9 +23,9 @@ from slipstream_trainer.batch.layout import forest_width
 from slipstream_trainer.batch.work import Work
 from slipstream_trainer.model.compute import DIRECT_LIMIT, LONG_ROW_TOKENS
 from slipstream_trainer.model.graphs import CAPTURE_AFTER
-from slipstream_trainer.model.weights import Snapshot
+from slipstream_trainer.model.torch_learner import TorchLearner
 from slipstream_trainer.step.selfcheck import filler
-from slipstream_trainer.step.step import again, plan_batch
+from slipstream_trainer.step.step import again
 from slipstream_trainer.versions.checkpoint import random_state, set_random_state
 
 if TYPE_CHECKING:
@@ -47,6 +47,12 @@ def widths(budget: int) -> list[int]:
     return found
 
 
+def here_of(trainer: CapturedGRPOTrainer) -> TorchLearner:
+    """Only what computes in this process is warmed up."""
+    assert isinstance(trainer.learner, TorchLearner)
+    return trainer.learner
+
+
 def warm_up(trainer: CapturedGRPOTrainer) -> dict[int, float]:
     """Compile for every length but the longest, shortest first. → Length → seconds; nothing where layers are not
     compiled, or late.
@@ -54,26 +60,26 @@ def warm_up(trainer: CapturedGRPOTrainer) -> dict[int, float]:
     What is not compiled has kernels that a GPU loads, and some that are made, at their first use: these are used once.
     Weights, optimiser and random numbers stay as they were.
     """
-    state = random_state()
-    if trainer.compiler is None or trainer.compiler.late or not trainer.forests:
-        if trainer.device.type == "cuda" and trainer.world == 1:
+    learner, state = here_of(trainer), random_state()
+    if learner.compiler is None or learner.compiler.late or not learner.forests:
+        if learner.device.type == "cuda" and learner.world == 1:
             _use_once(trainer)
             set_random_state(state)
         return {}
     took = {}
-    for width in widths(min(LONG_ROW_TOKENS, trainer.config.trainer.token_budget)):
+    for width in widths(min(LONG_ROW_TOKENS, learner.config.trainer.token_budget)):
         start = time.monotonic()
         try:
-            compute(trainer, filler(width, trainer.vocab))
+            compute(learner, filler(width, learner.vocab))
         except Exception as e:  # a step can do more than this: it tries again with less memory
             log.warning("rows of %d tokens could not be computed ahead, going on without: %s", width, e)
-            trainer.model.zero_grad(set_to_none=True)
+            learner.model.zero_grad(set_to_none=True)
             break
         took[width] = time.monotonic() - start
     set_random_state(state)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(trainer.device)
+        torch.cuda.reset_peak_memory_stats(learner.device)
     log.info("compiled for rows of %s", ", ".join(f"{w} tokens in {s:.0f} s" for w, s in took.items()))
     return took
 
@@ -82,50 +88,52 @@ def _use_once(trainer: CapturedGRPOTrainer) -> None:
     """With as many sampled tokens as take the kernel for many; and whole steps of small batches, since agents would
     make a thousand runs while the first real step loads what it needs.
     """
-    before = Snapshot.take(trainer.model, trainer.optimizer)
-    many = 2 + DIRECT_LIMIT // trainer.vocab // WARMUP_TOKENS
-    runs = [filler(2 * WARMUP_TOKENS + i, trainer.vocab, WARMUP_TOKENS) for i in range(min(many, MAX_WARMUP_RUNS))]
+    learner = here_of(trainer)
+    before = learner.save()
+    many = 2 + DIRECT_LIMIT // learner.vocab // WARMUP_TOKENS
+    runs = [filler(2 * WARMUP_TOKENS + i, learner.vocab, WARMUP_TOKENS) for i in range(min(many, MAX_WARMUP_RUNS))]
     try:
-        compute(trainer, *runs)
-        if trainer.graphs is None:
+        compute(learner, *runs)
+        if learner.graphs is None:
             _step(trainer, SMALL_BATCH_RUNS[-1])
             return
-        trainer.graphs.capture_after = 0
+        learner.graphs.capture_after = 0
         for count in SMALL_BATCH_RUNS:  # the largest first: all graphs share its memory
             _step(trainer, count)
     except Exception as e:  # a step can do more than this: it tries again with less memory
         log.warning("no step was tried ahead, going on without: %s", e)
     finally:
-        if trainer.graphs is not None:
-            trainer.graphs.capture_after = CAPTURE_AFTER
-        before.restore(trainer.model, trainer.optimizer)
-        trainer.zero_grads()
+        if learner.graphs is not None:
+            learner.graphs.capture_after = CAPTURE_AFTER
+        learner.restore(before)
+        learner.zero_grads()
 
 
 def _step(trainer: CapturedGRPOTrainer, count: int) -> None:
     """All that a step on ``count`` short runs computes. Changes weights and the optimiser's state."""
-    runs = (filler(2 * WARMUP_TOKENS - 1 - i % WARMUP_TOKENS, trainer.vocab, WARMUP_TOKENS // 2) for i in range(count))
-    plan = plan_batch(trainer, list(runs))
-    trainer.checkpointing.choose(plan)
+    learner = trainer.learner
+    runs = (filler(2 * WARMUP_TOKENS - 1 - i % WARMUP_TOKENS, learner.vocab, WARMUP_TOKENS // 2) for i in range(count))
+    plan = learner.plan(list(runs))
+    learner.prepare(plan)
     work = trainer.start(plan)
     trainer.backward(work)
-    trainer.clip()
-    trainer.optimize(0.0)
+    learner.clip()
+    learner.step(0.0)
     again(trainer, work)
 
 
-def compute(trainer: CapturedGRPOTrainer, *samples: Sample) -> None:
+def compute(learner: TorchLearner, *samples: Sample) -> None:
     """Forward, backward and a forward without gradients, as a step has them. Leaves no gradients."""
-    plan = plan_batch(trainer, list(samples))
-    trainer.checkpointing.choose(plan)
-    work = Work.of(plan, trainer.device)
+    plan = learner.plan(samples)
+    learner.prepare(plan)
+    work = Work.of(plan, learner.device)
     for micro in plan.micro:
-        logps, _, _ = trainer.forward(micro, work)
+        logps, *_ = learner.logprobs(micro, work)
         torch.autograd.backward(logps.sum())
-    trainer.model.zero_grad(set_to_none=True)
+    learner.model.zero_grad(set_to_none=True)
     with torch.no_grad():
         for micro in plan.micro:
-            trainer.forward(micro, work)
+            learner.logprobs(micro, work)
 
 
 def one_layer(config: Config, folder: Path) -> CapturedGRPOTrainer:
@@ -146,11 +154,11 @@ def main() -> None:
     kept = {"mode": "merged" if chosen["trainer"]["mode"] == "merged" else "tree", "init_adapter": None}
     chosen["trainer"] |= kept | {"report_to": [], "checkpointing": "off"}
     with tempfile.TemporaryDirectory() as folder:
-        trainer = one_layer(load_config(None, env={}, base=chosen), Path(folder))
-        if trainer.compiler is not None:
-            trainer.compiler.late = False
-            trainer.compiler.ready.add(order["width"])
-        compute(trainer, filler(order["width"], trainer.vocab))
+        learner = here_of(one_layer(load_config(None, env={}, base=chosen), Path(folder)))
+        if learner.compiler is not None:
+            learner.compiler.late = False
+            learner.compiler.ready.add(order["width"])
+        compute(learner, filler(order["width"], learner.vocab))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from slipstream.errors import ApiError, ConfigError
 from slipstream.shared.backoff import Backoff
 from slipstream_trainer.algorithm.cadence import Cadence
 from slipstream_trainer.batch.rows import Sample, read_samples
-from slipstream_trainer.model.adapter import changes_base
 from slipstream_trainer.model.memory import gpu_is_broken
 from slipstream_trainer.run.gpu_lease import GpuLease
 from slipstream_trainer.run.trial import begin_trial
@@ -279,7 +278,7 @@ class Worker:
 
     def _train(self, leased: LeasedBatch) -> Result:
         began = time.perf_counter()
-        samples = read_samples(leased.packed, self.trainer.vocab)
+        samples = read_samples(leased.packed, self.trainer.learner.vocab)
         read = time.perf_counter() - began
         self.cadence.note(self.config.trainer, samples, self.current.control())
         for s in samples:
@@ -298,7 +297,7 @@ class Worker:
 
     def _in_turn(self, trainer: CapturedGRPOTrainer, samples: list[Sample], *, gpu: bool) -> Result:
         weights = self.current.state.weights
-        elsewhere = weights == self.config.model_name and changes_base(trainer.model)  # trainer.init_adapter
+        elsewhere = weights == self.config.model_name and trainer.learner.changes_base  # trainer.init_adapter
         for s in samples:
             s.own = s.adapter == weights and not elsewhere
         turn_or_not: contextlib.AbstractContextManager[dict[str, float]] = (

@@ -7,15 +7,14 @@ that does not heed them would let sequences see each other, and nothing else wou
 from __future__ import annotations
 
 import logging
-from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from slipstream.config import Config
-from slipstream_trainer.batch.layout import BLOCK_TOKENS, Layout, MicroBatch, make_plan
+from slipstream_trainer.batch.layout import BLOCK_TOKENS, Layout, make_plan
 from slipstream_trainer.batch.rows import Sample
 from slipstream_trainer.batch.work import Work
+from slipstream_trainer.model.torch_learner import TorchLearner
 
 log = logging.getLogger(__name__)
 ROUNDING_NATS = {torch.float32: 2e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
@@ -24,22 +23,6 @@ SCORED_TOKENS = 32
 """Sampled tokens of a filler: it is the layers that count, not the head."""
 MIN_ROW_TOKENS = 128
 """At least as many tokens as ``two_and_a_half`` has."""
-
-
-class Computing(Protocol):
-    """What of a trainer is checked."""
-
-    trees: bool
-    forests: bool
-    config: Config
-    args: Any
-    base: Any
-    vocab: int
-
-    @property
-    def device(self) -> torch.device: ...
-
-    def forward(self, micro: MicroBatch, work: Work) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]: ...
 
 
 def two_and_a_half(vocab: int) -> list[Sample]:
@@ -65,62 +48,63 @@ def filler(tokens: int, vocab: int, sampled: int = SCORED_TOKENS) -> Sample:
     return Sample("check", "task", "filler", "filler", 0, 0, ids[:-scored], ids[-scored:], zeros, 0.0, advantage=1.0)
 
 
-def logprobs(trainer: Computing, layout: Layout, *, forest: bool, width: int = 0) -> torch.Tensor:
+def logprobs(learner: TorchLearner, layout: Layout, *, forest: bool, width: int = 0) -> torch.Tensor:
     """Log-probabilities of the sampled tokens, in the samples' order. ``width``: of the row, filled up behind them."""
-    multiple = 1 if trainer.device.type == "cpu" else BLOCK_TOKENS
-    more = [filler(width - MIN_ROW_TOKENS, trainer.vocab)] if width else []
-    budget = trainer.config.trainer.token_budget if width else 16_384
+    multiple = 1 if learner.device.type == "cpu" else BLOCK_TOKENS
+    more = [filler(width - MIN_ROW_TOKENS, learner.vocab)] if width else []
+    budget = learner.config.trainer.token_budget if width else 16_384
     plan = make_plan(
-        two_and_a_half(trainer.vocab) + more,
+        two_and_a_half(learner.vocab) + more,
         layout=layout,
         budget=budget,
         multiple=multiple,
         forest=forest,
         compiled=[width] if width else [],
     )
-    work = Work.of(plan, trainer.device)
+    work = Work.of(plan, learner.device)
     with torch.no_grad():
         for micro in work.plan.micro:
-            logps, _, token = trainer.forward(micro, work)
+            logps, _, token, _ = learner.logprobs(micro, work)
             work.policy_logprobs_T[token] = logps
     return work.policy_logprobs_T
 
 
-def bound(trainer: Computing) -> float:
-    kind = torch.bfloat16 if trainer.args.bf16 else trainer.base.dtype
+def bound(learner: TorchLearner) -> float:
+    kind = torch.bfloat16 if learner.bf16 else learner.dtype
     return ROUNDING_NATS.get(kind, ROUNDING_NATS[torch.bfloat16])
 
 
-def check_packing(trainer: Computing) -> dict[str, float]:
+def check_packing(learner: TorchLearner) -> dict[str, float]:
     """Switch off, with a warning, what computes wrongly. → Difference by what was tried (``tree``, ``packed``)."""
-    alone, most = logprobs(trainer, "per_call", forest=False), bound(trainer)
+    alone, most = logprobs(learner, "per_call", forest=False), bound(learner)
     found: dict[str, float] = {}
 
     def differs(name: str, layout: Layout) -> bool:
-        found[name] = float((logprobs(trainer, layout, forest=trainer.forests) - alone).abs().mean())
+        found[name] = float((logprobs(learner, layout, forest=learner.forests) - alone).abs().mean())
         return not found[name] <= most  # not a number differs, too
 
-    if trainer.trees and differs("tree", "tree"):
+    if learner.trees and differs("tree", "tree"):
         log.warning(
             "prefix trees are not computed as sequences alone are (%.3g nats a token apart): rows of one sequence each",
             found["tree"],
         )
-        trainer.trees = False
-    if trainer.forests and differs("packed", "merged"):
+        learner.trees = False
+    if learner.forests and differs("packed", "merged"):
         log.warning(
             "packed rows are not computed as sequences alone are (%.3g nats a token apart): not packed", found["packed"]
         )
-        trainer.forests = False
+        learner.forests = False
     return found
 
 
-def computes_alike(trainer: Computing, width: int) -> bool:
+def computes_alike(learner: TorchLearner, width: int) -> bool:
     """Do rows of this length, which are compiled now, compute what uncompiled sequences alone do?"""
-    alone = logprobs(trainer, "per_call", forest=False)
-    layout: Layout = "tree" if trainer.trees else "merged"
-    packed = logprobs(trainer, layout, forest=True, width=width)[: len(alone)]
+    learner.checkpointing.forget()  # layers keep something else from now on
+    alone = logprobs(learner, "per_call", forest=False)
+    layout: Layout = "tree" if learner.trees else "merged"
+    packed = logprobs(learner, layout, forest=True, width=width)[: len(alone)]
     differ = float((packed - alone).abs().mean())
-    if not differ <= bound(trainer):
+    if not differ <= bound(learner):
         log.warning("compiled rows of %d tokens are %.3g nats a token off, and stay uncompiled", width, differ)
         return False
     return True

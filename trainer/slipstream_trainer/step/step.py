@@ -21,15 +21,15 @@ from slipstream_trainer.algorithm.losses import epsilon_high
 from slipstream_trainer.algorithm.traffic import Traffic
 from slipstream_trainer.algorithm.words import MAX_PASSES, further, means
 from slipstream_trainer.batch.dataset import choose
-from slipstream_trainer.batch.layout import BLOCK_TOKENS, Layout, Plan, make_plan
+from slipstream_trainer.batch.layout import Plan
 from slipstream_trainer.batch.minibatches import minibatches
 from slipstream_trainer.batch.rows import Sample, exact_continuations, untrainable
 from slipstream_trainer.batch.work import Work, places_of
-from slipstream_trainer.model.shards import even, reshard
+from slipstream_trainer.model.shards import reshard
 from slipstream_trainer.model.weights import Snapshot
 from slipstream_trainer.step.gaps import engine_gap, gaps_of
 from slipstream_trainer.step.result import Result, merged
-from slipstream_trainer.step.trainer import CPU_MICRO, CapturedGRPOTrainer
+from slipstream_trainer.step.trainer import CapturedGRPOTrainer
 from slipstream_trainer.timing import add, timed
 
 MOST_CHANGES = 3
@@ -38,29 +38,6 @@ REFUSED_WORDS_TEXT = (
     "with what users said the model would hardly have replied at all as it did: these are orders that replace a reply, "
     "or words that this model cannot follow (trainer.words_kl)"
 )
-LAYOUT_BY_BACKEND: dict[str, Layout] = {"auto": "auto", "merged": "merged", "frugal": "merged", "tree": "tree"}
-
-
-def plan_batch(trainer: CapturedGRPOTrainer, samples: Sequence[Sample]) -> Plan:
-    """Laid out for this device; on several processes there is work for each."""
-    t = trainer.config.trainer
-    cpu = trainer.device.type == "cpu"
-    micro = min(t.token_budget, CPU_MICRO) if cpu else t.token_budget
-    if trainer.world > 1:
-        total = sum(len(s.prompt_P) + len(s.completion_C) for s in samples if s.trainable)
-        micro = min(micro, -(-total // (2 * trainer.world)))
-    layout = LAYOUT_BY_BACKEND[t.mode] if trainer.trees else "merged"
-    plan = make_plan(
-        samples,
-        layout=layout,
-        budget=t.token_budget,
-        micro=max(1, micro),
-        costs=trainer.costs,
-        multiple=1 if cpu else BLOCK_TOKENS,
-        forest=trainer.forests,
-        compiled=trainer.compiler.ready if trainer.compiler and trainer.world == 1 else (),
-    )
-    return even(plan, trainer.world) if trainer.sharded else plan
 
 
 def train(
@@ -74,6 +51,9 @@ def train(
     taken so far, for the warm-up.
     """
     t, began = trainer.config.trainer, time.perf_counter()
+    for s in samples:
+        if s.trainable and (why := trainer.learner.fault(s)):
+            s.trainable, s.reason = False, why
     advantages = (
         Advantages(groups=len({s.group for s in samples}))
         if trainer.sft
@@ -138,11 +118,11 @@ def _minibatch(
     """``own``: no step of this batch was taken yet, so the weights are those that may have sampled it."""
     result = Result("skipped")
     with timed(result.figures, "layout"):
-        plan = plan_batch(trainer, samples)
+        plan = trainer.learner.plan(samples)
     if not plan.scored.tokens:
         return result
     result.figures |= _layout(plan, samples)
-    result.figures["layers_recomputed"] = trainer.checkpointing.choose(plan)
+    result.figures["layers_recomputed"] = trainer.learner.prepare(plan)
     work = _steps(trainer, plan, pace, applied, result, samples)
     if not trainer.sft:  # what is imitated may have no log-probabilities of an engine
         gap_T = (work.trainer_logprobs_T - work.behavior_logprobs_T).cpu().numpy()
@@ -172,7 +152,7 @@ def _teach(trainer: CapturedGRPOTrainer, work: Work, samples: Sequence[Sample]) 
     lesson = [replace(s, prompt_P=s.hinted_P, hinted_P=None) for s in hinted if s.hinted_P is not None]
     # both stand sample by sample, so the tokens do in the same order
     token_W = torch.from_numpy(np.flatnonzero(scored.hinted_T)).to(trainer.device)
-    trainer.teach(work, plan_batch(trainer, lesson), token_W)
+    trainer.teach(work, trainer.learner.plan(lesson), token_W)
 
 
 def _words(work: Work, samples: Sequence[Sample], result: Result) -> None:
@@ -195,41 +175,36 @@ def _words(work: Work, samples: Sequence[Sample], result: Result) -> None:
 
 
 def _steps(
-    trainer: CapturedGRPOTrainer,
-    plan: Plan,
-    pace: StepPace,
-    applied: int,
-    result: Result,
-    samples: Sequence[Sample],
+    trainer: CapturedGRPOTrainer, plan: Plan, pace: StepPace, applied: int, result: Result, samples: Sequence[Sample]
 ) -> Work:
-    t = trainer.config.trainer
-    before = Snapshot.take(trainer.model, trainer.optimizer)
+    t, learner = trainer.config.trainer, trainer.learner
+    before = learner.save()
     with timed(result.figures, "reference"):
         work = trainer.start(plan)
         _teach(trainer, work, samples)
-    reach = pace.reach(t, trainer.hidden, plan.scored, applied)
-    rewards_T, apart = work.advantage_T, math.inf
+    reach = pace.reach(t, learner.hidden, plan.scored, applied)
+    rewards_T, apart, stepped = work.advantage_T, math.inf, None
     for inner in range(t.inner_steps + MAX_PASSES - 1):
         with timed(result.figures, "gradient"):
             loss = _gradient(trainer, work, first=inner == 0)
         if work.lesson is not None:
             reach = reach if inner else further(t, reach, plan.scored, work.lesson.weight_T, work.lesson.apart)
             if inner >= t.inner_steps and work.lesson.apart >= apart:
-                trainer.zero_grads()
+                learner.zero_grads()
                 break
             apart = work.lesson.apart
-        norm = trainer.clip()
+        norm = learner.clip()
         ratio, far, guarded = _from_engine(trainer, work)
         why = before_step(t, loss=loss, ratio=ratio, grad_norm=norm, kl=far, guarded=guarded)
         if why := why or (REFUSED_WORDS_TEXT if _idle(work) else None):
-            trainer.zero_grads()
+            learner.zero_grads()
             result.outcome, result.reason = ("undone" if inner else "skipped"), why
             break
         if inner == 0:
             result.figures |= {"loss": loss, "grad_norm": norm, "ratio": ratio, "kl_engine": far}
             _remember_again(trainer, work, result)
         with timed(result.figures, "optimize"):
-            trainer.optimize(reach.rate)
+            stepped = learner.step(reach.rate)
         result.outcome = "step"
         if work.lesson is not None:
             result.figures["words_passes"] = inner + 1
@@ -244,15 +219,17 @@ def _steps(
     if result.outcome == "step":
         with timed(result.figures, "check"):
             kl, after, entropy = _bounded(trainer, work, before, pace, reach, result.figures)
-        result.figures |= {"kl": after, "entropy_after": entropy}
-        if why := after_step(t, kl=after, entropy=entropy):
+        result.figures |= {"kl": after, "entropy_after": entropy} | ({} if stepped is None else {"grad_norm": stepped})
+        if why := after_step(t, kl=after, entropy=entropy, grad_norm=stepped):
             result.outcome, result.reason = "undone", why
     if result.outcome == "undone":
-        before.restore(trainer.model, trainer.optimizer)
+        learner.restore(before)
     if result.outcome != "skipped":
         pace.note(t, reach, kl, undone=result.outcome == "undone")
         result.figures |= _pace(trainer, pace, reach, kl)
-    result.figures = {k: v for k, v in result.figures.items() if not (isinstance(v, float) and not np.isfinite(v))}
+    unknown = [k for k, v in result.figures.items() if v is None or (isinstance(v, float) and not np.isfinite(v))]
+    for name in unknown:
+        del result.figures[name]
     return work
 
 
@@ -260,14 +237,14 @@ def _gradient(trainer: CapturedGRPOTrainer, work: Work, *, first: bool) -> float
     """→ The loss. Again without the words, where most of them are refused."""
     loss = trainer.backward(work)
     if first and _mostly_refused(work):
-        trainer.zero_grads()
+        trainer.learner.zero_grads()
         loss = trainer.backward(work)
     return loss
 
 
 def _remember_again(trainer: CapturedGRPOTrainer, work: Work, result: Result) -> None:
     """Where a small step might be less than what two ways to compute the policy are apart."""
-    if work.looked and trainer.differs_without_gradients(work.plan) and evidence(work.plan.scored) < 1:
+    if work.looked and trainer.learner.differs_without_gradients(work.plan) and evidence(work.plan.scored) < 1:
         with timed(result.figures, "check"):
             remember(trainer, work)
 
@@ -325,7 +302,7 @@ def _bounded(
         factor = pace.resize(trainer.config.trainer, reach, kl, share, full)
         if factor == 1 or (factor > 1 and not left):  # what becomes longer is looked at once more
             break
-        before.resize(trainer.model, factor)
+        trainer.learner.resize(before, factor)
         share *= factor
         kl, entropy = _look_again(trainer, work)
     if share < 1:
@@ -338,7 +315,7 @@ def _pace(trainer: CapturedGRPOTrainer, pace: StepPace, reach: Reach, kl: float)
     found: dict[str, JsonValue] = {"learning_rate_scale": pace.scale}
     if not trainer.sft:
         found["kl_target"] = reach.target_kl
-        if why := pace.cause(t, trainer.hidden, reach, kl):
+        if why := pace.cause(t, trainer.learner.hidden, reach, kl):
             found["cause"] = why
     return found
 
@@ -382,7 +359,8 @@ def _look_again(trainer: CapturedGRPOTrainer, work: Work) -> tuple[float, float]
     1.9 to 11 times as much.
     """
     old, new, entropy, kl = again(trainer, work)
-    moved = (old - new).double() if trainer.sft else kl.double()
+    whole = trainer.learner.capabilities.vocabulary
+    moved = (old - new).double() if trainer.sft else kl.double() if whole else k3(old, new)
     sums = torch.stack([moved.sum(), moved.new_tensor(len(moved)), entropy.double().sum(), moved.new_tensor(len(old))])
     trainer._sum(sums)
     return float(sums[0] / sums[1].clamp(min=1)), float(sums[2] / sums[3].clamp(min=1))

@@ -7,44 +7,36 @@ scored positions only, each call's temperature) and the order of a step, because
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging
 import math
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
 from peft import PeftModel
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 from transformers.trainer_callback import PrinterCallback
 
 from slipstream.config import Config
 from slipstream_trainer.algorithm.losses import TrlLoss, find_loss, own_loss
 from slipstream_trainer.algorithm.words import weights
 from slipstream_trainer.batch.hints import Hints
-from slipstream_trainer.batch.layout import Costs, MicroBatch, Plan
+from slipstream_trainer.batch.layout import MicroBatch, Plan
 from slipstream_trainer.batch.work import Lesson, Work, places_of
-from slipstream_trainer.model.compute import LayerCompiler, ScoredPositions, add_scored_head, tree_mask
-from slipstream_trainer.model.graphs import DecoderGraphs, decode
-from slipstream_trainer.model.lora_sums import use_sums
-from slipstream_trainer.model.memory import Checkpointing, decoder_layers, largest
-from slipstream_trainer.model.policy import is_frugal, takes_trees
+from slipstream_trainer.model.compute import ScoredPositions
+from slipstream_trainer.model.learner import Learner, Passed
 from slipstream_trainer.model.shards import looked_at
-from slipstream_trainer.model.weights import kept_weights, put_weights, weights_of
+from slipstream_trainer.model.torch_learner import TorchLearner
 from slipstream_trainer.step.selfcheck import computes_alike
 from slipstream_trainer.step.trl_seam import GRPOConfig, GRPOTrainer, grpo_config
 
-log = logging.getLogger(__name__)
-
 CHECK_TOKENS = 2048
 """Computed tokens on which a step's KL and entropy are looked at again, at least a micro-batch of each process."""
-CPU_MICRO = 2048
-"""Tokens of a micro-batch on a CPU: what stays in its caches, and the activations of one at a time."""
 
 
 def draw(plan: Plan) -> np.random.Generator:
@@ -58,13 +50,21 @@ def _no_reward(**_: object) -> list[float | None]:
 
 
 class CapturedGRPOTrainer(GRPOTrainer):
-    """``backward`` a plan, then ``optimize``. Several processes share the micro-batches and sum their gradients."""
+    """``backward`` a plan, then let the learner step. Several processes share the micro-batches."""
 
     model: PeftModel
     optimizer: torch.optim.Optimizer
     args: GRPOConfig
 
-    def __init__(self, model: PeftModel, tokenizer: PreTrainedTokenizerBase, config: Config, output: Path) -> None:
+    def __init__(
+        self,
+        model: PeftModel,
+        tokenizer: PreTrainedTokenizerBase,
+        config: Config,
+        output: Path,
+        learner: Learner | None = None,
+    ) -> None:
+        """``learner``: whoever computes; None: ``model``, in this process."""
         empty = Dataset.from_dict({"prompt": [""]})
         super().__init__(
             model=model,
@@ -75,91 +75,28 @@ class CapturedGRPOTrainer(GRPOTrainer):
         )
         self.config = config
         self.beta = config.trainer.beta  # not in the arguments: TRL would compute with a second adapter in memory
-        self.interrupt: Callable[[], None] = lambda: None
-        """Called before each pass. What it raises ends the batch."""
         self.use_vllm = True  # the log-probabilities are an engine's: TRL's loss takes the importance weights
         self.vllm_importance_sampling_correction = True
         self.current_gradient_accumulation_steps = 1
         self.args.steps_per_generation = 1
-        self.base = base = cast("PreTrainedModel", self.model.get_base_model())
-        self.trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.graphs = self._graphs()
-        if self.graphs:
-            use_sums(self.model)
-        add_scored_head(base, self.graphs or decode)
-        self.hidden = int(base.config.get_text_config().hidden_size)
-        self.vocab = int(cast("torch.nn.Embedding", base.get_input_embeddings()).weight.shape[0])
-        self.device = self.accelerator.device
-        self.attention = str(base.config._attn_implementation)
-        self.frugal = is_frugal(base)
-        self.sharded = config.trainer.sharding == "fsdp2"
-        self.trees = not self.frugal and takes_trees(base.config)
-        self.forests = self.frugal or self.attention == "flex_attention"
-        layers = [] if self.frugal else decoder_layers(base)  # Unsloth does its own
-        self.checkpointing = Checkpointing(base, layers, self.device, config.trainer.checkpointing)
-        self.compiler: LayerCompiler | None = None
-        if self.attention == "flex_attention" and config.trainer.compile:
-            self.compiler = LayerCompiler(base, layers, config, output, beside=self.world == 1)
-            self.compiler.check = self._check_compiled
         self.remove_callback(PrinterCallback)  # steps are logged
         self.create_optimizer()
-        self.first = {} if self.sft else weights_of(self.model)
-        """Weights of the adapter that training started from, for β and for users' words. A new adapter's are the base
-        model: it changes nothing. A model whose adapter is switched off would be compiled once more.
-        """
+        self.learner: Learner = learner or self._here(output)
+        self.device = self.learner.device
+        self.sharded = config.trainer.sharding == "fsdp2"
+        self.interrupt: Callable[[], None] = lambda: None
+        """Called before each pass. What it raises ends the batch."""
         self.hints = Hints(tokenizer)
         self._given: tuple[torch.Tensor, torch.Tensor] | None = None
         self.model.train()
 
-    @functools.cached_property
-    def costs(self) -> Costs:
-        """By the base model's shape."""
-        c = self.base.config.get_text_config()
-        size = largest(c, "head_dim") or c.hidden_size // c.num_attention_heads
-        weights = sum(p.numel() for n, p in self.model.named_parameters() if p.dim() == 2 and "embed_tokens" not in n)
-        return Costs.of_shape(
-            weights=weights,
-            heads=c.num_attention_heads,
-            head_size=size,
-            layers=c.num_hidden_layers,
-            dense=self.attention != "flex_attention",
+    def _here(self, output: Path) -> TorchLearner:
+        made = TorchLearner(
+            self.model, self.optimizer, self.accelerator, self.config, output, bf16=bool(self.args.bf16)
         )
-
-    def _graphs(self) -> DecoderGraphs | None:
-        """None: the weights move (``engine.share``, sharding), the layers are another library's, or nothing is to be
-        compiled.
-        """
-        t, c = self.config.trainer, self.config
-        moves = c.engine.share or t.sharding == "fsdp2" or self.accelerator.num_processes > 1
-        if (
-            self.accelerator.device.type != "cuda"
-            or not t.compile
-            or moves
-            or t.quantize != "none"
-            or is_frugal(self.base)
-        ):
-            return None
-        return DecoderGraphs(self.base, self.trained, torch.bfloat16 if self.args.bf16 else self.base.dtype)
-
-    def differs_without_gradients(self, plan: Plan) -> bool:
-        """Whether a pass without gradients may compute in another order: compiled layers and other libraries do."""
-        compiled = self.compiler is not None and any(m.ids_RN.shape[1] in self.compiler.ready for m in plan.micro)
-        return self.device.type != "cpu" and (compiled or self.frugal or self.sharded)
-
-    def zero_grads(self) -> None:
-        """Gradients have memory of their own where graphs are: what a graph's backward pass returns is the graph's."""
-        if self.graphs is None:
-            self.model.zero_grad(set_to_none=True)
-            return
-        for p in self.trained:
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-        torch._foreach_zero_([p.grad for p in self.trained if p.grad is not None])
-
-    @property
-    def mode(self) -> str:
-        """``tree``, ``merged`` or ``frugal``: as it was asked for, or chosen by itself."""
-        asked = self.config.trainer.mode
-        return "frugal" if self.frugal else "merged" if asked == "merged" or not self.trees else "tree"
+        if made.compiler:
+            made.compiler.check = partial(computes_alike, made)
+        return made
 
     @property
     def sft(self) -> bool:
@@ -191,7 +128,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
     def start(self, plan: Plan) -> Work:
         """A batch's work, with the reference's log-probabilities where β asks for them."""
         work = Work.of(plan, self.device)
-        if self.first and self.config.trainer.beta:
+        if self.config.trainer.beta and not self.sft:
             self._refer(work)
         if not self.sft:
             work.looked = {id(m) for m in self.own_looked_at(work)}
@@ -202,8 +139,8 @@ class CapturedGRPOTrainer(GRPOTrainer):
         the replies. ``token_W``: which token of the batch each of its tokens is.
         """
         teacher = Work.of(plan, self.device)
-        hidden_WH = torch.zeros(len(token_W), self.hidden, dtype=self.base.dtype, device=self.device)
-        with torch.no_grad(), self.as_reference():
+        hidden_WH = torch.zeros(len(token_W), self.learner.hidden, dtype=self.learner.dtype, device=self.device)
+        with torch.no_grad(), self.learner.reference():
             for micro in self.mine(plan):
                 everywhere = torch.arange(len(micro.slots.source_S), device=self.device)
                 logps, _, token, score = self.compared(micro, teacher, everywhere)
@@ -212,10 +149,6 @@ class CapturedGRPOTrainer(GRPOTrainer):
                     hidden_WH[token] = score.hidden_PH.to(hidden_WH)
         self._sum(teacher.policy_logprobs_T, hidden_WH)
         work.lesson = Lesson.of(token_W, hidden_WH, teacher.policy_logprobs_T, work.plan.scored.tokens)
-
-    def _check_compiled(self, width: int) -> bool:
-        self.checkpointing.forget()
-        return computes_alike(self, width)
 
     def mine(self, plan: Plan) -> list[MicroBatch]:
         return plan.micro[self.rank :: self.world]
@@ -240,40 +173,10 @@ class CapturedGRPOTrainer(GRPOTrainer):
         places_P: torch.Tensor | None = None,
         old_PH: torch.Tensor | None = None,
         lesson: Lesson | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, ScoredPositions]:
+    ) -> Passed:
         """The same, and what was remembered or compared at some places."""
         self.interrupt()
-        d = self.device
-        attention = self.compiler.switch(*micro.ids_RN.shape) if self.compiler else self.attention
-        inputs: dict[str, Any] = {"input_ids": torch.from_numpy(micro.ids_RN).to(d)}
-        if micro.ends_RN is not None and micro.positions_RN is not None:
-            inputs["position_ids"] = torch.from_numpy(micro.positions_RN).to(d)
-            if not self.frugal:  # Unsloth reads from the positions where a sequence begins
-                boolean = d.type == "cpu" and attention == "sdpa"  # eager attention adds its mask to the scores
-                added = None if boolean else torch.bfloat16 if self.args.bf16 else self.base.dtype
-                inputs["attention_mask"] = tree_mask(torch.from_numpy(micro.ends_RN).to(d), attention, added)
-        source, target, token = (
-            torch.from_numpy(x).to(d) for x in (micro.slots.source_S, micro.slots.target_S, micro.slots.token_S)
-        )
-        score = ScoredPositions(
-            source,
-            target,
-            None if work.inverse_temperature_T is None else work.inverse_temperature_T[token],
-            places_P,
-            old_PH,
-            filter_S3=None if work.filter_T3 is None else work.filter_T3[token],
-        )
-        if lesson is not None and len(taught := lesson.of_these(token)):
-            score.taught_W, score.teacher_WH = taught, lesson.hidden_WH[lesson.row_T[token[taught]].cpu()].to(d)
-        if self.graphs:
-            self.graphs.off = self.checkpointing.now > 0 or attention == "flex_attention"
-        before = self.checkpointing.allocated()
-        with self.accelerator.autocast():
-            logps, entropy, *more = self.model(**inputs, score=score)
-        score.to_teacher_W, score.from_teacher_W = more or (None, None)
-        if logps.requires_grad and not (self.graphs and self.graphs.used):
-            self.checkpointing.note(before, micro.computed)
-        return logps, entropy, token, score
+        return self.learner.logprobs(micro, work, places_P, old_PH, lesson)
 
     def own_looked_at(self, work: Work) -> list[MicroBatch]:
         """Micro-batches of this process that are looked at again after a step."""
@@ -307,13 +210,6 @@ class CapturedGRPOTrainer(GRPOTrainer):
                 weight_W, refused_W = weights(far_W, work.sample_T[about], self.config.trainer)
                 work.lesson.weight_T[about], work.lesson.refused_T[about] = weight_W, refused_W.float()
 
-    @contextlib.contextmanager
-    def as_reference(self) -> Iterator[None]:
-        """The model computes as the policy that training started from."""
-        with kept_weights(self.model):
-            put_weights(self.model, self.first)
-            yield
-
     def _refer(self, work: Work) -> None:
         """Compute the reference at a share of the micro-batches. Their KL term counts for all: its gradient is right on
         average over the draws.
@@ -332,7 +228,7 @@ class CapturedGRPOTrainer(GRPOTrainer):
             return
         work.reference_logprobs_T = torch.zeros_like(work.behavior_logprobs_T)
         referred_T = torch.zeros_like(work.behavior_logprobs_T)
-        with torch.no_grad(), self.as_reference():
+        with torch.no_grad(), self.learner.reference():
             for micro in self.mine(work.plan):
                 if id(micro) in chosen:
                     logps, _, token = self.forward(micro, work)
@@ -408,24 +304,15 @@ class CapturedGRPOTrainer(GRPOTrainer):
         by_token = self.sft or (isinstance(loss_of, TrlLoss) and not loss_of.whole)
         parts = self._by_token if by_token else self._by_sequence
         while True:
-            self.zero_grads()
+            self.learner.zero_grads()
             try:
                 loss = parts(work)
                 break
             except torch.OutOfMemoryError:
-                if self.graphs:
-                    self.graphs.clear()
-                if self.world > 1 or not self.checkpointing.ran_out():
+                if not self.learner.makes_room():
                     raise
-        if self.world > 1:
-            grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.trained]
-            flat = torch.cat([g.reshape(-1) for g in grads])
-            self._sum(flat)
-            for p, g in zip(self.trained, torch.split(flat, [g.numel() for g in grads]), strict=True):
-                p.grad = g.view_as(p)
+        self.learner.gathered(work.plan, time.perf_counter() - began)
         work.fresh = False
-        if self.compiler:
-            self.compiler.note(work.plan.micro, time.perf_counter() - began)
         return loss
 
     def _by_token(self, work: Work) -> float:
@@ -435,13 +322,14 @@ class CapturedGRPOTrainer(GRPOTrainer):
         for micro in own:
             logps, entropy, token, score = self.taught(micro, work)
             self._note(work, logps, entropy, token, score)
-            loss = self._loss(work, logps, entropy, token)
+            leaf = logps.detach().requires_grad_()
+            loss = self._loss(work, leaf, entropy, token)
             if not self.sft and isinstance(loss_of, TrlLoss):
                 loss = loss * loss_of.part_factor(len(token), scored.tokens, scored.units)
-            if (words := self._words(work, token, score)) is not None:
-                loss = loss + words
-            torch.autograd.backward(loss)
-            total += loss.detach()
+            (slope_S,) = torch.autograd.grad(loss, leaf)
+            words = self._words(work, token, score)
+            self.learner.backward(micro, logps, slope_S, words)
+            total += loss.detach() if words is None else loss.detach() + words.detach()
         # TRL's loss talks to the other processes: as often on each
         for _ in range(-(-len(work.plan.micro) // self.world) - len(own)):
             nothing = torch.zeros(1, device=self.device)
@@ -469,39 +357,24 @@ class CapturedGRPOTrainer(GRPOTrainer):
 
     def _by_sequence(self, work: Work) -> float:
         """The loss once, over all tokens. Its gradient of each log-probability goes back through the micro-batches."""
-        if self.world == 1 and len(work.plan.micro) == 1:
-            logps, entropy, token, score = self.taught(work.plan.micro[0], work)
-            self._note(work, logps, entropy, token, score)
-            back = torch.argsort(token)
-            loss = self._loss(work, logps[back], entropy[back], None)
-            if (words := self._words(work, token, score)) is not None:
-                loss = loss + words
-            torch.autograd.backward(loss)
-            return float(loss.detach())
-        with torch.no_grad():
-            for micro in self.mine(work.plan):
-                self._note(work, *self.taught(micro, work))
+        own = self.mine(work.plan)
+        kept: list[Passed] = []
+        with contextlib.nullcontext() if (alone := self.world == len(work.plan.micro) == 1) else torch.no_grad():
+            for micro in own:
+                passed = self.taught(micro, work)
+                self._note(work, *passed)
+                if alone:
+                    kept.append(passed)
         self._share(work)
         leaf = work.policy_logprobs_T.clone().requires_grad_()
         loss = self._loss(work, leaf, work.entropy_T, None)
         (slope_T,) = torch.autograd.grad(loss, leaf)
         total = loss.detach() / self.world  # each process has all of it
-        for micro in self.mine(work.plan):
-            logps, _, token, score = self.taught(micro, work)
-            if (words := self._words(work, token, score)) is None:
-                torch.autograd.backward(logps, slope_T[token])
-                continue
-            torch.autograd.backward([logps, words], [slope_T[token], None])
-            total += words.detach()
+        for micro in own:
+            logps, _, token, score = kept.pop() if kept else self.taught(micro, work)
+            words = self._words(work, token, score)
+            self.learner.backward(micro, logps, slope_T[token], words)
+            if words is not None:
+                total += words.detach()
         self._sum(total)
         return float(total)
-
-    def clip(self) -> float:
-        """Clip the gradients. → Their norm before."""
-        return float(self.accelerator.clip_grad_norm_(self.trained, self.args.max_grad_norm))
-
-    def optimize(self, rate: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
-        self.zero_grads()

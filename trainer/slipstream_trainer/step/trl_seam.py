@@ -11,6 +11,7 @@ import torch
 from trl import import_utils
 
 from slipstream.config import Config
+from slipstream.settings import TrainerConfig
 from slipstream_trainer.algorithm.losses import trl_settings
 
 if TYPE_CHECKING:
@@ -38,7 +39,12 @@ which rewards are rare and gradients large, shorten every later step, and a dire
 was sampled from has gone. What is imitated stays the same, and has the usual ones.
 """
 
-__all__ = ["GRPOConfig", "GRPOTrainer", "grpo_config", "teachers"]
+__all__ = ["GRPOConfig", "GRPOTrainer", "betas_of", "grpo_config", "teachers"]
+
+
+def betas_of(t: TrainerConfig) -> tuple[float, float]:
+    """AdamW's."""
+    return IMITATION_BETAS if t.algorithm == "sft" else ADAM_BETAS
 
 
 def teachers() -> dict[str, tuple[Callable[..., Trainer], Callable[..., TrainingArguments]]]:
@@ -64,7 +70,7 @@ def teachers() -> dict[str, tuple[Callable[..., Trainer], Callable[..., Training
 def grpo_config(config: Config, output: Path) -> GRPOConfig:
     t = config.trainer
     gpu = torch.cuda.is_available()
-    betas = IMITATION_BETAS if t.algorithm == "sft" else ADAM_BETAS
+    betas = betas_of(t)
     return GRPOConfig(
         output_dir=str(output),
         report_to=t.report_to or "none",

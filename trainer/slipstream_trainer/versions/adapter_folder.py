@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from slipstream.contract import AdapterList, folder_of
 from slipstream.errors import SlipstreamError
 from slipstream.shared.files import sync
 from slipstream_trainer.model.adapter import check_adapter
-from slipstream_trainer.model.adapter_files import save_adapter
-
-if TYPE_CHECKING:
-    from peft import PeftModel
 
 
 def sync_folder(folder: Path) -> None:
@@ -59,13 +55,13 @@ def next_version(model: str, folder: Path, known: AdapterList | None) -> int:
     return 1 + max(found, default=0)
 
 
-def write_adapter(model: PeftModel, final: Path, max_rank: int, owner: str | None = None) -> None:
-    """Save the LoRA weights in PEFT's format, fp32, as ``final``. Raises ``SlipstreamError`` if unusable."""
+def write_adapter(write: Callable[[Path], None], final: Path, max_rank: int, owner: str | None = None) -> None:
+    """Have ``write`` save PEFT's files, which appear whole as ``final``. Raises ``SlipstreamError`` if unusable."""
     final.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_of(final, owner)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        save_adapter(model, temporary)
+        write(temporary)
         if why := check_adapter(temporary, max_rank):
             raise SlipstreamError(f"vLLM would refuse the adapter: {why}")
         rename_whole(temporary, final)

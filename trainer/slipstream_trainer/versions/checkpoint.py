@@ -35,15 +35,12 @@ from slipstream.shared.adapter_config import AdapterConfig, BadAdapter
 from slipstream.shared.files import check_format, sync
 from slipstream_trainer.algorithm.learning_rate import StepPace
 from slipstream_trainer.algorithm.traffic import Traffic
-from slipstream_trainer.model.adapter import fit, halves_of, scales_of
-from slipstream_trainer.model.adapter_files import save_adapter
 from slipstream_trainer.model.weights import Snapshot
 from slipstream_trainer.versions.adapter_folder import rename_whole, sweep
 from slipstream_trainer.versions.tensor_tree import load_tree, save_tree
 
 if TYPE_CHECKING:
-    from peft import PeftModel
-
+    from slipstream_trainer.model.learner import Learner
 
 log = logging.getLogger(__name__)
 STATE_FILE = "state.safetensors"
@@ -221,22 +218,22 @@ class Checkpoints:
 
     def save(
         self,
-        model: PeftModel,
+        learner: Learner,
         snapshot: Snapshot,
         state: CheckpointState,
         generators: dict[str, object] | None = None,
     ) -> Path:
-        """Of ``model``, only what never changes is read. ``generators``: as they were at the snapshot; None: as now."""
+        """Of ``learner``, only what never changes is read. ``generators``: as they were at the snapshot; None: now."""
         number = 1 + max((int(p.name.removeprefix("step-")) for p in self._folders()), default=-1)
         final = self.folder / f"step-{number:08d}"
         temporary = self.folder / f".tmp-trainer-{os.getpid()}"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         if state.adapter:
-            save_adapter(model, temporary / "adapter", snapshot.weights)
+            learner.adapter(temporary / "adapter", snapshot)
         kept = {
             "weights": snapshot.weights,
-            "scales": scales_of(model),
+            "scales": learner.scales(),
             "optimizer": snapshot.optimizer,
             "random": generators or random_state(),
         }
@@ -245,9 +242,7 @@ class Checkpoints:
         rename_whole(temporary, final)
         return final
 
-    def load(
-        self, path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, generators: bool = True
-    ) -> CheckpointState:
+    def load(self, path: Path, learner: Learner, *, generators: bool = True) -> CheckpointState:
         """Put weights and optimiser back, and the generators (not after a rollback: time goes on). If the LoRA has
         another rank or scale now, the policy stays what it was, and the optimiser starts afresh.
 
@@ -260,12 +255,17 @@ class Checkpoints:
             snapshot, random_states = Snapshot(raw["weights"], raw["optimizer"]), raw["random"]
         except UNREADABLE_ERRORS as e:
             raise BadCheckpoint(f"{path.name}/{STATE_FILE} cannot be read: {e!r}") from e
-        scales = self._scales(path, state, raw, now := scales_of(model))
-        if snapshot.misfit(model) is None and scales == now:
-            snapshot.restore(model, optimizer)
-        else:
-            self._refit(path, model, snapshot, scales)
-            optimizer.state.clear()
+        whose = f"the checkpoint {path.name}"
+        try:
+            refitted = learner.adopt(snapshot, self._scales(path, state, raw, learner.scales()), whose)
+        except StartError as e:
+            raise BadCheckpoint(str(e)) from e
+        if refitted:
+            log.warning(
+                "%s was made with another trainer.lora_alpha, lora_rank, rslora or lora_targets: its B was rescaled, "
+                "so that the policy stays the same, and the optimiser starts afresh",
+                whose,
+            )
         if generators:
             set_random_state(random_states)
         return state
@@ -282,18 +282,6 @@ class Checkpoints:
                 found = AdapterConfig.read(folder)
                 return {name: found.scale_of(name) for name in now}
         return now
-
-    def _refit(self, path: Path, model: torch.nn.Module, snapshot: Snapshot, scales: dict[str, float]) -> None:
-        whose = f"the checkpoint {path.name}"
-        try:
-            fit(model, halves_of(snapshot.weights), scales.__getitem__, whose)
-        except StartError as e:
-            raise BadCheckpoint(str(e)) from e
-        log.warning(
-            "%s was made with another trainer.lora_alpha, lora_rank, rslora or lora_targets: its B was rescaled, so "
-            "that the policy stays the same, and the optimiser starts afresh",
-            whose,
-        )
 
     def rename(self, path: Path, adapter: str) -> None:
         """What is to be published gets another name, as its own is taken."""

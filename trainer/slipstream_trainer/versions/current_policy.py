@@ -12,8 +12,7 @@ from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterList, AdapterState, fallen
 from slipstream.errors import ConfigError, StartError
 from slipstream.shared.files import space_of
-from slipstream_trainer.model.adapter import load_adapter
-from slipstream_trainer.model.weights import Snapshot, kept_weights, put_weights, weights_of
+from slipstream_trainer.model.weights import Snapshot
 from slipstream_trainer.timing import timed
 from slipstream_trainer.versions.adapter_folder import version_of
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
@@ -68,7 +67,7 @@ class CurrentPolicy:
     ) -> None:
         """``kept``: ``state`` as it was when the batch had been trained on."""
         with timed(state.event.get("data", {}), "save"):
-            path = self.checkpoints.save(self.seat.trainer.model, snapshot, kept, generators)
+            path = self.checkpoints.save(self.seat.trainer.learner, snapshot, kept, generators)
         self.publisher.publish(path, state, again=False)
         config, limit = self.config, self.config.data.max_gb
         full = limit is not None and sum(space_of(config.root, config.adapters_dir).values()) > limit * 1e9
@@ -222,15 +221,13 @@ class CurrentPolicy:
         while (found := self.known.get(name)) is not None and "distilled_from" not in found.meta:
             name = found.parent or ""
         root = name if found is not None else ""
-        if root == self.held_to or not self.seat.trainer.first or self.seat.trainer.world > 1:
+        if root == self.held_to or self.seat.trainer.sft or self.seat.trainer.world > 1:
             return
         try:
             files = self._files_of(root) if root else None
-            with self.seat.turn() as trainer, kept_weights(trainer.model) as now:
-                put_weights(trainer.model, {n: w.to(now[n]) for n, w in self.seat.turns.start.weights.items()})
-                if files is not None:
-                    load_adapter(trainer.model, files)
-                trainer.first, self.held_to = weights_of(trainer.model), root
+            with self.seat.turn() as trainer:
+                trainer.learner.hold(self.seat.turns.start, files)
+                self.held_to = root
         except (ConfigError, StartError) as e:
             log.warning("the KL term holds to the start of training: %s", e)
 
@@ -241,7 +238,7 @@ class CurrentPolicy:
     def _save(self, state: CheckpointState) -> Path:
         self.publisher.finish()
         snapshot, generators = self.seat.snapshot()
-        path = self.checkpoints.save(self.seat.trainer.model, snapshot, state, generators)
+        path = self.checkpoints.save(self.seat.trainer.learner, snapshot, state, generators)
         self.state = state
         return path
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Literal
 from slipstream.config import Config
 from slipstream.contract import AdapterList, AdapterState, folder_of
 from slipstream.errors import ConfigError, StartError
-from slipstream_trainer.model.adapter import distance, load_adapter
 from slipstream_trainer.versions.checkpoint import BadCheckpoint, Checkpoints, CheckpointState
 from slipstream_trainer.versions.turns import Seat
 
@@ -75,7 +74,7 @@ class Recovery:
         with self.seat.turn() as trainer:
             for path in reversed(self.checkpoints.all()):
                 try:
-                    state = self.checkpoints.load(path, trainer.model, trainer.optimizer)
+                    state = self.checkpoints.load(path, trainer.learner)
                 except BadCheckpoint as e:
                     log.error("%s; trying the checkpoint before it", e)
                     problem = problem or str(e)
@@ -95,7 +94,7 @@ class Recovery:
         with self.seat.turn() as trainer:
             for path in self.checkpoints.of_weights(name):
                 try:
-                    state = self.checkpoints.load(path, trainer.model, trainer.optimizer, generators=False)
+                    state = self.checkpoints.load(path, trainer.learner, generators=False)
                     self._serve_check(trainer, path, state)
                     return Restored("checkpoint", state, path)
                 except BadCheckpoint as e:
@@ -106,7 +105,7 @@ class Recovery:
         try:
             files = self.files_of(name)
             with self.seat.turn() as trainer:
-                load_adapter(trainer.model, files)
+                trainer.learner.load(files)
         except StartError as e:
             with self.seat.turn() as trainer:
                 self._put_start(trainer)  # it may have been put in by half
@@ -119,7 +118,7 @@ class Recovery:
         if state.ahead or not folder.is_dir():
             return
         try:
-            apart = distance(trainer.model, folder)
+            apart = trainer.learner.distance(folder)
         except (ConfigError, StartError) as e:
             log.warning("%s is not compared with what the engine serves: %s", path.name, e)
             return
@@ -131,8 +130,7 @@ class Recovery:
                 state.weights,
                 apart,
             )
-            load_adapter(trainer.model, folder)
-            trainer.optimizer.state.clear()
+            trainer.learner.load(folder)
 
     def _put_start(self, trainer: CapturedGRPOTrainer) -> None:
-        self.seat.turns.start.restore(trainer.model, trainer.optimizer)
+        trainer.learner.restore(self.seat.turns.start)

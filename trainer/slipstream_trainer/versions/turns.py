@@ -41,9 +41,9 @@ class TrainerTurns:
         """``host_bytes``: of what waits in memory."""
         self.trainer, self.host_bytes = trainer, host_bytes
         self.seats: list[Seat] = []
-        self.start = Snapshot.take(trainer.model, trainer.optimizer, device="cpu")
+        self.start = trainer.learner.save(keep=True)
         self.random = random_state()
-        self.first = getattr(trainer, "first", {})
+        self.first = getattr(trainer.learner, "first", {})
         """What β and users' words are measured from, of learners that start as the trainer did."""
         self.tried = False
         """The engines were asked about an adapter of this shape."""
@@ -161,23 +161,24 @@ class Seat:
 
     def _take(self) -> Snapshot:
         trainer = self.trainer
-        self.kept, self._random = Snapshot.take(trainer.model, trainer.optimizer, device="cpu"), random_state()
+        self.kept, self._random = trainer.learner.save(keep=True), random_state()
         return self.kept
 
     def park(self) -> None:
         """Out of the model."""
         if self.kept is None:
             self._take()
-        first = self.trainer.first
+        first = self.trainer.learner.first
         self._first = None if first is self.turns.first else {n: w.to("cpu") for n, w in first.items()}
 
     def unpark(self) -> None:
         """Into the model, with its settings."""
         trainer = self.trainer
-        trainer.config = self.config  # tenants have the same loss and the same LoRA
+        trainer.config = trainer.learner.config = self.config  # tenants have the same loss and the same LoRA
         first = self._first
-        trainer.first = self.turns.first if first is None else {n: w.to(trainer.device) for n, w in first.items()}
-        (self.kept or self._read()).restore(trainer.model, trainer.optimizer)
+        there = self.turns.first if first is None else {n: w.to(trainer.device) for n, w in first.items()}
+        trainer.learner.first = there
+        trainer.learner.restore(self.kept or self._read())
         set_random_state(self._random)
         self.forget()
 
