@@ -77,7 +77,8 @@ def learner_gradients(trainer: Any, folder: Path) -> dict[str, torch.Tensor]:
     learner._state = None
     new = exported(learner, folder / "new")
     learner.restore(before)
-    return {n: (old[n].double() - new[n].double()) / GAIN for n in old}
+    moved = {n: (old[n].double() - new[n].double()) / GAIN for n in old}
+    return {n: m * PROBE / (PROBE - m.abs()) for n, m in moved.items()}  # of PROBE · g / (|g| + PROBE)
 
 
 def exact_model(model: Path, adapter: Path) -> PeftModel:

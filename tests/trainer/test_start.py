@@ -21,6 +21,13 @@ def test_a_trainer_that_shares_takes_its_first_turn_to_load(tiny, tmp_path) -> N
         assert len(control.holds) == 2
 
 
+@pytest.mark.parametrize("backend", ["pathlib:Path", "math:tau"])
+def test_a_backend_that_is_no_learner_is_refused(tmp_path, backend: str) -> None:
+    config = make_config(tmp_path / "nothing", tmp_path, backend=backend)
+    with pytest.raises(ConfigError, match=f"trainer.backend = '{backend}' is no subclass of"):
+        start_trainer(config, None)
+
+
 def test_what_vllm_would_refuse_is_refused_before_anything_is_loaded(tmp_path) -> None:
     config = make_config(tmp_path / "nothing", tmp_path, lora_rank=8)
     config.trainer.lora_rank = 700

@@ -15,6 +15,8 @@ from tests.support.tiny import conversation, make_config, make_trainer, table
 
 from slipstream.client import Client
 from slipstream.tenants import TENANT_STATES_FILE_NAME, tenant_config
+from slipstream_trainer.model.learner import Capabilities
+from slipstream_trainer.model.weights import trained_of
 from slipstream_trainer.run import tenants
 from slipstream_trainer.run import worker as worker_module
 from slipstream_trainer.run.tenants import TenantWorkers
@@ -96,7 +98,7 @@ def test_what_fails_in_one_tenant_costs_that_one_alone(tiny, tmp_path, monkeypat
 
     def train(self: Worker, samples):
         if self.config.tenant == "hostile" and self.batch == "b0":
-            for p in self.trainer.trained:
+            for _, p in trained_of(self.trainer.model):
                 p.data.fill_(float("nan"))
             raise RuntimeError("a batch that cannot be trained on")
         return plain(self, samples)
@@ -117,6 +119,18 @@ def test_what_fails_in_one_tenant_costs_that_one_alone(tiny, tmp_path, monkeypat
         Worker(alone, Client(control.url), make_trainer(alone, warm=False)).run()
     last = "adapters/tiny@3/adapter_model.safetensors"
     assert (tmp_path / "tenants" / "acme" / last).read_bytes() == (tmp_path / "alone" / last).read_bytes()
+
+
+def test_a_learner_of_one_policy_leaves_a_tenant_that_comes_and_says_why(tiny, tmp_path, monkeypatch, stack) -> None:
+    world = World(tiny, tmp_path, monkeypatch, stack, [])
+    world.all.first.trainer.learner.capabilities = Capabilities(tenants=False)
+    with world:
+        world.tell("late")
+        wait_for(lambda: world.controls["late"].of_kind("failed"), 60)
+        world.controls[""].add("b0", table(conversation(0)))
+        wait_for(lambda: world.controls[""].done, 60)
+    assert "tenants.late: it trains one policy" in world.controls["late"].of_kind("failed")[0]["reason"]
+    assert not world.checkpoints("late")
 
 
 def test_a_tenant_that_is_removed_while_it_trains_gives_its_batch_back(tiny, tmp_path, monkeypatch, stack) -> None:

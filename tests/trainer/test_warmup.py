@@ -140,7 +140,7 @@ def test_the_process_beside_needs_one_layer_and_its_order(tiny, tmp_path, monkey
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(order)))
     warmup.main()
     (trainer,) = made
-    learner = trainer.learner
+    learner = warmup.here_of(trainer)
     assert len(decoder_layers(learner.base)) == 1
     assert {n.split(".layers.")[1][0] for n, _ in learner.model.named_parameters() if ".layers." in n} == {"0"}
     assert learner.config.trainer.model_dump() == config.trainer.model_dump() | {"mode": "tree", "checkpointing": "off"}

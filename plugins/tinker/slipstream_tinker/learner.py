@@ -103,7 +103,7 @@ def check_around(config: Config) -> None:
 
 class TinkerLearner(Learner):
     capabilities = Capabilities(
-        here=False,
+        tenants=False,
         vocabulary=False,
         settings={
             "lora_alpha": ((LORA_ALPHA,), "the service multiplies a LoRA by 32 / rank"),

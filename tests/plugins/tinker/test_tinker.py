@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from tests.support.tiny import conversation, make_config, sample
 
 from slipstream.errors import ConfigError
-from slipstream.settings import ModelRoute
+from slipstream.settings import ModelRoute, TenantConfig
+from slipstream.tenants import TENANT_STATES_FILE_NAME
 from slipstream_tinker.learner import TinkerLearner, chains_of, check_around
 from slipstream_tinker.service import REDUCTION_BY_NAME, Reduction, ScoredChain, ServiceFailed, TinkerService, calibrate
 from slipstream_trainer.algorithm.losses import check_loss
 from slipstream_trainer.batch.layout import make_plan
 from slipstream_trainer.model.learner import check_capabilities
+from slipstream_trainer.run.start import start_trainer
 
 
 def service(deadline: float = 5.0) -> TinkerService:
@@ -125,11 +127,23 @@ def test_a_service_that_does_not_answer_fails_at_the_deadline() -> None:
 )
 def test_what_is_lost_is_refused_with_the_setting_and_its_fix(tmp_path, setting: str, value: Any, fix: str) -> None:
     has = TinkerLearner.capabilities
-    check_capabilities(make_config(tmp_path, tmp_path).trainer, has)
+    check_capabilities(make_config(tmp_path, tmp_path), has)
     with pytest.raises(ConfigError) as e:
-        check_capabilities(make_config(tmp_path, tmp_path, **{setting: value}).trainer, has)
+        check_capabilities(make_config(tmp_path, tmp_path, **{setting: value}), has)
     assert f"trainer.{setting} = {value!r}" in str(e.value)
     assert fix in str(e.value)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_tenants_are_refused_before_anything_is_loaded(tmp_path, declared: bool) -> None:
+    """Those in the settings, and those that a key has made."""
+    config = make_config(tmp_path / "nothing", tmp_path, backend="tinker", lora_alpha=32.0)
+    if declared:
+        config.tenants["acme"] = TenantConfig()
+    else:
+        (config.root / TENANT_STATES_FILE_NAME).write_text('{"acme": ""}')
+    with pytest.raises(ConfigError, match=r"tenants\.acme: it trains one policy: .* set trainer\.backend = 'torch'"):
+        start_trainer(config, None)
 
 
 def test_processes_a_shared_gpu_and_hot_exploration_are_refused_together(tmp_path, monkeypatch) -> None:

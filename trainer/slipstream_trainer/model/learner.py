@@ -17,7 +17,7 @@ import torch
 
 from slipstream.config import Config
 from slipstream.errors import ConfigError
-from slipstream.settings import TrainerConfig
+from slipstream.tenants import known_tenants
 from slipstream_trainer.batch.layout import MicroBatch, Plan
 from slipstream_trainer.batch.work import Lesson, Work
 from slipstream_trainer.model.compute import ScoredPositions
@@ -34,21 +34,25 @@ Passed = tuple[torch.Tensor, torch.Tensor, torch.Tensor, ScoredPositions]
 class Capabilities:
     """What a learner computes beside log-probabilities and their gradient."""
 
-    here: bool = True
-    """In this process, on its GPU."""
+    tenants: bool = True
+    """Several policies by turns."""
     vocabulary: bool = True
     """Of the whole vocabulary: entropies, a step's KL, and what users' words change."""
     settings: Mapping[str, tuple[tuple[object, ...], str]] = field(default_factory=dict)
     """Setting of ``[trainer]`` → the values that it may have, the usual one first, and why no others."""
 
 
-def check_capabilities(t: TrainerConfig, has: Capabilities) -> None:
+def check_capabilities(config: Config, has: Capabilities) -> None:
     """Raises ``ConfigError`` that names each setting which asks for more than this learner does, and its fix."""
+    t, (_, tenants) = config.trainer, known_tenants(config)
     found = [
         f"trainer.{name} = {value!r}: {why}: set trainer.{name} = {values[0]!r}"
         for name, (values, why) in has.settings.items()
         if (value := getattr(t, name)) not in values
     ]
+    if not has.tenants and (tenants or config.tenant):
+        one = config.tenant or min(tenants)
+        found.append(f"tenants.{one}: it trains one policy: remove the tenants, or set trainer.backend = 'torch'")
     if found:
         raise ConfigError(f"trainer.backend = {t.backend!r} can't do it. {'. '.join(found)}")
 

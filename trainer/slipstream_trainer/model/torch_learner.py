@@ -23,7 +23,7 @@ from slipstream_trainer.model.lora_sums import use_sums
 from slipstream_trainer.model.memory import Checkpointing, decoder_layers, largest
 from slipstream_trainer.model.policy import is_frugal, takes_trees
 from slipstream_trainer.model.shards import even
-from slipstream_trainer.model.weights import Snapshot, put_weights, weights_of
+from slipstream_trainer.model.weights import Snapshot, kept_weights, put_weights, weights_of
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -264,19 +264,13 @@ class TorchLearner(Learner):
 
     @contextlib.contextmanager
     def reference(self) -> Iterator[None]:
-        now = weights_of(self.model)
-        put_weights(self.model, self.first)
-        try:
+        with kept_weights(self.model):
+            put_weights(self.model, self.first)
             yield
-        finally:
-            put_weights(self.model, now)
 
     def hold(self, start: Snapshot, folder: Path | None) -> None:
-        now = weights_of(self.model)
-        try:
+        with kept_weights(self.model) as now:
             put_weights(self.model, {n: w.to(now[n]) for n, w in start.weights.items()})
             if folder is not None:
                 load_adapter(self.model, folder)
             self.first = weights_of(self.model)
-        finally:
-            put_weights(self.model, now)

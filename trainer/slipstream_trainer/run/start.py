@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 from slipstream.client import Client
 from slipstream.config import Config
+from slipstream.errors import ConfigError
 from slipstream.settings.trainer import BACKEND_CLASSES
 from slipstream.shared.functions import load_object
 from slipstream_trainer.algorithm.advantage import check_advantage
 from slipstream_trainer.algorithm.effects import without_effect
 from slipstream_trainer.algorithm.losses import check_loss
-from slipstream_trainer.model.learner import check_capabilities
+from slipstream_trainer.model.learner import Learner, check_capabilities
 from slipstream_trainer.model.policy import check_lora, load_policy, load_tokenizer, model_path
 from slipstream_trainer.model.shards import check_sharding, join_group, reshard, shard_base
 from slipstream_trainer.model.torch_learner import TorchLearner
 from slipstream_trainer.run.gpu_lease import GpuLease, Parking, check_share
-from slipstream_trainer.run.warmup import warm_up
+from slipstream_trainer.run.warmup import here_of, warm_up
 from slipstream_trainer.step.selfcheck import check_packing
 from slipstream_trainer.step.trainer import CapturedGRPOTrainer
 from slipstream_trainer.versions.learner import worker_name
@@ -47,8 +48,10 @@ def start_trainer(config: Config, client: Client | None) -> tuple[CapturedGRPOTr
 
     check_lora(config)
     backend = config.trainer.backend
-    kind: Any = load_object("trainer.backend", BACKEND_CLASSES.get(backend, backend), "Class")
-    check_capabilities(config.trainer, kind.capabilities)
+    kind = load_object("trainer.backend", BACKEND_CLASSES.get(backend, backend), "Class")
+    if not (isinstance(kind, type) and issubclass(kind, Learner)):
+        raise ConfigError(f"trainer.backend = {backend!r} is no subclass of slipstream_trainer.model.learner:Learner")
+    check_capabilities(config, kind.capabilities)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     check_share(config)
     check_sharding(config, processes)
@@ -60,7 +63,7 @@ def start_trainer(config: Config, client: Client | None) -> tuple[CapturedGRPOTr
         torch.set_num_threads(threads)
     for name, why in without_effect(config.trainer).items():
         log.warning("trainer.%s has no effect: %s", name, why)
-    if not kind.capabilities.here:
+    if kind is not TorchLearner:
         learner, tokenizer = kind.start(config), load_tokenizer(model_path(config))
         output = config.root / "trainer"
         trainer = CapturedGRPOTrainer(_unused_model(), tokenizer, config, output, learner)
@@ -75,9 +78,8 @@ def start_trainer(config: Config, client: Client | None) -> tuple[CapturedGRPOTr
         if sharded:
             shard_base(model)
         trainer = CapturedGRPOTrainer(model, tokenizer, config, config.root / "trainer")
-        if isinstance(trainer.learner, TorchLearner):
-            check_packing(trainer.learner)
-            warm_up(trainer)
+        check_packing(here_of(trainer))
+        warm_up(trainer)
         if trainer.sharded:
             reshard(trainer.model)
         if gpu_lease.shared and torch.cuda.is_available():

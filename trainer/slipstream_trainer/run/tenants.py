@@ -17,6 +17,7 @@ from slipstream.config import Config
 from slipstream.errors import ConfigError, SlipstreamError
 from slipstream.shared.backoff import Backoff
 from slipstream.tenants import known_tenants, tenant_config
+from slipstream_trainer.model.learner import check_capabilities
 from slipstream_trainer.run.worker import FIRST_PAUSE, LAST_PAUSE, Worker
 from slipstream_trainer.versions.checkpoint import only_one
 from slipstream_trainer.versions.events import event
@@ -101,6 +102,7 @@ class TenantWorkers:
             try:
                 if found.stop.is_set():
                     return
+                check_capabilities(config, first.trainer.learner.capabilities)  # the tenant came after the start
                 worker.waits_for_work()
                 if worker.run() and worker.broken:
                     first.broken = True  # the process is of no use to anybody

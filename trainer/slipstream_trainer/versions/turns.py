@@ -43,7 +43,7 @@ class TrainerTurns:
         self.seats: list[Seat] = []
         self.start = trainer.learner.save(keep=True)
         self.random = random_state()
-        self.first = getattr(trainer.learner, "first", {})
+        self.first = trainer.learner.first
         """What β and users' words are measured from, of learners that start as the trainer did."""
         self.tried = False
         """The engines were asked about an adapter of this shape."""
