@@ -23,8 +23,8 @@ async def test_the_same_key_and_body_get_the_same_reply(start, fake, stream):
 def test_the_oldest_are_forgotten():
     replays = Replays(limit=8000)
     for number in range(20):
-        replays.put("k", b"%d" % number, Replay("h", 200, b"", b"x" * 1000, stream=False))
-    assert replays.get("k", b"11", "h") is None and replays.get("k", b"12", "h") is not None
-    assert replays.get("other", b"19", "h") is None and replays.get("k", b"19", "other") is None
-    replays.put("k", b"large", Replay("h", 200, b"", b"x" * 1001, stream=False))
-    assert replays.get("k", b"large", "h") is None
+        replays.put("k", b"%d" % number, Replay(b"h", 200, b"", b"x" * 1000, stream=False))
+    assert replays.get("k", b"11", b"h") is None and replays.get("k", b"12", b"h") is not None
+    assert replays.get("other", b"19", b"h") is None and replays.get("k", b"19", b"other") is None
+    replays.put("k", b"large", Replay(b"h", 200, b"", b"x" * 1001, stream=False))
+    assert replays.get("k", b"large", b"h") is None

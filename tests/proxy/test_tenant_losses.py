@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -46,6 +47,14 @@ def call(http: httpx.Client, key: str, episode: str) -> int:
 def stored(url: str, key: str) -> list[str]:
     with Client(url, key) as client:
         return [row[0] for row in client.sql("select episode from calls where outcome = 'ok'", 100_000).rows]
+
+
+def _all_stored(url: str, key: str, answered: list[str]) -> bool:
+    return set(answered) <= set(stored(url, key))
+
+
+def _grown(answered: list[str], beyond: int) -> bool:
+    return len(answered) > beyond
 
 
 def processes(running: Running, module: str) -> list[int]:
@@ -101,24 +110,14 @@ def test_kills_lose_nothing_of_any_tenant(engine: FakeEngine, tmp_path: Path) ->
                 assert pid, victim
                 os.kill(pid, signal.SIGKILL)
                 for name in NAMES:
-                    wait_for(
-                        lambda name=name, n=before[name]: len(answered[name]) > n + 5,
-                        30,
-                        0.05,
-                        f"{victim}: {name}",  # type: ignore[misc]
-                    )
+                    wait_for(partial(_grown, answered[name], before[name] + 5), 30, 0.05, f"{victim}: {name}")
                 wait_for(lambda: len(processes(running, keepers)) == 3, 60, 0.2, f"{victim} is back")
         finally:
             stop.set()
             for one in agents:
                 one.join()
         for name in NAMES:
-            wait_for(
-                lambda name=name: set(answered[name]) <= set(stored(running.url, of[name])),
-                60,
-                0.5,
-                "all are stored",  # type: ignore[misc]
-            )
+            wait_for(partial(_all_stored, running.url, of[name], answered[name]), 60, 0.5, "all are stored")
             found = stored(running.url, of[name])
             assert len(found) == len(set(found)) and all(episode.startswith(f"{name}-") for episode in found)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,10 @@ class House:
 
     def folder(self, tenant: str) -> Path:
         return self.running.data_dir / "tenants" / tenant if tenant else self.running.data_dir
+
+    def lists(self, tenant: str, secret: str) -> bool:
+        """Whether the tenant's runs show it."""
+        return secret in self.ask(tenant, "GET", f"{API}/episodes").text
 
     def ask(self, tenant: str, method: str, path: str, **more: Any) -> httpx.Response:
         headers = {"authorization": f"Bearer {self.of[tenant]}", **more.pop("headers", {})}
@@ -188,12 +193,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
             wait_for(lambda name=name: house.ask(name, "GET", f"{API}/status").status_code == 200, 60, 0.2, name)  # type: ignore[misc]
             house.plant(name)
         for name, secret in SECRETS.items():
-            wait_for(
-                lambda name=name, secret=secret: secret in house.ask(name, "GET", f"{API}/episodes").text,
-                60,
-                0.2,
-                name,  # type: ignore[misc]
-            )
+            wait_for(partial(house.lists, name, secret), 60, 0.2, name)
         yield house
 
 

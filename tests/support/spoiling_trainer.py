@@ -51,7 +51,7 @@ def fingerprint(found: object) -> str:
 def spoiled_advance(self: CurrentPolicy, state: CheckpointState, known: AdapterList) -> None:
     if state.adapter and (FOLDER / "spoil").exists():
         with torch.no_grad():
-            for name, weight in self.trainer.model.named_parameters():
+            for name, weight in self.seat.trainer.model.named_parameters():
                 if weight.requires_grad and "lora_B" in name:
                     weight.normal_(0.0, NOISE)
         (FOLDER / "spoil").rename(FOLDER / f"spoiled-{state.adapter}")
@@ -62,8 +62,8 @@ def told_save(self: CurrentPolicy, state: CheckpointState) -> Path:
     line = {
         "weights": state.weights,
         "step": state.step,
-        "optimizer": fingerprint(self.trainer.optimizer.state_dict()["state"]),
-        "moments": len(self.trainer.optimizer.state_dict()["state"]),
+        "optimizer": fingerprint(self.seat.trainer.optimizer.state_dict()["state"]),
+        "moments": len(self.seat.trainer.optimizer.state_dict()["state"]),
         "at": time.time(),
     }
     with (FOLDER / "checkpoints.jsonl").open("a") as file:

@@ -282,7 +282,7 @@ def read_split_names(folder: Path) -> dict[str, int]:
 def read_unknown_tenants(folder: Path) -> int:
     """Requests of all workers whose tag named no tenant."""
     parts = (part for path in folder.glob("data*.json") for part in read_parts(path))
-    return round(sum(v[2] for part in parts for v in part["values"] if v[0] == UNKNOWN_TENANTS_METRIC))
+    return sum(int(v[2]) for part in parts for v in part["values"] if v[0] == UNKNOWN_TENANTS_METRIC)
 
 
 def _read(folder: Path, metric: str) -> dict[str, int]:
