@@ -28,6 +28,7 @@ from slipstream_proxy.control.adapters.fleet import AdapterRegistrar
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.swapper import Swapper
+from slipstream_trainer.model.adapter import distance, load_adapter
 from slipstream_trainer.model.weights import Snapshot
 from slipstream_trainer.versions.checkpoint import CheckpointState
 from slipstream_trainer.versions.current_policy import CurrentPolicy
@@ -215,8 +216,11 @@ class TrainerSide:
         optimizer = torch.optim.SGD(model.parameters())
         learner = SimpleNamespace(
             model=model,
+            first={},
             save=lambda *, keep: Snapshot.take(model, optimizer),
             restore=lambda snapshot: snapshot.restore(model, optimizer),
+            load=lambda folder: load_adapter(model, folder),
+            distance=lambda folder: distance(model, folder),
         )
         trainer: Any = SimpleNamespace(learner=learner)
         self.queue: list[CheckpointState] = []

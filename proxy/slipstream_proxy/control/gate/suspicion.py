@@ -24,6 +24,8 @@ LACKING_SETTLES: Final = 2
 """Times ``settle``: so many episodes on trial, at most, an acceptance waits for the first runs of rare groups."""
 MAX_WAIT_SETTLES: Final = 20
 """Times ``settle``: so many episodes on trial, at most, an acceptance waits for what would show a loss."""
+RARE_VALUE = 0.2
+"""Of what the control gets, in the scale's units: below it, successes are rare."""
 RARE_WAIT_SETTLES, RARE_ERRORS = 40, 2.3
 """As ``MAX_WAIT_SETTLES`` and ``SEEN_ERRORS``, where half of what the control gets may be lost: of successes of 2 %, a
 thousand runs have twenty, and each of many looks may be the one that errs.
@@ -195,7 +197,8 @@ def may_lose_half(trial: TrialState) -> bool:
     waits = trial.runs.since < RARE_WAIT_SETTLES * trial.settings.settle
     worse, usual = trial.evidence.worse, trial.baseline.whole.value
     difference, error = worse.estimate()
-    if worse.n_tested and worse.n_reference:  # of few runs without a success, the spread that was seen says nothing
+    # of few runs without a success, the spread that was seen says nothing
+    if usual < RARE_VALUE and worse.n_tested and worse.n_reference:
         error = max(error, math.sqrt(usual * (1.0 - usual) * (1.0 / worse.n_tested + 1.0 / worse.n_reference)))
     return waits and min(RARE_ERRORS * error - difference, 1.0) > 0.5 * usual
 

@@ -69,16 +69,19 @@ class Quotas(CallStep):
         """
         table = self._table
         while table is not None:
+            wanted = ""
             try:
                 table.enter()
+            except NeedsGrant as need:  # compiled code must not wait while an exception leaves
+                wanted = need.what
+            if not wanted:
                 break
-            except NeedsGrant as need:
-                granted = await self._link.allowance(need.what, ALLOWANCE_PATIENCE_S)
-                if granted:
-                    table.grant(need.what, granted)
-                elif granted == 0 or not table.go_unchecked(need.what):
-                    limit: int = getattr(table.quota, need.what)
-                    raise refusal(need.what, limit, until_midnight() if granted == 0 else 1.0) from None
+            granted = await self._link.allowance(wanted, ALLOWANCE_PATIENCE_S)
+            if granted:
+                table.grant(wanted, granted)
+            elif granted == 0 or not table.go_unchecked(wanted):
+                limit: int = getattr(table.quota, wanted)
+                raise refusal(wanted, limit, until_midnight() if granted == 0 else 1.0)
         return table
 
     def close(self) -> None:
