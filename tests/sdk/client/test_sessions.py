@@ -49,6 +49,7 @@ def test_a_method_shows_its_arguments_and_its_words() -> None:
 
 LEARNER = {"model": "inbox", "worker": "w", "place": "", "since": 1.0, "until": 31.0, "held": True}
 ASKS: dict[str, tuple[Any, ...]] = {
+    "tenants": (),
     "episodes": (), "all_episodes": (), "episode": ("e1",), "episode_page": ("e1",), "add_reward": ("e1", c.RewardIn(value=1, key="k")), "add_feedback": ("e1", c.FeedbackIn(text="shorter")), "done": ("e1",), "delete": ("e1",), "forget": (c.ForgetIn(episodes=["e1"]),),
     "case_sets": (), "case_page": ("s1",), "add_cases": ("s1", c.CasesIn(episodes=["e1"])), "import_cases": ("s1", [EPISODE]),
     "remove_cases": ("s1", c.CasesRemoved(episodes=["e1"])), "drop_cases": ("s1",),
