@@ -134,13 +134,16 @@ class TenantPlanes:
         return self._first if not name else self._planes.get(name) or self._make(name)
 
     async def follow(self) -> None:
-        """Quotas that change in the settings file hold at once."""
+        """Quotas that change in the settings file hold at once, and tenants that are removed are left."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
             try:
                 self._look()
+                if self._planes:
+                    self._generation = -1  # a tenant without a key may have been taken out of the settings
+                    self.look()
             except Exception:
-                log.exception("changed quotas cannot be followed")
+                log.exception("tenants' settings and folders cannot be followed")
 
     def _look(self) -> None:
         stand = stand_of(self._first.config.root / TOLD_FILE_NAME)
@@ -186,13 +189,6 @@ class TenantPlanes:
             ending = asyncio.create_task(_end(self._planes.pop(name)), name=f"end of {name}")
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
-
-    async def watch(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_INTERVAL_S)
-            if self._planes:
-                self._generation = -1  # a tenant without a key may have been taken out of the settings
-                self.look()
 
     async def close(self) -> None:
         for task in [*self._ending, *(task for tasks in self._tasks.values() for task in tasks)]:

@@ -101,10 +101,7 @@ async def serve(config: Config, number: int, sock: socket.socket) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
     listener = Acceptor(server, sock, plane.metrics)
-    beside = (
-        *(plane.link.follow(), tenants.follow(), tenants.watch(), sweep(server, plane.pools)),
-        *(_save_metrics(plane), give_back()),
-    )
+    beside = (plane.link.follow(), tenants.follow(), sweep(server, plane.pools), _save_metrics(plane), give_back())
     tasks = [loop.create_task(t) for t in beside]
     log.info("worker %d is up%s", number, " (compiled)" if IS_COMPILED else "")
     await stop.wait()
