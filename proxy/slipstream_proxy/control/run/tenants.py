@@ -1,7 +1,8 @@
 """Keeps a control plane for each tenant: ``python -m slipstream_proxy.control.run.tenants``.
 
 They are forked from this process once it has imported all that they need, so that many share its pages. It has no
-thread but an allocator's own, and looks twice a second for new tenants: in the keys file, and in what the parent read in the settings.
+thread but an allocator's own, and looks twice a second for new tenants: in the keys file, and in what the parent read
+in the settings.
 """
 
 from __future__ import annotations
