@@ -17,6 +17,8 @@ from benchmarks.proxy.interpreter import measured
 CASE = "1k_c1"
 SLACK = 1.02
 """Above what was written down."""
+WINDOWS = 3
+"""A loaded machine adds up to 2 % to one."""
 NEEDS = ("valgrind", "callgrind_control", "cc")
 MISSING = [name for name in NEEDS if shutil.which(name) is None]
 
@@ -35,5 +37,5 @@ def test_a_call_costs_no_more_than_was_written_down(tmp_path):
     if written is None:
         pytest.skip(f"does not compare: instructions are kept for other builds than {builds}")
     compile_proxy(python)
-    found = instructions.instructions(tmp_path, python, [CASE])[CASE]["Ir"]
+    found = instructions.instructions(tmp_path, python, [CASE], windows=WINDOWS)[CASE]["Ir"]
     assert found < written * SLACK, f"{found:.0f} instructions, {written} were written down"
