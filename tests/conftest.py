@@ -10,10 +10,11 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from tests.support import vllm
+from tests.support import strict_slices, vllm
 from tests.support.tree_plugins import see_this_tree
 
 see_this_tree()
+strict_slices.install()
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

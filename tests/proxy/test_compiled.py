@@ -13,8 +13,10 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.support import strict_slices
 from tests.support.dataplane import ASK, post
 from tests.support.fake_engine import FakeEngine
 
@@ -132,6 +134,17 @@ def test_nothing_that_is_compiled_waits_while_an_exception_leaves():
         name: waiting_while_leaving((compiled.PACKAGE_FOLDER / name).read_text()) for name in compiled.COMPILED_MODULES
     }
     assert not {name: lines for name, lines in found.items() if lines}
+
+
+def test_a_slice_that_ends_before_it_begins_raises_in_tests_as_it_does_compiled():
+    name = "slipstream_proxy.dialects.base"
+    source = "def part(data, start, end):\n    return data[start:end]\n"
+    made: dict[str, Any] = {"__cut__": strict_slices.cut}
+    exec(strict_slices.strict(source, name), made)
+    assert made["part"](b"abc", 1, 9) == b"bc" and made["part"]([1, 2], 2, 1) == []
+    with pytest.raises(SystemError):
+        made["part"](b"abc", -1, 1)
+    assert sys.modules[name].__dict__["__cut__"] is strict_slices.cut
 
 
 @contextmanager

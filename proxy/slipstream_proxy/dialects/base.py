@@ -412,7 +412,7 @@ def _usual(text: bytes) -> bytes | None:
     if at < 0:
         return None
     finish = text.find(b"f", at)  # most have no other in their log-probabilities
-    if text[finish : finish + _FROM_F] != _FINISH:
+    if finish < 0 or text[finish : finish + _FROM_F] != _FINISH:  # compiled, a slice must not end before it begins
         finish = text.find(_FINISH, at)
     if finish < 0 or text[finish - 3 : finish] != b'},"':
         return None
