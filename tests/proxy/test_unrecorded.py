@@ -31,7 +31,7 @@ class Deployment:
         await self.control.control.serve()
         await self.proxy.start()
         await until(lambda: self.proxy.plane.live.connected)
-        self.control.deps.swapper.grace = 0.05
+        self.control.deps.rollout.swapper.grace = 0.05
         return self
 
     async def restart_control(self) -> None:
@@ -55,7 +55,7 @@ class Deployment:
         """Running episodes by adapter, wherever they are known."""
         known = self.proxy.plane.episodes._known.values()
         workers = [pin.adapter for episode in known for pin in episode.pins.values()]
-        registry = self.control.deps.registry
+        registry = self.control.deps.rollout.registry
         return {**self.control.deps.store.pins.open(), **registry.pins, **dict.fromkeys(workers, 1)}
 
 
@@ -109,7 +109,7 @@ async def test_it_has_its_adapter_as_long_as_it_is_under_way(tmp_path):
         engine = here.control.engine
         engine.hold = asyncio.Event()
         call = asyncio.create_task(post(here.proxy.url, ASK, headers=UNRECORDED[0]))
-        await until(lambda: here.control.deps.registry.borrowed() == {"tiny@1"})
+        await until(lambda: here.control.deps.rollout.registry.borrowed() == {"tiny@1"})
         await here.live(2, 3)
         await asyncio.sleep(1.0)  # twice as long as the swapper takes to look again
         assert "tiny@1" in engine.adapters and "tiny@2" not in engine.adapters
@@ -119,9 +119,9 @@ async def test_it_has_its_adapter_as_long_as_it_is_under_way(tmp_path):
         # a worker that dies keeps nothing
         engine.hold = asyncio.Event()
         call = asyncio.create_task(post(here.proxy.url, ASK, headers=UNRECORDED[0]))
-        await until(lambda: here.control.deps.registry.borrowed() == {"tiny@3"})
+        await until(lambda: here.control.deps.rollout.registry.borrowed() == {"tiny@3"})
         here.proxy.tasks[0].cancel()
-        await until(lambda: not here.control.deps.registry.borrowed())
+        await until(lambda: not here.control.deps.rollout.registry.borrowed())
         engine.hold.set()
         await call
 
@@ -141,7 +141,9 @@ async def test_a_replay_loads_both_versions_again_and_lets_go_of_them(tmp_path, 
         await until(lambda: set(engine.adapters) == {"tiny@3"})
         assert here.pinned() == {}
         # nothing is left of its files: that is said, and nothing is asked
-        here.control.deps.registry.files.folder(here.control.deps.registry.items["tiny@1"]).rename(tmp_path / "away")
+        here.control.deps.rollout.registry.files.folder(here.control.deps.rollout.registry.items["tiny@1"]).rename(
+            tmp_path / "away"
+        )
         assert await asyncio.to_thread(main, [*argv, "--control", "tiny@2"]) == 2
         assert "tiny@1 cannot be asked: tiny@1 cannot be served: its files are gone" in capsys.readouterr().err
 

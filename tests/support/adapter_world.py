@@ -20,12 +20,13 @@ import torch
 
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterIn, AdapterList, AdapterState, GateReport
-from slipstream_proxy.control.adapters import fleet as registrar_module
+from slipstream_proxy.control.adapters import checks as checks_module
 from slipstream_proxy.control.adapters import lifecycle as lifecycle_module
+from slipstream_proxy.control.adapters import registrar as registrar_module
 from slipstream_proxy.control.adapters import swapper as swapper_module
 from slipstream_proxy.control.adapters.files import AdapterDigests
-from slipstream_proxy.control.adapters.fleet import AdapterRegistrar
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
+from slipstream_proxy.control.adapters.registrar import AdapterRegistrar
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.swapper import Swapper
 from slipstream_trainer.model.adapter import distance, load_adapter
@@ -92,9 +93,9 @@ class World:
         """Called after each change."""
         self.load_watchers: list[Callable[[str], None]] = []
         """Called as an engine is asked to load."""
-        for module in (lifecycle_module, registrar_module, swapper_module):
+        for module in (checks_module, lifecycle_module, registrar_module, swapper_module):
             monkeypatch.setattr(module, "in_thread", self._in_thread)
-        monkeypatch.setattr(registrar_module, "check_folder", lambda folder, *_: AdapterDigests(folder.name, "1"))
+        monkeypatch.setattr(checks_module, "check_folder", lambda folder, *_: AdapterDigests(folder.name, "1"))
         monkeypatch.setattr(time, "monotonic", lambda: asyncio.get_running_loop().time())
         journal: Any = SimpleNamespace(change=self._change, wake=asyncio.Event(), stores=SimpleNamespace(shared=False))
         fleet: Any = SimpleNamespace(
@@ -115,7 +116,7 @@ class World:
         trials: Any = SimpleNamespace(waits=lambda _: False)
         publisher: Any = SimpleNamespace(publish=self._watch)
         self.lifecycle = AdapterLifecycle(self.registry, journal, fleet, stores, lambda _: None)
-        self.registrar = AdapterRegistrar(self.registry, journal, fleet)
+        self.registrar = AdapterRegistrar(self.registry, journal, fleet, checks_module.AdapterChecks(self.registry))
         lease: Any = None
         self.swapper = Swapper(self.registry, trials, journal, self.lifecycle, fleet, engines, lease, publisher, stores)
         self.swapper.forget_files = lambda wanted=0: 0  # type: ignore[method-assign]

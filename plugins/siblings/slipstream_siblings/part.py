@@ -23,9 +23,9 @@ class SiblingsPlugin(ControlPlugin):
         super().__init__(deps, settings)
         metrics = SiblingMetrics(deps.metrics.registry)
         self.sampler = SiblingSampler(
-            deps, deps.mutations.writer, deps.registry, deps.engines, deps.rehearsals, metrics
+            deps, deps.mutations.writer, deps.rollout.registry, deps.engines, deps.rollout.rehearsals, metrics
         )
-        deps.rehearsals.watchers.append(self.sampler.agents_came)
+        deps.rollout.rehearsals.watchers.append(self.sampler.agents_came)
 
     async def start(self) -> None:
         self.sampler.start()

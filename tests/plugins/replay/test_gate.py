@@ -190,7 +190,7 @@ async def test_without_a_verdict_it_can_be_held_for_a_person_and_a_newer_one_tak
     told = (await plane.ask("GET", "/status"))[1]["waiting"]
     assert any("tiny@1 waits for a person: no verdict of the replay" in line for line in told)
     await register(plane, 2, wait=0)
-    await until(lambda: plane.deps.registry.items["tiny@1"].state == "retired")
+    await until(lambda: plane.deps.rollout.registry.items["tiny@1"].state == "retired")
     await decided(plane, 2)
     await plane.ask("POST", "/adapters/tiny@2/promote", {})
     await until(lambda: plane.deps.live.value["models"]["tiny"]["live"] == "tiny@2")
@@ -241,16 +241,16 @@ async def test_agents_go_first(make_plane, engine):
     plane = await with_cases(make_plane)
     engine.agents = 1
     await register(plane, 1, wait=0)
-    await until(lambda: plane.deps.rehearsals.current.running)
+    await until(lambda: plane.deps.rollout.rehearsals.current.running)
     await asyncio.sleep(0.15)
     assert engine.replayed == []
-    plane.deps.publisher.publish()
+    plane.deps.rollout.publisher.publish()
     assert "tiny@1" in engine.adapters and plane.deps.live.value["engines"][0]["loaded"] == []  # nor by its name
     engine.hold = asyncio.Event()
     engine.agents = 0
     seen = len(engine.seen)
     await until(lambda: len(engine.seen) > seen)
-    turns = plane.deps.rehearsals.current._turns
+    turns = plane.deps.rollout.rehearsals.current._turns
     await plane.client.post("/internal/pins", json=[{"key": "-", "episode": "new", "model": "tiny"}])
     await until(lambda: turns.taken_back)
     engine.hold.set()

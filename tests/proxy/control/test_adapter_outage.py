@@ -46,7 +46,7 @@ async def test_the_live_adapter_waits_and_comes_back_by_itself(plane, way):
     assert (await metric(plane)) == "0.0"
     for _ in range(3):  # also after further checks
         await plane.deps.engines.check_all()
-        await plane.deps.swapper.tick()
+        await plane.deps.rollout.swapper.tick()
     assert (await state(plane, 1))["state"] == "live"
     assert (published(plane)["ok"], published(plane)["loaded"]) == (True, [])
     assert plane.deps.engines.refused == {}
@@ -65,7 +65,7 @@ async def test_a_new_adapter_waits(plane, way):
     await register(plane, 1, wait=0)
     await until(lambda: line(plane, WAYS[way]))
     for _ in range(3):
-        await plane.deps.swapper.tick()
+        await plane.deps.rollout.swapper.tick()
     shown = await state(plane, 1)
     assert shown["state"] == "loading" and shown["reason"].startswith("it waits until an engine takes adapters: ")
     assert plane.deps.live.value["models"]["tiny"]["live"] == "tiny"

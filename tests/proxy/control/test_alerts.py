@@ -127,8 +127,8 @@ async def test_what_the_page_knows_has_an_alert(plane, tmp_path, monkeypatch):
     for n in range(5):
         data = {"batch": f"b{n}", "reason": "max_ratio"}
         assert (await plane.ask("POST", "/training/events", {"kind": "skipped", "data": data}))[0] == 200
-    plane.deps.swapper.moves["slot"] = 12
-    plane.deps.lifecycle.rollbacks += 1
+    plane.deps.rollout.swapper.moves["slot"] = 12
+    plane.deps.rollout.lifecycle.rollbacks += 1
     plane.engine.up = False
     await until(lambda: not plane.deps.engines.engines[0].ok)
     assert firing(tmp_path, before, await scrape(plane)) == {

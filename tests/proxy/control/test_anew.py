@@ -293,7 +293,7 @@ async def test_forgetting_takes_back_what_it_taught_and_the_rest_is_trained_on_a
 @pytest.mark.slow
 async def test_the_trainer_drops_a_step_that_waits_for_its_version(work, monkeypatch) -> None:
     plane, worker, step = work
-    monkeypatch.setattr(plane.deps.swapper, "room", lambda _: False)
+    monkeypatch.setattr(plane.deps.rollout.swapper, "room", lambda _: False)
     await group_of(plane, "t4", [0.0, 1.0, 0.5], adapter="tiny@3")
     await until(step)
     assert worker.current.state.weights == "tiny@3+1"

@@ -52,14 +52,14 @@ async def test_what_the_gate_has_read_is_told_once(plane):
         await watch.look()
         return [e.name for e in feed._ring if e.number > before]
 
-    await plane.deps.gatekeeper.decide()
+    await plane.deps.rollout.gatekeeper.decide()
     assert await told() == [], "what stood before anybody looked is not news"
-    plane.deps.trials.cursors["tiny"] += 1
+    plane.deps.rollout.trials.cursors["tiny"] += 1
     assert await told() == ["adapter"]
     assert await told() == []
     plane.deps.feed.readers -= 1
     assert await told() == []
-    plane.deps.trials.cursors["tiny"] += 1
+    plane.deps.rollout.trials.cursors["tiny"] += 1
     plane.deps.feed.readers += 1
     assert await told() == ["adapter"], "who came before our look has not seen it"
     plane.deps.feed.readers -= 1

@@ -10,7 +10,7 @@ from slipstream_proxy.control.shared.problem import Problem
 
 
 async def test_alone_everything_is_its_own(plane):
-    fleet, adapters = plane.deps.fleet, plane.deps.registry
+    fleet, adapters = plane.deps.rollout.fleet, plane.deps.rollout.registry
     write_adapter(plane.config.adapters_dir / "tiny@1")
     await plane.ask("POST", "/adapters?wait=60", {"path": "tiny@1"})
     before = dict(adapters.items)
@@ -31,11 +31,11 @@ async def test_what_is_decided_in_vain_is_decided_again(plane):
             raise ConcurrentChange
         return "done"
 
-    assert await plane.deps.fleet.agree(decide) == "done"
+    assert await plane.deps.rollout.fleet.agree(decide) == "done"
 
     async def never():
         raise ConcurrentChange
 
     with pytest.raises(Problem) as e:
-        await plane.deps.fleet.agree(never)
+        await plane.deps.rollout.fleet.agree(never)
     assert e.value.status == 503

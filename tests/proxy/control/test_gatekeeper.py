@@ -34,7 +34,7 @@ async def pin(plane, episode: str, task: str = "t1", tags: dict[str, str] | None
 
 def know_that_nearly_all_get_a_reward(plane) -> None:
     for _ in range(130):
-        plane.deps.trials.of("tiny").deadline.see(1.0, 0, tested=False)
+        plane.deps.rollout.trials.of("tiny").deadline.see(1.0, 0, tested=False)
 
 
 async def metrics(plane) -> str:
@@ -58,8 +58,8 @@ async def test_one_customer_of_two_is_looked_at_by_its_tag(make_plane, monkeypat
     before = group["trial_episodes"] + group["control_episodes"]
 
     async def counted() -> bool:
-        await plane.deps.gatekeeper.decide()
-        found = plane.deps.trials.report("tiny").groups[0]
+        await plane.deps.rollout.gatekeeper.decide()
+        found = plane.deps.rollout.trials.report("tiny").groups[0]
         return found.trial_episodes + found.control_episodes == before + 1
 
     await until(counted)
@@ -74,10 +74,10 @@ async def test_one_customer_keeps_the_version_before_and_all_others_go_on(make_p
     await play(plane, "w", 5, lambda _: 0.5, tags=acme)
     await register(plane, 1)
     await play(plane, "b", 1, lambda adapter: float(adapter != "tiny@1"), tags=acme)
-    slot = plane.deps.trials.of("tiny").evidence.groups.slots["tag.customer=acme"]
+    slot = plane.deps.rollout.trials.of("tiny").evidence.groups.slots["tag.customer=acme"]
     slot.detectors[0].wealths[0] = slot.detectors[0].wealth = 100.0  # many such runs
-    assert verdict_on(plane.deps.trials.of("tiny")) is Decision.ROLLBACK_GROUP
-    await plane.deps.gatekeeper._act("tiny", Decision.ROLLBACK_GROUP)
+    assert verdict_on(plane.deps.rollout.trials.of("tiny")) is Decision.ROLLBACK_GROUP
+    await plane.deps.rollout.gatekeeper._act("tiny", Decision.ROLLBACK_GROUP)
     found = await state(plane, 1)
     assert found["kept_from"] == {"tag.customer=acme": "tiny"} and found["state"] == "candidate"
     assert "worse than tiny for tag.customer=acme: -" in found["reason"]
@@ -87,7 +87,7 @@ async def test_one_customer_keeps_the_version_before_and_all_others_go_on(make_p
 
     assert await served("p", acme) == {"tiny": 12} and (await served("q", others))["tiny@1"] > 1
     assert plane.deps.live.value["models"]["tiny"]["kept"] == {"tag.customer=acme": "tiny"}
-    trial = plane.deps.trials.of("tiny")
+    trial = plane.deps.rollout.trials.of("tiny")
     assert trial.evidence.worse.n_tested == 0 and await play(plane, "late", 1, lambda _: 0.0, tags=acme) == 0
     assert trial.evidence.worse.n_tested + trial.evidence.worse.n_reference == 0, "its runs are no evidence any more"
     await plane.again()
@@ -105,7 +105,7 @@ async def test_one_customer_keeps_the_version_before_and_all_others_go_on(make_p
     _, status = await plane.ask("GET", "/status")
     (line,) = [x for x in status["funnel"]["lines"] if x["cause"] in ("group", "given")]
     assert line["text"].startswith("a person gave tiny@2 to tag.customer=acme") and "demote tiny@2" in line["fix"]
-    trial = plane.deps.trials.of("tiny")
+    trial = plane.deps.rollout.trials.of("tiny")
     assert trial.evidence.groups.given == {"tag.customer=acme"}, "by hand is final: that group alone takes nothing back"
     _, audit = await plane.ask("GET", "/audit")
     assert audit["entries"][0]["action"] == "promote" and audit["entries"][0]["detail"]["group"] == body["group"]
@@ -134,7 +134,7 @@ async def read_all(plane, name: str, tasks: int, size: int) -> None:
     """Until the store and then the gate have these episodes."""
     for i in range(size):
         await until(lambda i=i: _rewarded(plane, f"{name}{tasks - 1}-{i}"))
-    await plane.deps.gatekeeper.decide()
+    await plane.deps.rollout.gatekeeper.decide()
 
 
 async def _rewarded(plane, episode: str) -> bool:
@@ -182,7 +182,7 @@ async def test_a_hanging_one_is_taken_back_and_a_slow_one_is_waited_for(make_pla
             await plane.ask("POST", f"/episodes/e{i}/rewards", {"value": 1.0})
             ended.append(f"e{i}")
     await until(lambda: _rewarded(plane, ended[-1]))
-    await plane.deps.gatekeeper.decide()
+    await plane.deps.rollout.gatekeeper.decide()
     found = await state(plane, 1)
     assert found["state"] == "candidate" and found["gate"]["trial_episodes"] == 0
     assert plane.deps.live.value["models"]["tiny"]["arms"] == [["tiny", "control", 0.5]]
@@ -193,7 +193,7 @@ async def test_a_hanging_one_is_taken_back_and_a_slow_one_is_waited_for(make_pla
 
 
 async def _decided(plane, n: int) -> bool:
-    await plane.deps.gatekeeper.decide()
+    await plane.deps.rollout.gatekeeper.decide()
     return (await state(plane, n))["state"] != "candidate"
 
 
@@ -250,11 +250,11 @@ async def test_where_people_say_that_rewards_changed_the_evidence_begins_anew(ma
     said = {"text": "1 is bad now", "rewards_changed": True}
     _, body = await plane.ask("POST", "/annotations", said)
     assert body["annotations"][0]["kind"] == "rewards_changed"
-    await until(lambda: plane.deps.trials.trials["tiny"].declared)
+    await until(lambda: plane.deps.rollout.trials.trials["tiny"].declared)
     await plane.call("early", done=True, **{k: early[k] for k in ("adapter", "arm", "chances")})
     await plane.ask("POST", "/episodes/early/rewards", {"value": 1.0})
     await until(lambda: _rewarded(plane, "early"))
-    await plane.deps.gatekeeper.decide()
+    await plane.deps.rollout.gatekeeper.decide()
     report = (await state(plane, 1))["gate"]
     assert report["trial_episodes"] == report["control_episodes"] == 0 and "begins again" in report["reason"]
     await plane.again()
@@ -273,7 +273,7 @@ async def test_reward_up_and_a_guard_down_freezes_the_version_until_a_person_dec
         await plane.ask("POST", f"/episodes/e{i}/rewards", polite)
         await plane.ask("POST", f"/episodes/e{i}/rewards", {"value": 1.0})
     await until(lambda: _rewarded(plane, "e39"))
-    await plane.deps.gatekeeper.decide()
+    await plane.deps.rollout.gatekeeper.decide()
     found = await state(plane, 1)
     assert found["state"] == "candidate" and "frozen: reward.polite fell from 1 to 0" in found["gate"]["reason"]
     _, told = await plane.ask("GET", "/status")
@@ -282,14 +282,17 @@ async def test_reward_up_and_a_guard_down_freezes_the_version_until_a_person_dec
     assert 'slipstream_gate_frozen{model="tiny"} 1.0' in await metrics(plane)
     assert (await plane.ask("POST", "/adapters/tiny@1/unfreeze", {}))[0] == 200
     await plane.again()
-    assert not is_frozen(plane.deps.trials.of("tiny")) and 'slipstream_gate_frozen{model="tiny"} 0.0' in await metrics(
-        plane
-    )
+    assert not is_frozen(
+        plane.deps.rollout.trials.of("tiny")
+    ) and 'slipstream_gate_frozen{model="tiny"} 0.0' in await metrics(plane)
     _, found = await plane.ask("POST", "/adapters/tiny@1/freeze", {"reason": "not yet"})
     assert (found["frozen"], found["reason"]) == (True, "frozen by hand: not yet")
     await plane.again()
-    assert plane.deps.trials.waits("tiny") and verdict_on(plane.deps.trials.of("tiny")) is Decision.UNDECIDED
-    await plane.deps.gatekeeper.decide()
+    assert (
+        plane.deps.rollout.trials.waits("tiny")
+        and verdict_on(plane.deps.rollout.trials.of("tiny")) is Decision.UNDECIDED
+    )
+    await plane.deps.rollout.gatekeeper.decide()
     assert "frozen by hand" in (await state(plane, 1))["gate"]["reason"]
     await plane.ask("POST", "/adapters/tiny@1/rollback", {})
     assert (await state(plane, 1))["state"] == "rolled_back"
@@ -314,7 +317,7 @@ async def test_the_evidence_outlives_a_restart(make_plane):
     before = (await state(plane, 1))["gate"]
     assert before["evidence"] > 0.7 and before["trial_episodes"] > 2
     await plane.again()
-    await plane.deps.gatekeeper.decide()
+    await plane.deps.rollout.gatekeeper.decide()
     assert (await state(plane, 1))["gate"] == before
 
 
@@ -341,9 +344,9 @@ async def test_how_the_evidence_moved_outlives_a_restart_and_a_crash(make_plane,
     async def crash(*_):
         raise OSError("killed before it kept anything")
 
-    monkeypatch.setattr(plane.deps.gatekeeper, "_keep", crash)
+    monkeypatch.setattr(plane.deps.rollout.gatekeeper, "_keep", crash)
     await plane.again()
-    await plane.deps.gatekeeper.decide()
+    await plane.deps.rollout.gatekeeper.decide()
     assert await evidence(plane, 1) == second, "it is read again, and counts once"
     report = (await state(plane, 1))["gate"]
     assert {k: second[-1][k] for k in ("difference", "lower", "upper", "evidence")} == {
@@ -374,7 +377,7 @@ async def test_outcomes_that_were_read_are_dropped(make_plane, monkeypatch):
     store = plane.deps.stores.current
     await until(lambda: len(store.outcomes.since("tiny", 0)) <= 12)
     # with so short a memory an episode whose reward comes in two parts may count twice
-    assert 40 <= plane.deps.gatekeeper.trials.trials["tiny"].runs.seen <= 44
+    assert 40 <= plane.deps.rollout.gatekeeper.trials.trials["tiny"].runs.seen <= 44
 
 
 async def test_a_newer_candidate_takes_the_place_of_an_undecided_one(make_plane):
@@ -394,7 +397,7 @@ async def test_with_pace_1_a_newer_version_waits_and_only_the_newest_is_tried(ma
         await register(plane, version, wait=0)
     await until(lambda: _is(plane, 2, "retired"))
     assert [(await state(plane, v))["state"] for v in (1, 2, 3)] == ["candidate", "retired", "loading"]
-    await plane.deps.gatekeeper.decide()
+    await plane.deps.rollout.gatekeeper.decide()
     assert (await state(plane, 1))["gate"]["waiting"] == ["tiny@3"]
     await play(plane, "a", 10, lambda adapter: float(adapter != "tiny"))
     assert (await state(plane, 1))["accepted"]
@@ -447,9 +450,9 @@ async def test_those_who_go_first_get_half_of_the_candidate_and_others_none_of_i
 async def test_each_stage_of_a_plan_is_told_once(make_plane):
     plane = await make_plane(gate={"mode": "canary", "plan": [0.01, 0.1]})
     await register(plane, 1)
-    await plane.deps.gatekeeper.decide()
-    plane.deps.trials.of("tiny").runs.own = 16
-    await plane.deps.gatekeeper.decide()
+    await plane.deps.rollout.gatekeeper.decide()
+    plane.deps.rollout.trials.of("tiny").runs.own = 16
+    await plane.deps.rollout.gatekeeper.decide()
 
     async def told() -> list[dict]:
         entries = (await plane.ask("GET", "/audit?action=canary"))[1]["entries"]
@@ -457,7 +460,7 @@ async def test_each_stage_of_a_plan_is_told_once(make_plane):
 
     await until(lambda: _many(told, 2))
     await plane.again()
-    await plane.deps.gatekeeper.decide()
+    await plane.deps.rollout.gatekeeper.decide()
     assert (await state(plane, 1))["gate"]["stage"] == 2
     begins, goes_on = await told()
     assert begins == {"stage": 1, "of": 2, "share": 0.01, "runs": 0, "reason": "it begins", "gets": begins["gets"]}
@@ -536,5 +539,5 @@ async def test_an_older_version_promoted_by_hand_takes_the_newer_one_on_trial_ba
     await until(lambda: _is(plane, 1, "live"))
     assert (await state(plane, 1))["reason"] == "I want it; tiny@3 was taken back"
     assert [(await state(plane, v))["state"] for v in (2, 3)] == ["retired", "rolled_back"]
-    plane.deps.publisher.publish()
+    plane.deps.rollout.publisher.publish()
     assert plane.deps.live.value["models"]["tiny"]["arms"] == []

@@ -104,7 +104,7 @@ async def test_what_comes_late_from_a_version_that_was_taken_back_is_never_serve
     assert found["tiny@3"] == "made from tiny@1, which was taken back"
     assert {name for kind, name in plane.engine.calls if kind == "load"} == {"tiny@1", "tiny@4"}
     assert (await plane.ask("POST", "/adapters/tiny@2/promote"))[0] == 200, "a person may"
-    await until(lambda: plane.deps.registry.accepted("tiny") == "tiny@2")
+    await until(lambda: plane.deps.rollout.registry.accepted("tiny") == "tiny@2")
     assert await come(5, "tiny@2") == "candidate"
 
 

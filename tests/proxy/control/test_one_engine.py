@@ -78,7 +78,7 @@ async def test_a_restarted_engine_without_the_mount_takes_nothing_from_the_other
     await until(lambda: line(fleet, "adapter_lacking"))
     for _ in range(3):
         await fleet.deps.engines.check_all()
-        await fleet.deps.swapper.tick()
+        await fleet.deps.rollout.swapper.tick()
     assert (live(fleet), (await state(fleet, 1))["state"]) == ("tiny@1", "live")
     assert [e["ok"] for e in fleet.deps.live.value["engines"]] == [True] * 3
     fleet.engine.unmounted = False
@@ -106,7 +106,7 @@ async def test_a_version_whose_files_nobody_has_any_more_is_refused(fleet, other
         one.unmounted = True
     await register(fleet, 1, wait=0)
     shutil.rmtree(fleet.config.adapters_dir / "tiny@1")
-    await until(lambda: fleet.deps.registry.items["tiny@1"].state == "refused", 15)
+    await until(lambda: fleet.deps.rollout.registry.items["tiny@1"].state == "refused", 15)
 
 
 @pytest.mark.parametrize("status", [400, 503])

@@ -12,14 +12,14 @@ async def test_versions_that_serve_no_more_are_told_with_the_time_of_their_end(p
         version(1, "retired", 15.0, accepted=True), version(2, "rolled_back", 27.0), version(3, "refused", None),
         version(4, "live", 45.0, accepted=True), version(5, "candidate", None),
     ]  # fmt: skip
-    plane.deps.registry.items.update({a.name: a for a in known})
-    plane.deps.publisher.publish()
+    plane.deps.rollout.registry.items.update({a.name: a for a in known})
+    plane.deps.rollout.publisher.publish()
     gone = plane.deps.live.value["gone"]
     assert gone == {"tiny@1": ["retired", 45.0], "tiny@2": ["rolled_back", 27.0], "tiny@3": ["refused", 30.0]}
 
 
 async def test_the_live_state_is_sent_only_when_it_changed(plane):
-    live, publisher = plane.deps.live, plane.deps.publisher
+    live, publisher = plane.deps.live, plane.deps.rollout.publisher
     publisher.publish()
     before = live.version
     publisher.publish()

@@ -14,7 +14,7 @@ from slipstream_proxy.control.shared.problem import Problem
 
 async def status(plane, path: str, **more) -> int:
     try:
-        await plane.deps.registrar.register(AdapterIn(path=path, **more))
+        await plane.deps.rollout.registrar.register(AdapterIn(path=path, **more))
     except Problem as e:
         return e.status
     return 201
@@ -28,8 +28,8 @@ async def test_names_and_files(plane, tmp_path):
     write_adapter(folder / "other@1")
     assert [await status(plane, p) for p in ("tiny@1", "tiny@2", "tiny@3", "other@1", "tiny", "../tiny@1", "tiny@9")] == [201, 404, 422, 404, 422, 422, 404]  # fmt: skip
     assert await status(plane, "tiny@1", model="other") == 404
-    assert plane.deps.registry.items["tiny@3"].state == "refused"
-    assert plane.deps.registry.items["tiny@3"].reason
+    assert plane.deps.rollout.registry.items["tiny@3"].state == "refused"
+    assert plane.deps.rollout.registry.items["tiny@3"].reason
 
 
 async def test_an_adapter_is_told_from_the_same_weights_at_another_scale(plane):
@@ -42,9 +42,9 @@ async def test_an_adapter_is_told_from_the_same_weights_at_another_scale(plane):
     shutil.rmtree(folder)
     write_adapter(folder, lora_alpha=32)
     assert await status(plane, "tiny@1") == 409
-    known = plane.deps.registry.items["tiny@1"]
+    known = plane.deps.rollout.registry.items["tiny@1"]
     older = known.model_copy(update={"scales_sha256": None})
-    await plane.deps.journal.change([older])
+    await plane.deps.rollout.journal.change([older])
     assert await status(plane, "tiny@1") == 201, "no alarm after an upgrade"
 
     write_adapter(plane.config.adapters_dir / "tiny@2", lora_alpha=16)
@@ -52,14 +52,14 @@ async def test_an_adapter_is_told_from_the_same_weights_at_another_scale(plane):
     code, body = await bring(plane, entry(2, **marks))
     assert code == 409 and "other scales (lora_alpha" in body["error"]["message"]
     assert (await bring(plane, entry(2, **marks | {"scales_sha256": None})))[0] == 200
-    assert plane.deps.registry.items["tiny@2"].scales_sha256 == known.scales_sha256
+    assert plane.deps.rollout.registry.items["tiny@2"].scales_sha256 == known.scales_sha256
 
 
 async def test_where_an_engine_may_have_it_from(plane):
     write_adapter(plane.config.adapters_dir / "tiny@1")
-    one = await plane.deps.registrar.register(AdapterIn(path="tiny@1"))
+    one = await plane.deps.rollout.registrar.register(AdapterIn(path="tiny@1"))
     own = str(plane.config.adapters_dir / "tiny@1")
-    registry, files = plane.deps.registry, plane.deps.registry.files
+    registry, files = plane.deps.rollout.registry, plane.deps.rollout.registry.files
     assert (files.engine_paths(one), files.path_for_engine(one)) == ((own,), own)
     elsewhere = one.model_copy(update={"name": "tiny@2", "path": "tiny@2", "engine_path": "/mnt/tiny@2"})
     assert files.path_for_engine(elsewhere) == "/mnt/tiny@2"  # no files here: where the proxy that has them said
@@ -96,7 +96,7 @@ async def bring(plane, *entries: dict) -> tuple[int, dict]:
 async def test_a_list_of_adapters_names_no_other_folders(make_plane, tmp_path):
     """Neither what deletes files nor the engine goes where a list points to."""
     plane = await make_plane(adapters={"keep": 1})
-    plane.deps.swapper.grace = 0.05
+    plane.deps.rollout.swapper.grace = 0.05
     apart = [tmp_path / "apart" / str(n) for n in range(4)]
     for folder in apart:
         write_adapter(folder, fill=1)
@@ -107,12 +107,12 @@ async def test_a_list_of_adapters_names_no_other_folders(make_plane, tmp_path):
     shown = (await plane.ask("GET", "/adapters"))[1]["adapters"]
     assert {a["name"]: a["path"] for a in shown} == {a["name"]: a["name"] for a in shown}
     assert [a["engine_path"] for a in shown] == [None] * 4
-    await plane.deps.swapper.tick()
-    plane.deps.swapper.forget_files(10**12)
+    await plane.deps.rollout.swapper.tick()
+    plane.deps.rollout.swapper.forget_files(10**12)
     await plane.again()
-    plane.deps.swapper.forget_files(10**12)
+    plane.deps.rollout.swapper.forget_files(10**12)
     assert all((folder / "adapter_model.safetensors").is_file() for folder in apart)
-    assert plane.deps.registry.files.path_for_engine(plane.deps.registry.items["tiny@9"]).endswith(
+    assert plane.deps.rollout.registry.files.path_for_engine(plane.deps.rollout.registry.items["tiny@9"]).endswith(
         "data/adapters/tiny@9"
     )
 
@@ -128,7 +128,7 @@ async def test_files_that_come_with_a_list_are_checked(plane, tmp_path):
     write_adapter(root / "tiny@3")
     status, body = await bring(plane, entry(3, "live", accepted=True, sha256="0" * 64))
     assert status == 409 and "other weights" in body["error"]["message"]
-    assert not plane.deps.registry.items and not plane.engine.adapters
+    assert not plane.deps.rollout.registry.items and not plane.engine.adapters
     assert (await bring(plane, entry(3, "live", accepted=True)))[0] == 200
     await until(lambda: "tiny@3" in plane.engine.adapters)
 
@@ -141,11 +141,11 @@ async def test_files_that_no_import_saw_are_checked_before_an_engine_loads_them(
     else:
         place.symlink_to(write_adapter(tmp_path / "apart"))
     known = None if kind == "bad" else "0" * 64
-    await plane.deps.journal.change([Adapter.model_validate(entry(1, "loading", sha256=known))])
-    found = await until(lambda: (a := plane.deps.registry.items["tiny@1"]).state == "refused" and a)
+    await plane.deps.rollout.journal.change([Adapter.model_validate(entry(1, "loading", sha256=known))])
+    found = await until(lambda: (a := plane.deps.rollout.registry.items["tiny@1"]).state == "refused" and a)
     assert ("DoRA" if kind == "bad" else "is a link") in found.reason
     assert ("load", "tiny@1") not in plane.engine.calls
-    plane.deps.swapper.forget_files(10**12)
+    plane.deps.rollout.swapper.forget_files(10**12)
     assert (tmp_path / "apart").exists() or kind == "bad"
 
 

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.plane import until
 
-from slipstream_proxy.control.status import space
+from slipstream_proxy.control.observe import disk_space
 
 
 async def test_old_days_are_archived_and_dropped(make_plane, tmp_path):
@@ -44,7 +44,7 @@ async def test_the_oldest_days_go_where_the_folder_is_too_large(make_plane):
 
 async def test_status_shows_what_the_folder_takes_now(make_plane, monkeypatch):
     plane = await make_plane()
-    monkeypatch.setattr(space, "MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(disk_space, "MEASURED_SECONDS", 0.0)
     before = (await plane.ask("GET", "/status"))[1]["space"]["parts"]
     (plane.config.root / "own").mkdir()
     (plane.config.root / "own" / "large").write_bytes(b"x" * 5_000_000)

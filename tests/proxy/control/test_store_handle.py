@@ -23,11 +23,11 @@ async def test_everyone_sees_the_store_that_takes_the_place_of_another(plane):
     holders = (
         deps,
         deps.mutations,
-        deps.journal,
-        deps.fleet,
-        deps.lifecycle,
-        deps.gatekeeper,
-        deps.swapper,
+        deps.rollout.journal,
+        deps.rollout.fleet,
+        deps.rollout.lifecycle,
+        deps.rollout.gatekeeper,
+        deps.rollout.swapper,
         plane.control.keeper,
     )
     assert all(h.stores.require() is fresh for h in holders)

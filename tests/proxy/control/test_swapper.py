@@ -43,7 +43,7 @@ async def test_a_name_is_never_used_again(plane):
 
 async def test_a_pinned_episode_keeps_its_adapter_and_the_old_one_leaves_after_it(make_plane):
     plane = await make_plane()
-    plane.deps.swapper.grace = 0.05
+    plane.deps.rollout.swapper.grace = 0.05
     await register(plane, 1)
     assert await pin(plane, "old") == {"adapter": "tiny@1", "arm": "live", "chances": ""}
     await plane.call("old", adapter="tiny@1")
@@ -60,13 +60,13 @@ async def test_a_pinned_episode_keeps_its_adapter_and_the_old_one_leaves_after_i
 
 async def test_a_version_waits_for_a_slot_and_the_oldest_episodes_move_only_after_the_stated_time(make_plane):
     plane = await make_plane(engine={"max_loras": 3}, adapters={"pin_seconds": 3.0})
-    plane.deps.swapper.grace = 0.05
+    plane.deps.rollout.swapper.grace = 0.05
     for n in (1, 2, 3):
         await register(plane, n)
         await pin(plane, f"e{n}")
         await plane.call(f"e{n}", adapter=f"tiny@{n}")
         await plane.seen(f"e{n}")
-    await until(lambda: plane.deps.registry.pins.get("tiny@3"))
+    await until(lambda: plane.deps.rollout.registry.pins.get("tiny@3"))
     assert (await plane.ask("GET", "/adapters"))[1]["room"] == {"tiny": False}
     await register(plane, 4, wait=0)
     assert (await pin(plane, "e1"))["adapter"] == "tiny@1"
@@ -90,8 +90,8 @@ async def test_ended_runs_are_counted_sooner_while_versions_hold_all_slots(make_
         await pin(plane, f"e{n}")
         await plane.call(f"e{n}", adapter=f"tiny@{n}")
         await plane.seen(f"e{n}")
-    await until(lambda: plane.deps.registry.pins.get(f"tiny@{versions}"))
-    swapper = plane.deps.swapper
+    await until(lambda: plane.deps.rollout.registry.pins.get(f"tiny@{versions}"))
+    swapper = plane.deps.rollout.swapper
     assert swapper.is_full() == (versions == 3)
     await end(swapper._tasks)
     began = time.monotonic()
@@ -118,7 +118,7 @@ async def test_ended_runs_are_counted_sooner_while_versions_hold_all_slots(make_
 
 async def test_versions_that_have_just_filled_the_slots_do_not_wait_for_a_pause_of_before(make_plane, monkeypatch):
     plane = await make_plane(engine={"max_loras": 3})
-    swapper = plane.deps.swapper
+    swapper = plane.deps.rollout.swapper
     await end(swapper._tasks)
     full, counts = False, []
     monkeypatch.setattr(swapper, "is_full", lambda: full)
@@ -255,7 +255,7 @@ async def test_all_engines_have_it_before_it_is_live(make_plane, engine):
 
 async def test_files_of_long_retired_adapters_go(make_plane):
     plane = await make_plane(adapters={"keep": 1})
-    plane.deps.swapper.grace = 0.0
+    plane.deps.rollout.swapper.grace = 0.0
     for n in (1, 2, 3, 4):
         await register(plane, n)
     folder = plane.config.adapters_dir
@@ -264,11 +264,11 @@ async def test_files_of_long_retired_adapters_go(make_plane):
 
 async def test_files_that_no_rollback_needs_go_where_the_folder_is_too_large(make_plane):
     plane = await make_plane(adapters={"keep": 9})
-    plane.deps.swapper.grace = 0.0
+    plane.deps.rollout.swapper.grace = 0.0
     for n in (1, 2, 3, 4, 5):
         await register(plane, n)
-    await until(lambda: plane.deps.registry.live("tiny") == "tiny@5" and len(plane.deps.engines.loaded()) <= 2)
-    swapper, folder = plane.deps.swapper, plane.config.adapters_dir
+    await until(lambda: plane.deps.rollout.registry.live("tiny") == "tiny@5" and len(plane.deps.engines.loaded()) <= 2)
+    swapper, folder = plane.deps.rollout.swapper, plane.config.adapters_dir
     assert swapper.forget_files(1) > 0
     assert sorted(p.name for p in folder.iterdir()) == ["tiny@2", "tiny@3", "tiny@4", "tiny@5"]
     swapper.forget_files(10**12)

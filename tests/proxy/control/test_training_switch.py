@@ -105,7 +105,7 @@ async def test_by_day_nothing_is_handed_out_and_what_waited_is_not_stale_at_nigh
     assert line["blocks"] and time.strftime("%H:%M", time.localtime(opens)) in line["text"]
     assert abs(line["count"] - 7200) < 60
     assert "slipstream_training_schedule_seconds 7" in (await (await plane.client.get("/internal/metrics")).text())
-    plane.deps.registry.versions = lambda model: ({}, 99)  # so many versions later
+    plane.deps.rollout.registry.versions = lambda model: ({}, 99)  # so many versions later
     monkeypatch.setattr(ScheduleConfig, "opens", lambda self, now: now)
     leased = await first_lease(plane)
     table = pa.ipc.open_stream(await leased.read()).read_all()

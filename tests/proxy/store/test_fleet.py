@@ -62,7 +62,7 @@ def live(plane: Plane) -> str:
 
 
 def states(plane: Plane) -> dict[str, str]:
-    return {n: a.state.value for n, a in plane.deps.registry.items.items()}
+    return {n: a.state.value for n, a in plane.deps.rollout.registry.items.items()}
 
 
 async def _calls(plane, count):
@@ -112,7 +112,7 @@ async def test_what_one_proxy_does_with_adapters_all_do(fleet):
 async def test_an_episode_keeps_its_adapter_through_both(make_fleet):
     a, b = await make_fleet()
     for plane in (a, b):
-        plane.deps.swapper.grace = 0.2
+        plane.deps.rollout.swapper.grace = 0.2
     await register(a, 1)
     assert await pin(a, "old") == "tiny@1"
     await a.call("old", adapter="tiny@1")
@@ -154,7 +154,7 @@ async def test_one_gate_decides(make_fleet):
 async def test_a_proxy_that_dies_while_it_loads_is_replaced(fleet):
     a, b = fleet
     await a.control.stop()  # nobody loads at a any more
-    b.deps.fleet.take_over = 0.0
+    b.deps.rollout.fleet.take_over = 0.0
     write_adapter(b.config.adapters_dir / "tiny@1")
     left = Adapter(name="tiny@1", model="tiny", version=1, state="loading", created=b.deps.now(), path="tiny@1")
     put_adapter(b.deps.store, left)
@@ -174,7 +174,7 @@ async def test_files_that_only_the_other_proxy_sees_are_no_reason_to_take_it_bac
     b.deps.engines.engines[0].url = lost.url  # an engine that sees no new file
     b.config.adapters.dir = str(tmp_path / "elsewhere")
     assert (await register(a, 2))[1]["state"] == "live"
-    await until(lambda: b.deps.fleet.behind)
+    await until(lambda: b.deps.rollout.fleet.behind)
     waiting = (await b.ask("GET", "/status"))[1]["waiting"]
     assert any("tiny@2 is live and cannot be loaded here" in line for line in waiting)
     assert (live(a), live(b)) == ("tiny@2", "tiny@1")
@@ -243,7 +243,7 @@ def be_learner(plane: Plane, token: str, seconds: float = 30.0):
 async def test_a_trainer_that_another_proxy_has_replaced_meanwhile_publishes_nothing(fleet, monkeypatch):
     a, b = fleet
     assert (await be_learner(a, "first", 0.2))[1]["held"]
-    looked, asked = a.deps.registrar.expect_learner, 0
+    looked, asked = a.deps.rollout.registrar.expect_learner, 0
 
     async def then_another_takes_over(*args):
         nonlocal asked
@@ -252,7 +252,9 @@ async def test_a_trainer_that_another_proxy_has_replaced_meanwhile_publishes_not
             await asyncio.sleep(0.3)
             assert (await be_learner(b, "second"))[1]["held"]
 
-    monkeypatch.setattr(type(a.deps.registrar), "expect_learner", lambda _, *args: then_another_takes_over(*args))
+    monkeypatch.setattr(
+        type(a.deps.rollout.registrar), "expect_learner", lambda _, *args: then_another_takes_over(*args)
+    )
     name = (await a.ask("POST", "/adapters/claim", {"learner": "first"}))[1]["name"]
     status, body = await register(a, int(name.rpartition("@")[2]), wait=0, learner="first")
     assert (status, body["error"]["field"]) == (409, "body.learner")

@@ -486,7 +486,7 @@ class ReplayGate(Rehearsal):
     def _publish(self, *, replays: bool) -> None:
         """Data planes tell of each call as it comes: a replay gives way at once, and not when it sees the load."""
         self.engines.replays = replays
-        self.engines.noticed()
+        self.engines.changed()
 
     async def _prepare(self, adapter: c.Adapter, kept: JsonObject) -> ReplayProgress:
         settings, model = self.settings, adapter.model

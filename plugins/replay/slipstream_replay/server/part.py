@@ -21,7 +21,7 @@ REPLAY_ROUTES = Routes()
 )
 async def get_replay(ctx: Ctx) -> web.StreamResponse:
     """How a version did on recorded steps, with its worst cases side by side."""
-    return reply(await plugin_of(ctx, ReplayPlugin).replays.worst(ctx.deps.registry.find(ctx.path("adapter"))))
+    return reply(await plugin_of(ctx, ReplayPlugin).replays.worst(ctx.deps.rollout.registry.find(ctx.path("adapter"))))
 
 
 class ReplayPlugin(KeepsCases):
@@ -31,8 +31,10 @@ class ReplayPlugin(KeepsCases):
 
     def __init__(self, deps: Deps, settings: None) -> None:
         super().__init__(deps, settings)
-        self.replays = ReplayGate(deps, self.cases, deps.registry, deps.lifecycle, deps.fleet, deps.engines)
-        deps.rehearsals.current = self.replays
+        self.replays = ReplayGate(
+            deps, self.cases, deps.rollout.registry, deps.rollout.lifecycle, deps.rollout.fleet, deps.engines
+        )
+        deps.rollout.rehearsals.current = self.replays
 
     async def start(self) -> None:
         self.replays.start()

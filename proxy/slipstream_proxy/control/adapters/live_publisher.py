@@ -20,6 +20,7 @@ S = AdapterState
 class LivePublisher:
     def __init__(self, registry: AdapterRegistry, trials: GateTrials, engines: EnginePool, live: LiveState) -> None:
         self.registry, self.trials, self.engines, self.live = registry, trials, engines, live
+        engines.watchers.append(self.publish)
 
     def publish(self) -> None:
         """Send the data planes what is true now. Nothing happens if nothing changed."""

@@ -88,10 +88,14 @@ class EnginePool:
         session_header: str = "X-Session-ID",
         news: SettingsNews | None = None,
         tenant: str = "",
+        hidden: Callable[[], AbstractSet[str]] = frozenset,
+        unfit: Callable[[str], Awaitable[str | None]] = _fits,
     ) -> None:
         """``kind``: ``engine.kind``. ``model``: the trained model's name. ``logins``: ``engine.logins``. ``patience``:
         ``adapters.patience``, in seconds. ``router``, ``session_header``: those of the settings.
         ``news``: whether ``engine.urls`` and ``engine.router`` are others by now. ``tenant``: whose adapters these are.
+        ``hidden()``: adapters that no agent may meet yet, not even by their names. ``unfit(name)``: why one may not be
+        loaded from its folder, asked before each load; None: it may.
         """
         self._tenant = tenant
         self.news = news
@@ -118,16 +122,18 @@ class EnginePool:
         self.awake = asyncio.Event()
         """Cleared while the engines sleep or fall asleep. Then nothing is loaded, and silence is no failure."""
         self.awake.set()
-        self.hidden: Callable[[], AbstractSet[str]] = set
-        """Adapters that no agent may meet yet, not even by their names."""
-        self.noticed: Callable[[], None] = lambda: None
+        self.hidden, self.unfit = hidden, unfit
+        self.watchers: list[Callable[[], None]] = []
         """Called where something changed that data planes have to know: an engine has lost adapters, and to load them
         again may take minutes.
         """
-        self.unfit: Callable[[str], Awaitable[str | None]] = _fits
-        """Why an adapter may not be loaded from its folder, asked before each load. None: it may."""
         self.replays = False
         """A replay uses their idle time, so it has to be told of each call of an agent as it comes."""
+
+    def changed(self) -> None:
+        """Tell the watchers."""
+        for watch in self.watchers:
+            watch()
 
     async def start(self) -> None:
         connector = aiohttp.TCPConnector(limit=64)
@@ -320,7 +326,7 @@ class EnginePool:
     def _ended(self, at: tuple[str, str], load: asyncio.Task[None]) -> None:
         self._loads.pop(at, None)
         if not load.cancelled() and load.exception() is None:
-            self.noticed()
+            self.changed()
 
     async def try_out(self, name: str, path: str, folder: Path) -> list[BaseException]:
         """Load an adapter, see that it changes something, and unload it again. → As ``load_all``."""
@@ -509,7 +515,7 @@ class EnginePool:
             return
         serving = serving or (engine.ok and not lost)  # what it has it serves on, while it loads what is new
         engine.ok = serving  # calls that the base model answers need not wait
-        self.noticed()
+        self.changed()
         engine.ok = await self._load_again(engine, missing) or (serving and engine.healthy)
 
     def _forget_failures(self, engine: EngineReplica) -> None:
@@ -628,14 +634,14 @@ class EnginePool:
             if (look := self._checks.pop(url, None)) is not None:
                 look.cancel()
         self.engines = [there.get(url) or EngineReplica(url) for url in found]
-        self.noticed()
+        self.changed()
 
     def _use(self, engine: EngineConfig) -> None:
         """Other engines, or another router before them."""
         self.discovery.use(list(dict.fromkeys(engine.urls)))
         if engine.router != self.router:
             self.router, self.rewrites, self._router_checked = engine.router, None, None
-            self.noticed()
+            self.changed()
 
     async def check_all(self) -> None:
         """Each engine. One that is slow holds up nothing: its look goes on, and is not begun again meanwhile."""

@@ -19,7 +19,6 @@ from slipstream_proxy.control.api.routes.episodes import end_forgetting
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import end, in_thread
-from slipstream_proxy.control.status.space import measured_space
 from slipstream_proxy.store.read.groups import GroupFilter
 
 CLOCK_SLACK_S = 60.0
@@ -66,7 +65,7 @@ class FeedWatch:
         self.deps = deps
         self._states: dict[str, tuple[str, int, int]] | None = None
         """Group → state, episodes, rewarded ones; None: nobody followed a moment ago."""
-        self._gate = dict(deps.trials.cursors)
+        self._gate = dict(deps.rollout.trials.cursors)
         """Model → the outcome up to which the gate had read."""
 
     async def look(self) -> None:
@@ -87,10 +86,10 @@ class FeedWatch:
 
     def _look_at_gate(self) -> None:
         deps, before = self.deps, self._gate
-        self._gate = dict(deps.trials.cursors)
+        self._gate = dict(deps.rollout.trials.cursors)
         for model, cursor in self._gate.items():
             if before.get(model, cursor) != cursor:
-                deps.feed.publish("adapter", adapter=deps.registry.live(model))
+                deps.feed.publish("adapter", adapter=deps.rollout.registry.live(model))
 
 
 log = logging.getLogger(__name__)
@@ -180,11 +179,11 @@ class Sweeper:
     async def _fit(self) -> list[str]:
         """Measure the folder, and make it as small as ``data.max_gb`` says, as far as may be. → Dropped days."""
         deps = self.deps
-        space = await measured_space(deps, fresh=True)
+        space = await deps.space.measured(fresh=True)
         parts, limit = space.parts, space.limit
         over = 0 if limit is None else space.total - limit
         if over > 0:
-            over -= await in_thread(deps.swapper.forget_files, over)
+            over -= await in_thread(deps.rollout.swapper.forget_files, over)
         dropped: list[str] = []
         calls = (await deps.ask(deps.store.statistics.counts, deps.now())).get("calls", 0) if over > 0 else 0
         for day in (await deps.ask(deps.store.archive.days))[:-1] if over > 0 and "store" in parts else ():

@@ -23,15 +23,10 @@ from slipstream.contract import Split
 from slipstream.errors import StartError
 from slipstream.shared.files import keep_private
 from slipstream.shared.log import setup_logging
-from slipstream_proxy.control.adapters.fleet import AdapterRegistrar, Fleet
-from slipstream_proxy.control.adapters.gatekeeper import Gatekeeper
-from slipstream_proxy.control.adapters.journal import AdapterJournal
-from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
-from slipstream_proxy.control.adapters.live_publisher import LivePublisher
+from slipstream_proxy.control.adapters.checks import AdapterChecks
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.rehearsal import RehearsalSlot
-from slipstream_proxy.control.adapters.swapper import Swapper
-from slipstream_proxy.control.adapters.trials import GateTrials
+from slipstream_proxy.control.adapters.rollout import Rollout
 from slipstream_proxy.control.api.app import ALL_ROUTES, REQUEST_LINE, make_app
 from slipstream_proxy.control.api.plugins import ControlPlugins
 from slipstream_proxy.control.deps import Deps
@@ -84,8 +79,8 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
     mutations = Mutations(writer, stores, new_id, health.check)
     metrics = ControlMetrics()
     live = LiveState(config.root / "live.json")
-    registry = AdapterRegistry(config)
-    journal = AdapterJournal(registry, stores, mutations)
+    registry, rehearsals = AdapterRegistry(config), RehearsalSlot()
+    checks = AdapterChecks(registry)
     engine = config.engine
     engines = EnginePool(
         engine.urls,
@@ -101,39 +96,24 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
         session_header=engine.session_header,
         news=SettingsNews(config),
         tenant=config.tenant,
+        hidden=rehearsals.hidden,
+        unfit=checks.unfit,
     )
-    trials = GateTrials(registry, engines.serves)
-    publisher = LivePublisher(registry, trials, engines, live)
-    engines.noticed = publisher.publish
-    lease = EngineLease(engines, live, publisher.publish, shared=engine.share)
-    fleet = Fleet(registry, engines, publisher, stores)
-    lifecycle = AdapterLifecycle(registry, journal, fleet, stores, metrics.swap_seconds.observe)
-    rehearsals = RehearsalSlot()
-    engines.hidden = rehearsals.hidden
-    registrar = AdapterRegistrar(registry, journal, fleet)
-    engines.unfit = registrar.unfit
+    lease = EngineLease(engines, live, engines.changed, shared=engine.share)
+    observe_swap = metrics.swap_seconds.observe
     return Deps(
         config=config,
         stores=stores,
         mutations=mutations,
         live=live,
-        registry=registry,
-        journal=journal,
-        lifecycle=lifecycle,
-        registrar=registrar,
-        fleet=fleet,
-        trials=trials,
-        gatekeeper=Gatekeeper(registry, trials, lifecycle, fleet, publisher, stores, mutations),
+        rollout=Rollout(registry, checks, rehearsals, engines, lease, live, stores, mutations, observe_swap),
         engines=engines,
         lease=lease,
-        publisher=publisher,
-        swapper=Swapper(registry, trials, journal, lifecycle, fleet, engines, lease, publisher, stores, rehearsals),
         metrics=metrics,
         health=health,
         judges=JudgeBoard(config.judge.name, config.judge.names),
         texter=TokenTexter(config),
         forgetter=Forgetter(stores, config.store.archive),
-        rehearsals=rehearsals,
     )
 
 
@@ -166,13 +146,13 @@ class ControlPlane:
         )
         self.deps = assemble(config, self._writer)
         self.plugins = ControlPlugins(self.deps, ALL_ROUTES)
-        self.keeper = StoreKeeper(config, self.deps.stores, self.deps.journal, self._committed, self.plugins.extend)
+        self.keeper = StoreKeeper(
+            config, self.deps.stores, self.deps.rollout.journal, self._committed, self.plugins.extend
+        )
         self.sweeper = Sweeper(self.deps)
         self.deps.health.start()
         await self.keeper.start()
-        await self.deps.swapper.start()
-        self.deps.gatekeeper.start()
-        self.deps.gatekeeper.notify()
+        await self.deps.rollout.start()
         self.sweeper.start()
         self.deps.audit.start()
         self.deps.forgetter.start()
@@ -226,8 +206,7 @@ class ControlPlane:
             if _identity(self.config.socket) == self._socket:
                 self.config.socket.unlink(missing_ok=True)
         await self.plugins.stop()
-        await self.deps.gatekeeper.stop()
-        await self.deps.swapper.stop()
+        await self.deps.rollout.stop()
         await self._writer.close()
         await self.keeper.stop()
         await self.deps.health.stop()
@@ -237,7 +216,7 @@ class ControlPlane:
         deps.notify()
         if dropped := deps.store.dropped:
             deps.live.forgotten.update((f"{key}/{mark}", None) for key, mark in dropped)
-            deps.publisher.publish()
+            deps.rollout.publisher.publish()
         deps.schedule.saw(items)
         items = [item for item in items if not _is_sibling(item)]
         deps.feed.committed(items)
@@ -246,7 +225,7 @@ class ControlPlane:
         deps.metrics.of_calls.ingested(items)
         self.plugins.committed(items)
         if any(_may_score(item) for item in items):
-            deps.gatekeeper.notify()
+            deps.rollout.gatekeeper.notify()
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:

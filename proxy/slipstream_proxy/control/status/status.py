@@ -29,7 +29,6 @@ from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.status.causes.surroundings import Surroundings
 from slipstream_proxy.control.status.funnel import funnel_of
-from slipstream_proxy.control.status.space import measured_space
 from slipstream_proxy.control.storage.ingester import spool_bytes
 from slipstream_proxy.data.engines.models import ModelMap
 from slipstream_proxy.data.observe.losses import read_losses
@@ -153,11 +152,13 @@ def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
         text_only=any(not e.server.gives_ids for e in deps.engines.engines),
         plugins=deps.plugins.all(),
         pace=activity.pace or (config.trainer.min_groups, config.trainer.max_wait),
-        candidates=deps.registry.in_state(c.AdapterState.CANDIDATE),
-        replayed=[a for a in deps.registry.in_state(c.AdapterState.LOADING) if a.replay is not None and not a.forced],
-        served=[a for model in deps.registry.models if (a := deps.registry.served(model)) is not None],
-        slots=deps.swapper.held() if deps.swapper.is_full() else [],
-        pins=deps.registry.pins,
+        candidates=deps.rollout.registry.in_state(c.AdapterState.CANDIDATE),
+        replayed=[
+            a for a in deps.rollout.registry.in_state(c.AdapterState.LOADING) if a.replay is not None and not a.forced
+        ],
+        served=[a for model in deps.rollout.registry.models if (a := deps.rollout.registry.served(model)) is not None],
+        slots=deps.rollout.swapper.held() if deps.rollout.swapper.is_full() else [],
+        pins=deps.rollout.registry.pins,
         trainer_silence=activity.silence("trainer"),
         trainer_away=activity.away("trainer"),
         trainer_came=activity.ever("trainer"),
@@ -169,7 +170,7 @@ def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
         judge_chance=deps.judges.chance(deps.now()),
         sidecars=troubled,
         held=deps.lease.held is not None,
-        behind=deps.fleet.behind,
+        behind=deps.rollout.fleet.behind,
         store_error=stats.broken if stats else None,
         missing=stats.missing if stats else None,
         lag=stats.lag_seconds if stats else 0.0,
@@ -181,9 +182,9 @@ def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
         refused_at=deps.mutations.refused_at,
         turned_away=read_turned_away(config.root / "metrics"),
         lost_folders=[
-            (a.name, str(deps.registry.files.folder(a)))
-            for model in deps.registry.models
-            if (a := deps.registry.served(model)) is not None and not deps.registry.files.exist(a)
+            (a.name, str(deps.rollout.registry.files.folder(a)))
+            for model in deps.rollout.registry.models
+            if (a := deps.rollout.registry.served(model)) is not None and not deps.rollout.registry.files.exist(a)
         ],
     )
 
@@ -222,7 +223,7 @@ async def read_funnel(deps: Deps, stack: StackReport | None = None) -> c.Funnel:
 def headlines_of(
     deps: Deps, rows: list[JsonObject], bounds: Mapping[str, tuple[float, float]], changed: float | None = None
 ) -> dict[str, str]:
-    registry, found = deps.registry, {}
+    registry, found = deps.rollout.registry, {}
     for model in registry.models:
         versions = {a.name: a for a in registry.items.values() if a.model == model}
         seen = bounds.get(model, (0.0, 1.0))
@@ -232,7 +233,7 @@ def headlines_of(
 
 
 def canaries_of(deps: Deps) -> dict[str, str]:
-    tried = deps.registry.in_state(c.AdapterState.CANDIDATE)
+    tried = deps.rollout.registry.in_state(c.AdapterState.CANDIDATE)
     return {a.model: a.gate.gets for a in tried if a.gate is not None and a.gate.gets}
 
 
@@ -243,7 +244,7 @@ def heard(deps: Deps, sidecar: c.Sidecar, pid: int | None, *, at_work: bool) -> 
         why = f"it has a batch, and has computed nothing for {span(still)}: see its log, or restart it"
         return sidecar.model_copy(update={"state": "silent", "reason": why})
     # a trainer whose version has no slot in the engine asks for no batch
-    at_work |= role == "trainer" and deps.swapper.is_full()
+    at_work |= role == "trainer" and deps.rollout.swapper.is_full()
     if sidecar.state != "running" or at_work or not deps.activity.away(role):
         return sidecar
     why = f"it has not asked for work for {span(deps.activity.silence(role))}: see its log, or restart it"
@@ -274,12 +275,12 @@ async def status_of(deps: Deps) -> c.Status:
     changed = await deps.ask(deps.store.events.latest, (REWARDS_CHANGED,)) if counts else None
     lost = await in_thread(read_losses, deps.config.root / "metrics")
     stats = deps.ingester.stats if deps.ingester else None
-    newest = max((a.created for a in deps.registry.items.values()), default=None)
+    newest = max((a.created for a in deps.rollout.registry.items.values()), default=None)
     leased = counts.get("groups", {}).get("leased", 0)
     return c.Status(
         version=__version__,
         started=deps.started,
-        models={m: deps.registry.live(m) for m in deps.registry.models},
+        models={m: deps.rollout.registry.live(m) for m in deps.rollout.registry.models},
         canaries=canaries_of(deps),
         headlines=headlines_of(deps, rows, bounds, changed.at if changed is not None else None),
         engines=[e.told() for e in deps.engines.engines],
@@ -295,13 +296,13 @@ async def status_of(deps: Deps) -> c.Status:
         ingest_lag_seconds=stats.lag_seconds if stats else 0.0,
         steps=int(counts.get("batches", {}).get("trained", 0)),
         last_step=deps.last_step or newest,
-        moved_episodes=dict(+deps.swapper.moves),
+        moved_episodes=dict(+deps.rollout.swapper.moves),
         untrainable=counts.get("untrainable", {}),
         waiting=[line.sentence for line in funnel.lines],
         funnel=funnel,
         judging=judging,
         forgetting=await _forgetting(deps),
-        space=await measured_space(deps),
+        space=await deps.space.measured(),
         sidecars=[
             heard(deps, s, stack.pids.get(s.name), at_work=s.name == "trainer" and bool(leased)) for s in stack.sidecars
         ],
@@ -351,10 +352,10 @@ class MetricsScrape:
             m.unreadable.set(stats.unreadable)
             m.skipped.set(stats.skipped)
             m.torn.set(stats.torn)
-        a = deps.registry
-        self._add("swaps", m.swaps, deps.lifecycle.swaps)
-        self._add("rollbacks", m.rollbacks, deps.lifecycle.rollbacks)
-        for cause, count in deps.swapper.moves.items():
+        a = deps.rollout.registry
+        self._add("swaps", m.swaps, deps.rollout.lifecycle.swaps)
+        self._add("rollbacks", m.rollbacks, deps.rollout.lifecycle.rollbacks)
+        for cause, count in deps.rollout.swapper.moves.items():
             self._add(f"moves {cause}", m.moves.labels(cause), count)
         self._add("losses", m.engine_restarts, deps.engines.restarts)
         for how, count in deps.lease.ended.items():
@@ -372,7 +373,7 @@ class MetricsScrape:
         for model in a.models:
             m.pinned.labels(model).inc(0)  # where no run is open the series is there, too
             m.live.labels(model).set(a.versions(model)[1])
-            m.frozen.labels(model).set(is_frozen(deps.trials.of(model)))
+            m.frozen.labels(model).set(is_frozen(deps.rollout.trials.of(model)))
             m.kept_groups.labels(model).set(len(a.kept_from(model)))
         judged = [(model, self._judged(model)) for model in a.models]
         m.of_trials.gate({(model, v.name): v.gate for model, v in judged if v is not None and v.gate is not None})
@@ -390,14 +391,14 @@ class MetricsScrape:
 
     def _judged(self, model: str) -> Adapter | None:
         """The newest version that the gate has looked at."""
-        items = [a for a in self.deps.registry.items.values() if a.model == model and a.gate is not None]
+        items = [a for a in self.deps.rollout.registry.items.values() if a.model == model and a.gate is not None]
         return max(items, key=lambda a: a.version, default=None)
 
     async def _recent(self) -> None:
         """The rewards of the last hour, by what runs were for."""
         deps, read = self.deps, self.deps.store.reports.learning.read
         since, points = deps.now() - RECENT_REWARD_SPAN_S, {}
-        for model in deps.registry.models:
+        for model in deps.rollout.registry.models:
             # one span of time holds them all
             wanted = LearningFilter(by="time", bucket=ENDLESS_SPAN_S, each="role", model=model, since=since)
             points[model] = (await deps.ask(read, wanted)).points
@@ -412,7 +413,7 @@ class MetricsScrape:
         m.events.labels("skipped")
         for line in funnel.lines:
             m.funnel.labels(line.stage, line.cause).set(line.count)
-        for model in deps.registry.models:
+        for model in deps.rollout.registry.models:
             m.waiting_trainers.labels(model).set(0)
         for learner in await deps.ask(deps.store.learners.all, deps.now()):
             m.waiting_trainers.labels(learner.model).set(len(learner.waiting))
@@ -436,7 +437,7 @@ class MetricsScrape:
                 number = count.get("count", 0) if isinstance(count, dict) else count
                 gauge.labels(str(label)[:80]).set(number)
         m.calls.set(int(counts.get("calls", 0)))
-        versions = {a.name: a.version for a in deps.registry.items.values()}
+        versions = {a.name: a.version for a in deps.rollout.registry.items.values()}
         m.of_sources.look(await deps.ask(deps.store.statistics.rewards_by_source), versions)
         newest = sorted({str(s["adapter"]) for s in success}, key=lambda n: versions.get(n, 0))[-ADAPTER_LABELS:]
         for gauge in (m.reward_mean, m.reward_std, m.reward_episodes):

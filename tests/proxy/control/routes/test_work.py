@@ -216,9 +216,9 @@ async def test_killed_anywhere_the_store_is_what_the_log_says(make_plane, tmp_pa
     for n in range(2):
         assert (await plane.ask("PUT", "/judge/cache/k", {"key": "k", "value": {"n": n}}))[0] == 200
     killed.watching = ""
-    await plane.deps.gatekeeper.decide()
+    await plane.deps.rollout.gatekeeper.decide()
     killed.watching = "gate"
-    await plane.deps.gatekeeper._keep(plane.deps.store, "tiny")
+    await plane.deps.rollout.gatekeeper._keep(plane.deps.store, "tiny")
     killed.watching = ""
     assert len(killed.points) >= 4 * 6
     rebuilt = {}  # by what the log has
@@ -230,7 +230,7 @@ async def test_killed_anywhere_the_store_is_what_the_log_says(make_plane, tmp_pa
             rebuilt[log] = await filled(folder / "rebuilt", plane.config)
         for sql in TABLES:
             assert _rows(left, sql) == _rows(rebuilt[log], sql), (point, sql)
-        cursors = [plane.deps.trials.read(store, "tiny")[0] for store in (left, rebuilt[log])]
+        cursors = [plane.deps.rollout.trials.read(store, "tiny")[0] for store in (left, rebuilt[log])]
         newest = [_rows(store, "SELECT coalesce(max(seq), 0) FROM t_outcomes")[0][0] for store in (left, rebuilt[log])]
         left.close()
     assert cursors == newest and cursors[0] > 0, "the gate goes on behind the outcome that it had read"

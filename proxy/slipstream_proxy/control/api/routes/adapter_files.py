@@ -24,11 +24,11 @@ _hashes: dict[tuple[str, int, int], str] = {}
 @API_ROUTES.add("GET", ADAPTER_FILE_PATH, (KeyScope.TRAINER, KeyScope.VIEWER), result=FILE_TYPE, errors=(404,))
 async def get_adapter_file(ctx: Ctx) -> web.StreamResponse:
     """adapter_config.json or adapter_model.safetensors of a version, with its SHA-256 in x-slipstream-sha256."""
-    files, name, file = ctx.deps.registry.files, ctx.path("adapter"), ctx.path("file")
+    files, name, file = ctx.deps.rollout.registry.files, ctx.path("adapter"), ctx.path("file")
     if file not in (CONFIG_FILE_NAME, WEIGHTS_FILE_NAME):
         fix = f"one of {CONFIG_FILE_NAME}, {WEIGHTS_FILE_NAME}"
         raise Problem(404, f"an adapter has no file {file}", field="path.file", fix=fix)
-    adapter = ctx.deps.registry.items.get(name)
+    adapter = ctx.deps.rollout.registry.items.get(name)
     folder = ctx.deps.config.adapters_dir / folder_of(name)  # also what is tried out, and is no version
     path = folder / file
     if name in (".", "..") or folder.is_symlink() or path.is_symlink() or not path.is_file():

@@ -42,9 +42,9 @@ API_ROUTES = Routes()
 @API_ROUTES.add("GET", "/adapters", result=c.AdapterList, at_once=True)
 async def list_adapters(ctx: Ctx) -> web.StreamResponse:
     """Versions and where they stand."""
-    registry = ctx.deps.registry
+    registry = ctx.deps.rollout.registry
     live = {m: registry.live(m) for m in registry.models}
-    room = {m: ctx.deps.swapper.room(m) for m in registry.models}
+    room = {m: ctx.deps.rollout.swapper.room(m) for m in registry.models}
     shown = registry.public(ctx.deps.engines.loaded())
     shown = [_told(ctx.deps, adapter) for adapter in shown]
     return reply(c.AdapterList(adapters=shown, live=live, room=room, forgotten=await _forgotten(ctx.deps)))
@@ -83,15 +83,15 @@ async def post_adapter(ctx: Ctx) -> web.StreamResponse:
     if body.episodes:
         body = body.model_copy(update={"batches": [*body.batches, batch]})
     async with deps.leasing if body.learner is not None else contextlib.nullcontext():  # nobody takes over meanwhile
-        adapter = await deps.registrar.register(body)
+        adapter = await deps.rollout.registrar.register(body)
     if body.episodes:
         await _note_trained_on(deps, adapter, batch, body)
     if adapter.batches:
         await made_of_forgotten(ctx, adapter)
     until = time.monotonic() + ctx.query.wait
-    while deps.registry.items[adapter.name].state == c.AdapterState.LOADING and time.monotonic() < until:
+    while deps.rollout.registry.items[adapter.name].state == c.AdapterState.LOADING and time.monotonic() < until:
         await asyncio.sleep(POLL_INTERVAL_S)
-    return reply(_shown(ctx, deps.registry.items[adapter.name]), 201)
+    return reply(_shown(ctx, deps.rollout.registry.items[adapter.name]), 201)
 
 
 async def _note_trained_on(deps: Deps, adapter: c.Adapter, batch: str, body: c.AdapterIn) -> None:
@@ -122,7 +122,7 @@ async def try_adapter(ctx: Ctx) -> web.StreamResponse:
     """Ask the engines about an adapter that is to be no version: it is loaded, must change a log-probability, and is
     unloaded.
     """
-    registrar = ctx.deps.registrar
+    registrar = ctx.deps.rollout.registrar
     if ctx.body is not None:
         return reply(await registrar.try_out(ctx.body.path, ctx.body.sha256))
     async with uploaded_trial(ctx) as folder:
@@ -135,10 +135,10 @@ async def get_evidence(ctx: Ctx) -> web.StreamResponse:
     taken back.
     """
     deps = ctx.deps
-    adapter = deps.registry.find(ctx.path("adapter"))
+    adapter = deps.rollout.registry.find(ctx.path("adapter"))
     which = adapter.model, adapter.version
-    unkept = deps.trials.unkept(*which)  # first: they may be written meanwhile
-    readings = joined(await deps.ask(deps.trials.readings, deps.store, *which), unkept)
+    unkept = deps.rollout.trials.unkept(*which)  # first: they may be written meanwhile
+    readings = joined(await deps.ask(deps.rollout.trials.readings, deps.store, *which), unkept)
     if adapter.gate is not None and (last := last_reading(adapter.gate, readings, adapter.decided or deps.now())):
         readings = [*readings, last]
     threshold = 1.0 / deps.config.gate.alpha
@@ -146,14 +146,14 @@ async def get_evidence(ctx: Ctx) -> web.StreamResponse:
 
 
 def _shown(ctx: Ctx, adapter: c.Adapter) -> c.Adapter:
-    return _told(ctx.deps, ctx.deps.registry.shown(adapter, ctx.deps.engines.loaded()))
+    return _told(ctx.deps, ctx.deps.rollout.registry.shown(adapter, ctx.deps.engines.loaded()))
 
 
 def _told(deps: Deps, adapter: c.Adapter) -> c.Adapter:
     """With what it waits for, where it is loading."""
     if adapter.state != c.AdapterState.LOADING or adapter.reason:
         return adapter
-    return adapter.model_copy(update={"reason": deps.swapper.why_loading(adapter)})
+    return adapter.model_copy(update={"reason": deps.rollout.swapper.why_loading(adapter)})
 
 
 by_hand = partial(
@@ -195,9 +195,9 @@ async def unfreeze(ctx: Ctx) -> web.StreamResponse:
 
 
 async def _by_hand(ctx: Ctx, action: c.Action) -> web.StreamResponse:
-    adapter = await ctx.deps.lifecycle.by_hand(ctx.path("adapter"), action, ctx.body.reason, ctx.body.group)
-    ctx.deps.publisher.publish()
-    ctx.deps.gatekeeper.notify()
+    adapter = await ctx.deps.rollout.lifecycle.by_hand(ctx.path("adapter"), action, ctx.body.reason, ctx.body.group)
+    ctx.deps.rollout.publisher.publish()
+    ctx.deps.rollout.gatekeeper.notify()
     return reply(_shown(ctx, adapter))
 
 
@@ -206,14 +206,14 @@ async def _by_hand(ctx: Ctx, action: c.Action) -> web.StreamResponse:
 )
 async def keep(ctx: Ctx) -> web.StreamResponse:
     """For a replay: load the version, and keep it in the engines for so many seconds, though no run needs it."""
-    adapter = ctx.deps.registry.find(ctx.path("adapter"))
-    await ctx.deps.swapper.keep(adapter, ctx.body.seconds)
+    adapter = ctx.deps.rollout.registry.find(ctx.path("adapter"))
+    await ctx.deps.rollout.swapper.keep(adapter, ctx.body.seconds)
     return reply(_shown(ctx, adapter))
 
 
 async def _not_learned(deps: Deps, adapter: c.Adapter, action: c.Action) -> list[str]:
     """What training loses where a version is taken back."""
-    taken, tried = None, deps.registry.of(adapter.model, c.AdapterState.CANDIDATE)
+    taken, tried = None, deps.rollout.registry.of(adapter.model, c.AdapterState.CANDIDATE)
     if action == "demote" and adapter.state in (c.AdapterState.CANDIDATE, c.AdapterState.LIVE):
         taken = adapter.name
     elif action == "promote" and tried is not None and tried.name != adapter.name:
@@ -239,12 +239,12 @@ class EffectQuery(Query):
 @API_ROUTES.add("GET", ADAPTER_PATH + "/effect", query=EffectQuery, result=c.AdapterEffect, errors=(404, 409))
 async def effect(ctx: Ctx) -> web.StreamResponse:
     """What `promote`, `demote`, `freeze` or `unfreeze` would do now. Nothing is changed."""
-    adapter = ctx.deps.registry.find(ctx.path("adapter"))
+    adapter = ctx.deps.rollout.registry.find(ctx.path("adapter"))
     group = ctx.query.group
-    says = effect_of(ctx.deps.registry, adapter, ctx.query.action, group)
+    says = effect_of(ctx.deps.rollout.registry, adapter, ctx.query.action, group)
     if group is None:
         says += await _not_learned(ctx.deps, adapter, ctx.query.action)
-    elif ctx.deps.trials.is_strange(adapter.model, group):
+    elif ctx.deps.rollout.trials.is_strange(adapter.model, group):
         says.append(f"The gate has counted no run of {group} so far: check the name.")
     return reply(c.AdapterEffect(adapter=adapter.name, action=ctx.query.action, says=says))
 
@@ -258,7 +258,7 @@ class BehaviourQuery(Query):
 @API_ROUTES.add("GET", ADAPTER_PATH + "/behaviour", query=BehaviourQuery, result=c.Behaviour, errors=(404,))
 async def behaviour(ctx: Ctx) -> web.StreamResponse:
     """What the version changed: length, turns, tools, refusals and cut-offs of its runs beside the base model's."""
-    adapter, q = ctx.deps.registry.find(ctx.path("adapter")), ctx.query
+    adapter, q = ctx.deps.rollout.registry.find(ctx.path("adapter")), ctx.query
     read = ctx.deps.store.reports.behaviour.read
     key = ctx.visible(q.key)
     return reply(await ctx.deps.ask(read, adapter.name, adapter.model, key=key, split=q.split, task=q.task))

@@ -221,7 +221,7 @@ async def delete_episode(ctx: Ctx) -> web.StreamResponse:
         raise unknown(ctx)
     gone, anew, steps = await _forget(ctx, names, c.ForgetIn.model_construct(key=key, episodes=[episode]))
     ctx.target = mark_of(episode)
-    made = c.descendants(ctx.deps.registry.items, gone.adapters)
+    made = c.descendants(ctx.deps.rollout.registry.items, gone.adapters)
     told = {"made_from": made, "anew": anew, "steps": steps, "exports": gone.exports, "cases": gone.cases}
     return reply(c.Deleted(id=episode, adapters=gone.adapters, **told))
 
@@ -273,7 +273,7 @@ async def forget_episodes(ctx: Ctx) -> web.StreamResponse:
         c.ForgetOut(
             forgotten=count,
             adapters=gone.adapters,
-            made_from=c.descendants(ctx.deps.registry.items, gone.adapters),
+            made_from=c.descendants(ctx.deps.rollout.registry.items, gone.adapters),
             anew=anew,
             steps=steps,
             exports=gone.exports,
@@ -330,7 +330,7 @@ async def _forget(
         found = _with_traces(found, parts)  # a batch may have been leased meanwhile
         anew, steps = await _unlearn(deps, record, found)
     adapters = sorted(await _taught(deps, found["batches"]))
-    items = deps.registry.items
+    items = deps.rollout.registry.items
     anew = sorted({*anew, *(name for name in adapters if name in items and items[name].anew)})
     return Forgotten(gone, adapters, found["exports"], found["cases"], found["batches"]), anew, steps
 
@@ -354,7 +354,7 @@ async def _keep(deps: Deps, record: str, found: JsonObject) -> None:
 
 async def _taught(deps: Deps, batches: Collection[str]) -> set[str]:
     """Versions that were trained on these batches. The store may not have one yet that was registered just now."""
-    listed = {a.name for a in deps.registry.items.values() if not set(batches).isdisjoint(a.batches)}
+    listed = {a.name for a in deps.rollout.registry.items.values() if not set(batches).isdisjoint(a.batches)}
     return listed | await deps.ask(deps.store.batches.adapters_of, batches)
 
 
@@ -374,7 +374,7 @@ async def _unlearn(deps: Deps, record: str, found: JsonObject) -> tuple[list[str
 
 async def end_forgetting(deps: Deps) -> None:
     """What requests to forget have left undone, because this proxy was stopped or the store was away."""
-    if not deps.registry.items:  # it is not read yet, or there is no version
+    if not deps.rollout.registry.items:  # it is not read yet, or there is no version
         return
     for record in await deps.ask(deps.store.cache.begins, FORGETTING_PREFIX):
         async with deps.forgetter.turn(record):  # a request that is answered meanwhile ends it itself
@@ -394,7 +394,7 @@ async def _end_cut_off(deps: Deps, record: str, found: JsonObject) -> None:
 
 async def unpublished(deps: Deps) -> list[c.TaughtStep]:
     """Batches that the trainer has, and steps that no version has yet."""
-    ours = [a for a in deps.registry.items.values() if a.batches]
+    ours = [a for a in deps.rollout.registry.items.values() if a.batches]
     leased = [a for a in ours if "offline" not in a.meta]  # another counts steps of its own
     newest = {a.model: a.step or 0 for a in sorted(leased, key=lambda a: a.step or 0)}
     listed = {batch for a in ours for batch in a.batches}
@@ -437,11 +437,11 @@ async def train_anew(
     them. What else they were trained on comes to it once more, as stored groups do; so does what is lost with them.
     ``without``: episodes whose groups are left out.
     """
-    items = deps.registry.items
+    items = deps.rollout.registry.items
     gone = sorted({*names, *c.descendants(items, names)} & items.keys(), key=lambda name: items[name].version)
     model = items[gone[0]].model
-    change = deps.lifecycle.changes.anew(model, gone, reason)
-    start = deps.registry.live(model, {**items, **{a.name: a for a in change.changed}} if change else None)
+    change = deps.rollout.lifecycle.changes.anew(model, gone, reason)
+    start = deps.rollout.registry.live(model, {**items, **{a.name: a for a in change.changed}} if change else None)
     between = c.left_behind(items, gone, start)
     batches = list(dict.fromkeys(batch for name in [*between, *gone] for batch in items[name].batches))
     newest = max((a for a in items.values() if a.model == model and a.batches), key=lambda a: a.version, default=None)
@@ -450,7 +450,7 @@ async def train_anew(
         batches += [s.batch for s in steps if s.model == model and s.step is not None]
     epochs, plan = await deps.ask(deps.store.batches.plan_anew, batches, without)
     if not dry_run:
-        await deps.lifecycle.anew(model, gone, reason)
+        await deps.rollout.lifecycle.anew(model, gone, reason)
         for times, groups in epochs.items():
             await ask_again(deps, groups, times)
     return c.TrainAnew(**plan.model_dump(), adapters=gone, start=start, between=between)
@@ -464,7 +464,7 @@ async def ask_again(deps: Deps, groups: Sequence[str], epochs: int) -> None:
 
 async def _retrain(deps: Deps, key: str, adapters: Sequence[str]) -> list[str]:
     """Those that were trained on what is forgotten are taken back and trained anew, each model's by themselves."""
-    anew, items = list[str](), deps.registry.items
+    anew, items = list[str](), deps.rollout.registry.items
     for model in sorted({items[name].model for name in adapters if name in items}):
         of = [name for name in adapters if name in items and items[name].model == model]
         plan = await train_anew(deps, of, OF_FORGOTTEN)

@@ -68,7 +68,7 @@ def add(app: web.Application, deps: Deps) -> None:
         finally:
             if subscribed.get(worker) is request:  # no newer subscription has taken its place
                 del subscribed[worker]
-                deps.registry.in_use.pop(worker, None)
+                deps.rollout.registry.in_use.pop(worker, None)
         return response
 
     async def in_use(request: web.Request) -> web.StreamResponse:
@@ -77,8 +77,8 @@ def add(app: web.Application, deps: Deps) -> None:
         except ValidationError as e:
             raise explain(e, "body", InUseIn) from e
         if told.worker in subscribed:
-            deps.registry.in_use[told.worker] = told.adapters
-            deps.lifecycle.journal.wake.set()
+            deps.rollout.registry.in_use[told.worker] = told.adapters
+            deps.rollout.lifecycle.journal.wake.set()
         return web.json_response({})
 
     async def pins(request: web.Request) -> web.StreamResponse:
@@ -118,15 +118,17 @@ async def pins_of(deps: Deps, asked: Sequence[PinIn]) -> list[PinOut | None]:
     """Each episode's adapter and arm: the stored one while it is served, else by share. None: no trained model. Asked
     for none, it is told that a call of an agent comes.
     """
-    deps.rehearsals.agents_came()
-    rules = {model: _rule(deps, model) for model in {ask.model for ask in asked}.intersection(deps.registry.models)}
+    deps.rollout.rehearsals.agents_came()
+    rules = {
+        model: _rule(deps, model) for model in {ask.model for ask in asked}.intersection(deps.rollout.registry.models)
+    }
     decided = [_decide(deps, ask, rules[ask.model]) if ask.model in rules else None for ask in asked]
     wanted = [ask for ask in decided if ask is not None]
     kept = await _keep(deps, wanted) if wanted and deps.store_answers else None
     if kept is None:
         return [ask and _answer(ask.adapter, ask.arm, ask.chances) for ask in decided]
     for adapter in {pin.adapter for pin in kept}:
-        await deps.fleet.bring(adapter)
+        await deps.rollout.fleet.bring(adapter)
     pins = iter(kept)
     return [ask and _served(deps, ask, next(pins)) for ask in decided]
 
@@ -136,7 +138,7 @@ _Rule = tuple[str, list[Arm], dict[str, str], list[str]]
 
 
 def _rule(deps: Deps, model: str) -> _Rule:
-    registry, trials = deps.registry, deps.trials
+    registry, trials = deps.rollout.registry, deps.rollout.trials
     return registry.live(model), trials.arms(model), registry.kept_from(model), trials.first(model)
 
 
@@ -162,7 +164,7 @@ async def _keep(deps: Deps, asks: Sequence[PinAsk]) -> list[Pin] | None:
 
 
 def _served(deps: Deps, asked: PinAsk, pin: Pin) -> PinOut:
-    registry = deps.registry
+    registry = deps.rollout.registry
     if pin.adapter != registry.base and not registry.servable(pin.adapter):
         # its version was given up or is refused: the episode goes on with the live one
         return _answer(registry.live(asked.model), "live", "")

@@ -22,7 +22,7 @@ API_ROUTES = Routes()
 async def be_learner(ctx: Ctx) -> web.StreamResponse:
     """Be the one trainer of a model, stay it, or wait for it."""
     deps, wanted = ctx.deps, ctx.body
-    model = deps.registrar.expect_model(wanted.model or deps.config.model_name, "body.model")
+    model = deps.rollout.registrar.expect_model(wanted.model or deps.config.model_name, "body.model")
     async with deps.leasing:  # no ack is accepted, and no version comes, while another takes over
         answer, settled = await deps.ask(deps.store.learners.take, model, wanted, deps.now())
         if answer.held and not settled:
@@ -35,9 +35,9 @@ async def _hand_over(deps: Deps, answer: c.LearnerAnswer) -> None:
     """What the trainer before this one had: batches that a version was made from are acknowledged in its place, the
     others come back. So do those of steps that it never published, as nobody else has their weights.
     """
-    model, ours = answer.model, deps.registry.items.values()
+    model, ours = answer.model, deps.rollout.registry.items.values()
     await deps.mutations.settled()
-    await deps.fleet.follow()
+    await deps.rollout.fleet.follow()
     made = {batch: a for a in ours if a.model == model for batch in a.batches}
     leased: list[tuple[str, str]] = await deps.ask(deps.store.batches.leased_of, model)
     for batch, lease in leased:
@@ -56,4 +56,4 @@ async def _hand_over(deps: Deps, answer: c.LearnerAnswer) -> None:
 )
 async def claim_name(ctx: Ctx) -> web.StreamResponse:
     """Get the name of a version that is about to be written. Nobody else gets it."""
-    return reply(c.NameClaim(name=await ctx.deps.registrar.claim(ctx.body)))
+    return reply(c.NameClaim(name=await ctx.deps.rollout.registrar.claim(ctx.body)))

@@ -50,7 +50,7 @@ async def annotate(ctx: Ctx) -> web.StreamResponse:
     event = c.Event(kind=kind, at=at, data={"text": body.text, "by": who_asks(ctx)})
     await deps.mutate("event", event.model_dump(mode="json"), id=ctx.write)
     if body.rewards_changed:
-        deps.gatekeeper.notify()
+        deps.rollout.gatekeeper.notify()
     found = c.Annotations(annotations=[])
     with away_is_fine():
         found = await _annotations(ctx, AnnotationsQuery(since=event.at, limit=1))

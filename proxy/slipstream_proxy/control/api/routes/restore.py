@@ -222,10 +222,10 @@ async def post_adapters(ctx: Ctx) -> web.StreamResponse:
     States are taken as they are: the live one is loaded before any call is sent to it. Those that are here already
     stay as they are.
     """
-    models = ctx.deps.registry.models
+    models = ctx.deps.rollout.registry.models
     body: c.AdapterList = ctx.body
     strange = [a.name for a in body.adapters if a.model not in models or a.name != f"{a.model}@{a.version}"]
     if strange:
         text = f"{strange[0]} is no adapter of a trained model"
         raise Problem(409, text, field="body.adapters", fix=f"trained models: {', '.join(models)}")
-    return reply(BroughtIn(adapters=await ctx.deps.registrar.bring_in(body.adapters)))
+    return reply(BroughtIn(adapters=await ctx.deps.rollout.registrar.bring_in(body.adapters)))

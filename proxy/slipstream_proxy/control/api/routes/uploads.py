@@ -21,7 +21,7 @@ from slipstream.contract import KeyScope
 from slipstream.shared.adapter_config import CONFIG_BYTES, CONFIG_FILE_NAME, WEIGHTS_FILE_NAME
 from slipstream.shared.files import open_to_engine, sha256_of, sync
 from slipstream_proxy.control.adapters.files import has_weights, split_name
-from slipstream_proxy.control.adapters.fleet import NEXT_NAME_ADVICE
+from slipstream_proxy.control.adapters.registrar import NEXT_NAME_ADVICE
 from slipstream_proxy.control.api.http import Ctx, Query, Routes, explain, reply
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
@@ -97,13 +97,13 @@ def _tidy(root: Path) -> None:
 
 async def upload_version(ctx: Ctx) -> c.AdapterIn:
     """A rename makes the version's folder appear. One that has the same weights already stays as it is."""
-    root, registry = ctx.deps.config.adapters_dir, ctx.deps.registry
+    root, registry = ctx.deps.config.adapters_dir, ctx.deps.rollout.registry
     temp = root / f".tmp-{new_id()}"
     try:
         wanted = await _receive(ctx, temp, AdapterPost)
         if wanted.learner is not None:
             model = _name_of(ctx, wanted.path).rpartition("@")[0]
-            await ctx.deps.registrar.expect_learner(model, wanted.learner, ctx.deps.now())
+            await ctx.deps.rollout.registrar.expect_learner(model, wanted.learner, ctx.deps.now())
         if wanted.sha256 is not None and (root / wanted.path).is_dir():
             known = registry.items.get(_name_of(ctx, wanted.path))
             if (known is not None and known.sha256 == wanted.sha256) or await in_thread(
@@ -121,7 +121,7 @@ async def upload_version(ctx: Ctx) -> c.AdapterIn:
 def _name_of(ctx: Ctx, folder: str) -> str:
     """The name of the version that a folder is."""
     model, version = split_name(folder)
-    models = {c.folder_of(known): known for known in ctx.deps.registry.models}
+    models = {c.folder_of(known): known for known in ctx.deps.rollout.registry.models}
     return f"{models.get(model, model)}@{version}"
 
 

@@ -65,7 +65,7 @@ API_ROUTES = Routes()
 async def lease_groups(ctx: Ctx) -> web.StreamResponse:
     """Groups to score; 204: none."""
     ctx.deps.activity.seen("judge")
-    lease = None if ctx.body.groups else ctx.deps.rehearsals.current.judging.lease(ctx.body, ctx.deps.now())
+    lease = None if ctx.body.groups else ctx.deps.rollout.rehearsals.current.judging.lease(ctx.body, ctx.deps.now())
     if lease is None:
         lease = await ctx.deps.ask(ctx.deps.store.judging.lease, ctx.body, ctx.deps.now())
     return web.Response(status=204) if lease is None else reply(lease)
@@ -80,10 +80,10 @@ async def post_scores(ctx: Ctx) -> web.StreamResponse:
     for n, score in enumerate(body.scores):
         check_source(ctx.caller, score.source, f"body.scores.{n}.source")
     _check_scores(body)
-    if deps.rehearsals.current.judging.holds(group, body.lease):
-        if strange := deps.rehearsals.current.judging.misfit(group, body):
+    if deps.rollout.rehearsals.current.judging.holds(group, body.lease):
+        if strange := deps.rollout.rehearsals.current.judging.misfit(group, body):
             raise _not_its(group, strange)
-        deps.rehearsals.current.judging.scored(group, body)
+        deps.rollout.rehearsals.current.judging.scored(group, body)
         return reply(Stored())
     async with deps.scoring:
         await deps.mutations.settled()
@@ -178,7 +178,7 @@ async def cache_put(ctx: Ctx) -> web.StreamResponse:
     if body.key != ctx.path("key"):
         raise Problem(409, "body.key differs from the path's", field="body.key", fix="send the same key in both")
     deps = ctx.deps
-    if body.group is not None and not deps.rehearsals.current.judging.holds(body.group, str(body.lease)):
+    if body.group is not None and not deps.rollout.rehearsals.current.judging.holds(body.group, str(body.lease)):
         held = await deps.ask(deps.store.judging.holds, body.group, str(body.lease))
         if held is None or held.lease != body.lease:
             raise Problem(
@@ -217,9 +217,9 @@ async def lease_batch(ctx: Ctx) -> web.StreamResponse:
     # the most groups of a batch are enough for one
     least = min(body.min_groups, body.max_groups)
     asked = body.model_copy(update={"model": body.model or deps.config.model_name, "min_groups": least})
-    versions, live = deps.registry.versions(str(asked.model))
+    versions, live = deps.rollout.registry.versions(str(asked.model))
     async with deps.leasing:
-        await deps.registrar.expect_learner(str(asked.model), body.learner, deps.now())
+        await deps.rollout.registrar.expect_learner(str(asked.model), body.learner, deps.now())
         lease = partial(deps.ask, deps.store.batches.lease, asked, versions, live)
         leased: ArrowBatch | None = await lease(deps.now())
         if leased is None and await deps.mutations.settled():
@@ -260,13 +260,13 @@ async def make_anew(ctx: Ctx) -> web.StreamResponse:
     deps, body = ctx.deps, ctx.body
     names = await deps.ask(deps.store.episodes.known, None, body.without) if body.without else []
     if body.adapter is not None:
-        first = [deps.registry.find(body.adapter).name]
+        first = [deps.rollout.registry.find(body.adapter).name]
     else:
-        first = [a for a in await deps.ask(deps.store.batches.trained_on, names) if a in deps.registry.items]
+        first = [a for a in await deps.ask(deps.store.batches.trained_on, names) if a in deps.rollout.registry.items]
     if not first:
         fix = "give adapter: the first version that is to be made anew"
         raise Problem(404, "no version was trained on them", field="body.without", fix=fix)
-    models = {deps.registry.items[name].model for name in first}
+    models = {deps.rollout.registry.items[name].model for name in first}
     if len(models) > 1:
         raise Problem(409, f"they trained several models: {', '.join(sorted(models))}", field="body.without")
     reason = "made anew by hand"
@@ -308,7 +308,7 @@ async def ack_batch(ctx: Ctx) -> web.StreamResponse:
     async with deps.leasing:
         members: JsonObject | None = await deps.ask(deps.store.batches.takes, batch, body)
         if members and body.learner is not None:
-            await deps.registrar.expect_learner(str(members["model"]), body.learner, deps.now())
+            await deps.rollout.registrar.expect_learner(str(members["model"]), body.learner, deps.now())
         if members is None:
             raise Problem(409, LOST_LEASE_TEXT, field="body.lease", fix="its groups come back with another batch")
         if members:
@@ -321,7 +321,7 @@ async def ack_batch(ctx: Ctx) -> web.StreamResponse:
         retrain = members and deps.config.store.forget == "retrain"
         # before the trainer told of the step, an episode was forgotten, or the step's version was taken back for one
         if retrain and (
-            any(a.reason == OF_FORGOTTEN and batch in a.batches for a in deps.registry.items.values())
+            any(a.reason == OF_FORGOTTEN and batch in a.batches for a in deps.rollout.registry.items.values())
             or await deps.ask(deps.store.batches.with_forgotten, [batch])
         ):
             await train_steps_anew(deps, ctx.caller.key, str(members["model"]), [batch])
