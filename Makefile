@@ -11,7 +11,6 @@
 # make bench   the benchmarks that need no GPU
 # make curves  every task of examples/ learns, by its reward and by a judge alone (ARGS="--only NAME --seed N"; hours)
 # make models       tiny models of many families: load, step, publish, vLLM loads; writes docs/reference/families.md (minutes)
-# make imports      logs of all known forms, with what comes in compared with what they hold (seconds)
 # make findings     what real libraries do and one would not guess, as scripts that run (findings/; minutes, downloads)
 # make first-hour   a foreign agent at the default settings, with rewards and then with a judge (25 minutes)
 
@@ -27,7 +26,7 @@ export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 # where it is set, each process compiles torch and vLLM again, which is half of a start of vLLM
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs page pictures structure test test-fast test-engine test-slow test-deploy chaos fuzz fuzz-bulk lint setup warm services bench bench-proxy bench-ruler bench-trainer bench-peers bench-store bench-growth bench-gate bench-replay curves curves-ci imports models first-hour first-hour-ci findings clean
+.PHONY: demo docs page pictures structure test test-fast test-engine test-slow test-deploy chaos fuzz fuzz-bulk lint setup warm services bench bench-proxy bench-ruler bench-trainer bench-peers bench-store bench-growth bench-gate bench-replay curves curves-ci models first-hour first-hour-ci findings clean
 
 PIP = $(BIN)/python -m pip install -q --disable-pip-version-check
 # --no-compile: most of 31,000 files are never imported, and compiling all takes longer than the rest of the setup.
@@ -139,8 +138,6 @@ bench-gate: setup
 bench-replay: setup
 	$(BIN)/python -m benchmarks.replay.bench_replay $(ARGS)
 
-imports: setup
-	$(BIN)/python -m benchmarks.imports.bench_imports $(ARGS)
 
 models: setup
 	$(BIN)/python -m benchmarks.models.bench_models $(ARGS)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from benchmarks.imports.corpus import files
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.log_corpus.files import files
 from tests.support.logs import ASK, END, read, taken
 
 from slipstream.chat.report import Report

@@ -7,11 +7,10 @@ import codecs
 import gzip
 import json
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.imports.runs import LONG, PLAIN, RUNS, TOOLS, Known
-from benchmarks.imports.shapes import SHAPES, Shape
+from tests.support.log_corpus.runs import LONG, PLAIN, RUNS, TOOLS, Known
+from tests.support.log_corpus.shapes import SHAPES, Shape
 
 
 class Held(NamedTuple):
@@ -119,12 +118,3 @@ def hostile() -> Iterator[File]:
         lines(GOOD, {"messages": [{"role": "user", "content": "q"}]}, {"x": 1}),
         Held(1, 1, 0, 1, 2),
     )
-
-
-def written(folder: Path) -> list[tuple[Path, File]]:
-    made = []
-    for file in files():
-        path = folder / file.name
-        path.write_bytes(file.data)
-        made.append((path, file))
-    return made

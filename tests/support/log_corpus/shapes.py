@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
-from benchmarks.imports.runs import Known, Message
+from tests.support.log_corpus.runs import Known, Message
 
 Row = dict[str, Any]
 Write = TypeVar("Write", bound=Callable[[Sequence[Known]], Any])

@@ -1,0 +1,1 @@
+"""Logs of every known form, with what each holds."""
