@@ -119,6 +119,11 @@ def rarer_and_rarer(task: int, tested: bool) -> float:
     return max(1.0 - task / 6000.0, 0.3)
 
 
+def then_few(first: int, of_control: float, of_tested: float, task: int, tested: bool) -> float:
+    """All runs are rated until then."""
+    return 1.0 if task < first else of_tested if tested else of_control
+
+
 class HardSimulation(Simulation):
     world: HardWorld
 
@@ -247,6 +252,23 @@ NULL_WORLDS: dict[str, HardWorld] = {
     "a side measure of 30 %, × 0.5": equal(0.6, polite=0.3, ratio=0.5, rated=0.3, episodes=6000),
     "rated 92 %, × 0.25": equal(0.9, rated=0.92, ratio=0.25, episodes=3000),
     "rated 92 %, × 0.5": equal(0.9, rated=0.92, ratio=0.5, episodes=3000),
+    **{
+        f"all rated, then {of_control:.0%} of the control's and {of_tested:.0%} of others, after {runs:,} runs": of(
+            0.9,
+            rewarded,
+            tasks="never",
+            warm=1000,
+            every=every,
+            rates=partial(then_few, runs, of_control, of_tested),
+            episodes=2000,
+        )
+        for runs, of_control, of_tested, every in (
+            (1000, 0.88, 0.22, 50_000),
+            (1300, 0.88, 0.22, 50_000),
+            (1100, 0.22, 0.88, 64),
+            (1100, 0.85, 0.6, 300),
+        )
+    },
     "rated 95 %, one version × 0.25": equal(0.9, rated=0.95, ratios=(1.0, 0.25, 1.0), every=500, episodes=3000),
     **{
         f"easy tasks rated × {easy:g}, hard ones × {hard_ones:g}": of(

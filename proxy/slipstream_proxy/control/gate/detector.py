@@ -36,6 +36,16 @@ becomes min(a, b / c) / min(a, b) times what it was. Then ``spare`` times the sm
 each version, however often, win ``MAX_APART`` times what was put in, and those who err one way win nothing.
 ``benchmarks.gate.search_null`` looks for worlds that break this.
 
+**Where a run that lacks its reward counts as the worst one** (nearly all of the control's were shown to get one), users
+may begin to rate fewer, at rates that depend on the arm. So what speaks against a version because its runs lack a
+reward counts only as far as later runs of the control get theirs. Let W be the wealth with such runs as the worst, V
+with each as what speaks least for the claim, U = min(U e, W) with e a bet on each run of the control (``Deadline``)
+that fewer than ``FEW_RATED_SHARE`` of them get one. V and U begin at W, after the first such run, and V / 4 + 3 U / 4
+counts. Null hypothesis: up to some moment W's; from there on fewer of the control's runs than that are rated, and those
+of the tested arm would have got no lower rewards, whichever are rated. Proof: V and U lie below W up to that moment,
+and are supermartingales from there on: V's factors are those of bets on what the rewards would have been, or smaller,
+and e has mean at most 1. The moment need not be known. Once U is W, all goes on from what counts.
+
 Wealth is put in again at every start (a version arrives, the control moves): the sum over starts is an e-detector
 (Shin, Ramdas, Rinaldo 2023, arXiv 2203.03532), and the expected sum never exceeds what was put in. Guesses p1 are a
 mixture: odds of p0 times each of ``BET_SIZES``.
@@ -47,7 +57,7 @@ see: at d = 0 it is the verdict's own wealth, so the two cannot contradict each 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from slipstream.shared.error_budget import TURNING_RATERS
 
@@ -66,6 +76,8 @@ FIRST_RATE, RATES_MEMORY = 0.2, 500.0
 """A made-up reward's mean before it is known, and runs after which it fades."""
 MAX_APART: Final = TURNING_RATERS
 """Times that the wealth on poor rewards, or on good ones, may be the other one at a start, until that was used."""
+PART_AS_BEST: Final = 0.25
+"""Of the wealth, that goes on with each run that lacks a reward as what speaks least for the claim."""
 MAX_EVIDENCE: Final = 1e30
 LEAST_EPISODES: Final = 8
 """Before these the running z says nothing."""
@@ -73,6 +85,18 @@ SEEN_ERRORS: Final = 2.0
 """Standard errors between what was seen and a loss that would have been seen with 95 %: 1.65, and more because one
 looks again and again.
 """
+
+
+class Missing(NamedTuple):
+    """Of a run where nearly all get a reward."""
+
+    here: bool
+    """It lacks its reward, and counts as the worst one."""
+    borne_out: float
+    """Logarithm of all bets so far that the control's runs get theirs (``Deadline``)."""
+
+
+NONE_MISSING: Final = Missing(here=False, borne_out=0.0)
 
 
 class BettingDetector:
@@ -86,6 +110,14 @@ class BettingDetector:
         self.wealths: list[float] = [0.0] * (len(self.shifts) * len(BET_SIZES))
         self.above: list[float] = []
         """As ``wealths``, which are of poor rewards then, of good ones. Empty: all runs had a reward so far."""
+        self.as_best: list[float] = []
+        """As ``wealths``, with runs that lack a reward as what speaks least for the claim. Empty: all that lack one are
+        shown to speak for it.
+        """
+        self.later: list[float] = []
+        """Wealth against each question that later runs of the control bear out, as in U above."""
+        self.borne_out = 0.0
+        """Logarithm of all bets on the control's runs when ``later`` was brought up to them."""
         self.of_poor, self.of_good, self.n = FIRST_RATE, FIRST_RATE, 1.0
         """Means of what rewards lie below the expected one, and above it, as parts of the most that they can."""
         self.spare, self.apart = MAX_APART, 1.0
@@ -102,20 +134,21 @@ class BettingDetector:
     def start(self) -> None:
         """Put in what credit there is: from here the tested arm may be another one."""
         self._bring_near()
-        for row in (self.wealths, self.above):
+        for row in (self.wealths, self.above, self.as_best):
             for i in range(len(row)):
                 row[i] += self.credit * BET_WEIGHTS[i % len(BET_SIZES)]
+        self.later = [wealth + self.credit for wealth in self.later]
         self.put += self.credit
         self.credit = 0.0
         self.apart = self._apart()
-        self.wealth = self._least(0)
+        self.wealth = self._shown(0)
 
     def reset(self, *, fresh: bool = False) -> None:
         """Forget the evidence: the question is another one. ``fresh``: with all the credit that there was at first."""
         if fresh:
             self.credit = self.lump
         self.wealths = [0.0] * len(self.wealths)
-        self.above = []
+        self.above, self.as_best, self.later = [], [], []
         self.spare, self.apart = MAX_APART, 1.0
         self.put = 0.0
         self._forget_sums()
@@ -125,10 +158,10 @@ class BettingDetector:
         """The evidence speaks of other rewards. No wealth comes in, so that no number of such changes adds to the error
         level: what was lost stays lost, and what was won beyond what was put in is given up.
         """
-        left = [min(self._least(k), self.put) for k in range(len(self.shifts))]
+        left = [min(self._shown(k), self.put) for k in range(len(self.shifts))]
         bets = len(BET_SIZES)
         self.wealths = [left[i // bets] * BET_WEIGHTS[i % bets] for i in range(len(self.wealths))]
-        self.above, self.apart = [], 1.0
+        self.above, self.as_best, self.later, self.apart = [], [], [], 1.0
         self._forget_sums()
         self.start()
 
@@ -136,7 +169,15 @@ class BettingDetector:
         self.n_tested = self.n_reference = 0
         self.sum_tested = self.sum_reference = self.score = self.square = 0.0
 
-    def see(self, x: float | None, expected: float, tested: bool, share: float, partial: bool = False) -> None:
+    def see(
+        self,
+        x: float | None,
+        expected: float,
+        tested: bool,
+        share: float,
+        partial: bool = False,
+        missing: Missing = NONE_MISSING,
+    ) -> None:
         """``expected``: the baseline for this task. ``share``: the tested arm's probability among the two. ``partial``:
         some runs have no x (None), and their share may depend on the arm.
         """
@@ -146,6 +187,7 @@ class BettingDetector:
                 x = 1.0 - x
         p0 = min(max(1.0 - expected if self.sign < 0 else expected, EDGE_DISTANCE), 1.0 - EDGE_DISTANCE)
         if partial:
+            self._keep_shown()
             self.above = self.above or list(self.wealths)
             poor = max(p0 - x, 0.0) / p0 if x is not None else 0.0
             good = max(x - p0, 0.0) / (1.0 - p0) if x is not None else 0.0
@@ -156,9 +198,43 @@ class BettingDetector:
             self.of_poor += (poor - of_poor) / self.n
             self.of_good += (good - of_good) / self.n
         else:
-            for row in (self.wealths, self.above) if self.above else (self.wealths,):
-                self._bet(row, x or 0.0, p0, tested, share)
-        self.wealth = self._least(0)
+            self._see_all(x or 0.0, p0, tested, share, missing)
+        self.wealth = self._shown(0)
+
+    def _see_all(self, x: float, p0: float, tested: bool, share: float, missing: Missing) -> None:
+        """As ``see``, where all runs get a reward, or count as the worst. ``x`` and ``p0``: the larger, the less a
+        tested run speaks for the claim.
+        """
+        first = missing.here and not self.as_best
+        if first:
+            self.as_best = [x for k in range(len(self.shifts)) for x in self._least_row(k)]
+        for row in (self.wealths, self.above) if self.above else (self.wealths,):
+            self._bet(row, x, p0, tested, share)
+        if not self.as_best:
+            return
+        self._bet(self.as_best, float(tested) if missing.here else x, p0, tested, share)
+        if first:
+            self.later = [self._as_best(k) for k in range(len(self.shifts))]
+        else:
+            more = math.exp(min(missing.borne_out - self.borne_out, 50.0))
+            self.later = [min(wealth * more, self._least(k)) for k, wealth in enumerate(self.later)]
+        self.borne_out = missing.borne_out
+        if self.later[0] >= self._least(0):
+            self._keep_shown()
+
+    def _keep_shown(self) -> None:
+        """Go on from what counts."""
+        if not self.as_best:
+            return
+        self._bring_near()
+        bets = len(BET_SIZES)
+        for k in range(len(self.shifts)):
+            shown = self._shown(k)
+            for row, total in zip((self.wealths, self.above), self._totals(k), strict=True):
+                for at in range(k * bets, (k + 1) * bets) if row and total > shown else ():
+                    row[at] *= shown / total
+        self.as_best, self.later = [], []
+        self.apart = self._apart()
 
     def _count(self, raw: float, tested: bool, share: float) -> None:
         """``raw``: the reward less the expected one."""
@@ -208,6 +284,21 @@ class BettingDetector:
         """Wealth against a question."""
         return min(self._totals(shift))
 
+    def _least_row(self, shift: int) -> list[float]:
+        poor, good = self._totals(shift)
+        first = shift * len(BET_SIZES)
+        return (self.above if good < poor else self.wealths)[first : first + len(BET_SIZES)]
+
+    def _as_best(self, shift: int) -> float:
+        first = shift * len(BET_SIZES)
+        return sum(self.as_best[first : first + len(BET_SIZES)])
+
+    def _shown(self, shift: int) -> float:
+        """Wealth against a question, as far as runs that lack a reward are shown to speak for it."""
+        if not self.as_best:
+            return self._least(shift)
+        return PART_AS_BEST * self._as_best(shift) + (1.0 - PART_AS_BEST) * self.later[shift]
+
     def _totals(self, shift: int) -> tuple[float, float]:
         """Wealths on poor rewards, and on good ones, against a question."""
         first = shift * len(BET_SIZES)
@@ -232,9 +323,13 @@ class BettingDetector:
                 for at in range(first, first + len(BET_SIZES)) if total > most else ():
                     row[at] *= most / total
 
+    def suspected(self) -> float:
+        """Wealth with each run that lacks a reward as the worst, whatever is shown."""
+        return self._least(0)
+
     def growth(self) -> float:
-        """Wealth for each unit put in: 1 without evidence."""
-        return self.wealth / self.put if self.put > 0.0 else 1.0
+        """Of what is suspected, for each unit put in: 1 without evidence."""
+        return self._least(0) / self.put if self.put > 0.0 else 1.0
 
     def z(self) -> float:
         """The running score in standard errors; negative where the detector's claim looks true."""
@@ -271,7 +366,7 @@ class BettingDetector:
         need = math.log(max(1.0 / alpha - other, 0.5 / alpha))
         before, below = -1.0, -math.inf
         for d, k in sorted(zip(self.shifts, range(len(self.shifts)), strict=True)):
-            wealth = self._least(k)
+            wealth = self._shown(k)
             now = math.log(wealth) if wealth > 0.0 else -700.0
             if now >= need:
                 part = (need - below) / (now - below) if below > -math.inf else 1.0
@@ -283,9 +378,11 @@ class BettingDetector:
         """As it was at an earlier point (``dump``), with no more wealth than now: what came since was about a version
         that is gone.
         """
+        self._keep_shown()
         self._bring_near()
         credit, put, spare, poor, good = self.credit, self.put, self.spare, self.wealths, self.above
         self.load(kept)
+        self._keep_shown()
         self.credit, self.put = credit, min(self.put, put)
         if good or self.above:
             self.above = [min(pair) for pair in zip(good or poor, self.above or self.wealths, strict=True)]
@@ -293,25 +390,31 @@ class BettingDetector:
         self.spare, self.apart = min(self.spare, spare), 1.0
         self._bring_near()
         self.apart = self._apart()
-        self.wealth = self._least(0)
+        self.wealth = self._shown(0)
 
     def dump(self) -> list[JsonValue]:
         head = [self.credit, self.put, self.n_tested, self.n_reference, self.sum_tested, self.sum_reference]
         rates = [self.of_poor, self.of_good, self.n, self.spare, self.apart] if self.above else []
-        return [*head, self.score, self.square, *self.wealths, *self.above, *rates]
+        return [*head, self.score, self.square, *self.wealths, *self.above, *rates, *self.as_best, *self.later]
 
     def load(self, kept: JsonValue) -> None:
         """Of a program that knew no unrated runs, too."""
         n = len(self.wealths)
-        if not isinstance(kept, list) or len(kept) not in (8 + n, 8 + 2 * n, 13 + 2 * n):
+        missing = n + len(self.shifts)
+        shapes = [some + more for some in (8 + n, 8 + 2 * n, 13 + 2 * n) for more in (0, missing)]
+        if not isinstance(kept, list) or len(kept) not in shapes:
             raise TypeError("evidence of another shape")
         numbers = [float(x) for x in kept if isinstance(x, int | float)]
         if len(numbers) != len(kept):
             raise TypeError("evidence that is not numbers")
+        self.as_best, self.later, self.borne_out = [], [], 0.0
+        if len(numbers) in shapes[1::2]:
+            self.as_best, self.later = numbers[-missing : n - missing], numbers[n - missing :]
+            numbers = numbers[:-missing]
         self.credit, self.put = numbers[0], numbers[1]
         self.n_tested, self.n_reference = int(numbers[2]), int(numbers[3])
         self.sum_tested, self.sum_reference, self.score, self.square = numbers[4:8]
         self.wealths, self.above = numbers[8 : 8 + n], numbers[8 + n : 8 + 2 * n]
         if rates := numbers[8 + 2 * n :]:
             self.of_poor, self.of_good, self.n, self.spare, self.apart = rates
-        self.wealth = self._least(0)
+        self.wealth = self._shown(0)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from slipstream.shared.error_budget import Stake
+    from slipstream_proxy.control.gate.detector import Missing
     from slipstream_proxy.control.gate.rules import ArmOutcome, TrialSettings
 
 HUNG_MARGIN: Final = 0.1
@@ -48,6 +49,10 @@ class Evidence:
         wealth = self.worse_best.wealth if best else self.worse.wealth + self.hung.wealth
         return wealth + (self.groups.wealth(best=best) if self.settings.by_group else 0.0)
 
+    def suspected(self) -> float:
+        """As ``against``, of all runs together, with each that lacks a reward as the worst, whatever is shown."""
+        return self.worse.suspected() + self.hung.suspected() + self.worse_best.suspected()
+
     # what runs say
 
     def see_control(
@@ -58,25 +63,33 @@ class Evidence:
         tested: bool,
         share: float,
         partial: bool,
+        missing: Missing,
         rewarded: float,
     ) -> None:
         """As ``BettingDetector.see``, beside the control. ``rewarded``: share of the control's runs with a reward."""
-        self.worse.see(x, expected, tested, share, partial)
-        self.better.see(x, expected, tested, share, partial)
+        self.worse.see(x, expected, tested, share, partial, missing)
+        self.better.see(x, expected, tested, share, partial, missing)
         if partial:
             self.ratings.see(outcome.finished, rewarded, tested, share)
         else:
-            self.hung.see(float(outcome.finished), rewarded, tested, share)
-        self.groups.see(outcome.groups, x, expected, tested, share, best=False, partial=partial)
+            self.hung.see(float(outcome.finished), rewarded, tested, share, missing=missing)
+        self.groups.see(outcome.groups, x, expected, tested, share, best=False, partial=partial, missing=missing)
         self.guards.see(outcome.measures if x is not None else {}, outcome.task, tested, share)
 
     def see_best(
-        self, outcome: ArmOutcome, x: float | None, expected: float, tested: bool, share: float, partial: bool
+        self,
+        outcome: ArmOutcome,
+        x: float | None,
+        expected: float,
+        tested: bool,
+        share: float,
+        partial: bool,
+        missing: Missing,
     ) -> None:
         """As ``see_control``, beside the best version."""
-        self.worse_best.see(x, expected, tested, share, partial)
-        self.better_best.see(x, expected, tested, share, partial)
-        self.groups.see(outcome.groups, x, expected, tested, share, best=True, partial=partial)
+        self.worse_best.see(x, expected, tested, share, partial, missing)
+        self.better_best.see(x, expected, tested, share, partial, missing)
+        self.groups.see(outcome.groups, x, expected, tested, share, best=True, partial=partial, missing=missing)
 
     def latch(self, alpha: float) -> None:
         """Remember the guard that is shown to be worse."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from slipstream.shared.error_budget import GROUPS_STAKE
 from slipstream_proxy.control.gate.baseline import CONTROL_MEMORY, PRIOR_EPISODES, Baseline, FadingMean, mean_of
-from slipstream_proxy.control.gate.detector import BettingDetector
+from slipstream_proxy.control.gate.detector import NONE_MISSING, BettingDetector, Missing
 from slipstream_proxy.control.gate.scale import number
 
 if TYPE_CHECKING:
@@ -150,12 +150,13 @@ class GroupWatch:
         *,
         best: bool,
         partial: bool = False,
+        missing: Missing = NONE_MISSING,
     ) -> None:
         """As ``BettingDetector.see``. ``best``: the reference is the best version."""
         for name in groups:
             if (slot := self.slots.get(name)) is not None:
                 slot.earn(self.seen)
-                slot.detectors[best].see(x, slot.expected(expected, best=best), tested, share, partial)
+                slot.detectors[best].see(x, slot.expected(expected, best=best), tested, share, partial, missing)
 
     def learn(self, groups: Sequence[str], x: float, *, tested: bool) -> None:
         """As ``Baseline.see``."""
@@ -225,7 +226,7 @@ class GroupWatch:
         for slot in self._heard():
             bets = slot.detectors[best]
             put += bets.put
-            wealth += bets.wealth
+            wealth += bets.suspected()
             most = max(most, bets.growth())
         return max(wealth / put, most / LONE_GROUP_GROWTH) if put > 0.0 else 1.0
 

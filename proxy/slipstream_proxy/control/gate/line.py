@@ -51,6 +51,12 @@ FULL_EVIDENCE, KEPT_EVIDENCE, LEAST_EVIDENCE, MOST_EVIDENCE = 200.0, 2.0, 0.05, 
 """Evidence that nearly all runs get a reward: from which on that is shown; below which a run without one takes that
 back; and its bounds, so that a change is seen.
 """
+FEW_RATED_SHARE, LOST_SHARE = 0.88, 0.02
+"""Share of the control's runs with a reward below which a run that lacks one must not speak against a version; and
+share of those that lack one anyway, where all get one.
+"""
+BORNE_OUT = (math.log(LOST_SHARE / (1.0 - FEW_RATED_SHARE)), math.log((1.0 - LOST_SHARE) / FEW_RATED_SHARE))
+"""Logarithm of a bet's factor, for a run without a reward and for one with it."""
 
 
 class Deadline:
@@ -70,6 +76,10 @@ class Deadline:
         """
         self.on_full = [0.5, 0.5]
         """Wealth of the bets on ``USUAL_LOST_SHARES``."""
+        self.borne_out = 0.0
+        """Logarithm of all bets so far that the control's runs get a reward. Null hypothesis: given the past, one gets
+        it with at most ``FEW_RATED_SHARE``; so each factor's mean is at most 1.
+        """
         self.began: deque[float] = deque(maxlen=GAP_RUNS)
         """When the newest counted runs began."""
         self._usual: float | None = None
@@ -137,6 +147,7 @@ class Deadline:
         """Null hypothesis: given the past, a run of the control gets no reward with a twentieth or more. Each factor
         is larger for a run with one and has mean 1 at a twentieth, so the wealth is a supermartingale.
         """
+        self.borne_out += BORNE_OUT[rewarded]
         for i, lost in enumerate(USUAL_LOST_SHARES):
             factor = (1.0 - lost) / SPARSE_REWARD_SHARE if rewarded else lost / (1.0 - SPARSE_REWARD_SHARE)
             self.on_full[i] = min(max(self.on_full[i] * factor, 0.5 * LEAST_EVIDENCE), 0.5 * MOST_EVIDENCE)

@@ -78,6 +78,8 @@ class TrialState:
         """No run of the version on trial has ended, although the control's would have: it gets few runs until then, or
         until they count as failed. From there on an even share tells the two apart soonest.
         """
+        self.borne_out = 0.0
+        """``deadline.borne_out`` when the version on trial came."""
         self.replayed: float | None = None
         """Growth of the evidence against the version on trial in its replay, which it passed. It moves shares alone:
         the bets are on rewards of users. None: it was not replayed.

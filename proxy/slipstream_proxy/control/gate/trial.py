@@ -11,6 +11,8 @@ from typing import Final
 from slipstream_proxy.assignment import BEST_ARM
 from slipstream_proxy.control.gate import comparison
 from slipstream_proxy.control.gate.baseline import Baseline
+from slipstream_proxy.control.gate.detector import Missing
+from slipstream_proxy.control.gate.line import BORNE_OUT
 from slipstream_proxy.control.gate.rules import ArmOutcome, Decision, HeldOut
 from slipstream_proxy.control.gate.scale import RewardScale
 from slipstream_proxy.control.gate.state import TrialState
@@ -30,6 +32,7 @@ class GateTrial(TrialState):
         """A new version is on trial. The evidence goes on; its first finished episode is a new start."""
         self.tried = version
         self.silent, self.asked, self.evidence.latched = False, None, ""
+        self.borne_out = self.deadline.borne_out
         self.runs.forget_own()
         self.undecided += 1
 
@@ -164,6 +167,7 @@ class GateTrial(TrialState):
         watched = outcome.finished and not self.scale.fixed and comparison.is_reference(self, outcome)
         changed = watched and self.watch.see(outcome.reward, outcome.task)
         unrated = partial and not outcome.finished
+        missing = self._missing(outcome, partial)
         if not unrated:
             self.evidence.groups.count(outcome.groups)
         x = self.scale.unit(outcome.reward) if outcome.finished else 0.0
@@ -173,11 +177,11 @@ class GateTrial(TrialState):
             tested, share = compared
             if tested and not unrated:
                 self._count(outcome, x, expected)
-            self.evidence.see_control(outcome, known, expected, tested, share, partial, rewarded)
+            self.evidence.see_control(outcome, known, expected, tested, share, partial, missing, rewarded)
             if self.on_trial:
                 self.evidence.latch(self.settings.alpha)
         if (beside := comparison.with_best(self, outcome)) is not None:
-            self.evidence.see_best(outcome, known, expected, *beside, partial)
+            self.evidence.see_best(outcome, known, expected, *beside, partial, missing)
         if unrated:
             _see_duration(self, outcome, tested=outcome.version > self.floor)
         elif changed:  # it was counted as it stood: a run that is left out for its reward would bend the bets
@@ -185,6 +189,12 @@ class GateTrial(TrialState):
         else:
             self._learn(outcome, x, tested=compared is not None and compared[0])
         return verdict_on(self)
+
+    def _missing(self, outcome: ArmOutcome, partial: bool) -> Missing:
+        """What its reward, or that it lacks one, says of how many of the control's runs get theirs."""
+        here = not (outcome.finished or partial or self.settings.missing_fails)
+        more = BORNE_OUT[outcome.finished] if comparison.is_reference(self, outcome) else 0.0
+        return Missing(here, self.deadline.borne_out + more)
 
     def _begin(self, outcome: ArmOutcome) -> None:
         """Wealth comes in with the first run for which chance could choose a newer version, whichever it chose and

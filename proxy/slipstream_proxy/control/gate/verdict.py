@@ -17,6 +17,10 @@ HOLD_GROWTH: Final = 2.0
 """Growth of the evidence above which a newer version waits (``gate.pace = "careful"``), and above which the control,
 not the best version, is what a rollback goes back to.
 """
+HUNG_RUNS: Final = 20
+"""First runs of a version that all lack a reward, where it hangs: if users rated a fifth of them, so many would all
+lack one with a probability of 0.01.
+"""
 
 
 def verdict_on(trial: TrialState) -> Decision:
@@ -31,8 +35,10 @@ def verdict_on(trial: TrialState) -> Decision:
 
 
 def evidence_against(trial: TrialState) -> float:
-    """All of it."""
-    return trial.evidence.against(best=False) + trial.evidence.against(best=True)
+    """All of it. A version hangs if none of its first runs gets a reward, while the control's do."""
+    shown = trial.evidence.against(best=False) + trial.evidence.against(best=True)
+    hangs = trial.runs.own_late == trial.runs.own >= HUNG_RUNS and trial.deadline.borne_out >= trial.borne_out
+    return max(shown, trial.evidence.suspected()) if hangs else shown
 
 
 def _rollback(trial: TrialState) -> Decision:

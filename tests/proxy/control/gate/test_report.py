@@ -184,7 +184,8 @@ def below_the_best() -> GateTrial:
     trial.accept()
     trial.serve(2)
     play(trial, 20, lambda *_: 0.5)
-    trial.evidence.worse_best.wealth = 3.0 * trial.evidence.worse_best.put
+    bets = trial.evidence.worse_best
+    bets.wealths = [3.0 / bets.growth() * wealth for wealth in bets.wealths]
     return trial
 
 

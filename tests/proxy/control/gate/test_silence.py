@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from benchmarks.gate.hard_worlds import FOUND_WORLDS, NULL_WORLDS, HardSimulation, equal
+from benchmarks.gate.hard_worlds import FOUND_WORLDS, NULL_WORLDS, HardSimulation, equal, of, rewarded, then_few
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.trial import warm
 
-from slipstream_proxy.control.gate.detector import BET_SIZES, MAX_APART, TESTED_SHIFTS, BettingDetector
+from slipstream_proxy.control.gate.detector import BET_SIZES, MAX_APART, TESTED_SHIFTS, BettingDetector, Missing
 from slipstream_proxy.control.gate.groups import GroupWatch
 from slipstream_proxy.control.gate.guards import Guard
-from slipstream_proxy.control.gate.line import Deadline
+from slipstream_proxy.control.gate.line import BORNE_OUT, FEW_RATED_SHARE, Deadline
 from slipstream_proxy.control.gate.report import report_of
 from slipstream_proxy.control.gate.rules import Decision, TrialSettings, outcome_of
 from slipstream_proxy.control.gate.trial import GateTrial
@@ -127,14 +129,78 @@ def test_users_who_err_another_way_with_each_version_win_no_more_than_was_spare(
 def test_forgetting_puts_no_wealth_in(runs, forgets):
     """However often the rewards' scale changes: only what was earned comes in."""
     detector, put = BettingDetector(1, 0.3, 0.001), 0.3
-    for i, (x, expected, tested, share, partial) in enumerate(runs):
-        detector.see(x, expected, tested, share, partial)
+    for i, (x, expected, tested, share, some) in enumerate(runs):
+        detector.see(x, expected, tested, share, some)
         put += 0.001
         if i in forgets:
             was, earned = detector.wealth, detector.credit
             detector.forget()
             assert detector.wealth <= min(was, detector.put - earned) + earned + 1e-12
             assert detector.put <= put + 1e-12
+
+
+LACKING = st.tuples(UNIT, st.booleans(), st.booleans())
+"""Reward, whether a run is on trial, and whether it lacks its reward."""
+
+
+def see_lacking(detector: BettingDetector, x: float, tested: bool, lacks: bool, borne_out: float) -> float:
+    """→ ``borne_out`` with this run."""
+    borne_out += 0.0 if tested else BORNE_OUT[not lacks]
+    detector.see(0.0 if lacks else x, 0.7, tested, 0.6, missing=Missing(lacks, borne_out))
+    return borne_out
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    before=st.lists(LACKING, max_size=30),
+    rewards=st.tuples(UNIT, UNIT, UNIT),
+    of_tested=UNIT,
+    of_control=st.floats(0, FEW_RATED_SHARE),
+    sign=st.sampled_from([1, -1]),
+)
+def test_once_few_of_the_controls_runs_are_rated_lacking_a_reward_wins_nothing(
+    before, rewards, of_tested, of_control, sign
+):
+    """In the mean over the next three runs, which would get these rewards in either arm, at any rates, from any moment
+    on. What counted was never more than what all that lack one, as the worst, would make.
+    """
+    detector, borne_out, mean = BettingDetector(sign, 1.0, 0.0, shifts=False), 0.0, 0.0
+    for x, tested, lacks in before:
+        borne_out = see_lacking(detector, x, tested, lacks, borne_out)
+        assert detector.wealth <= detector.suspected() * (1.0 + 1e-9)
+    kept, bound = json.loads(json.dumps(detector.dump())), detector.suspected()
+    for coins in itertools.product((True, False), repeat=6):
+        chance, now = 1.0, 0.0
+        detector.load(kept)
+        for x, tested, lacks in zip(rewards, coins[::2], coins[1::2], strict=True):
+            rated = of_tested if tested else of_control
+            chance *= (0.6 if tested else 0.4) * (1.0 - rated if lacks else rated)
+            now = see_lacking(detector, x, tested, lacks, now)
+        mean += chance * detector.wealth
+    assert mean <= bound * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name in NULL_WORLDS if name.startswith("all rated, then")])
+def test_users_who_stop_to_rate_one_arm_more_than_the_other_take_nothing_back(name):
+    assert [HardSimulation(NULL_WORLDS[name], seed).play().rollbacks for seed in range(4)] == [0] * 4
+
+
+@pytest.mark.parametrize("hung", [1.0, 0.4])
+def test_versions_whose_runs_lack_rewards_are_taken_back_where_the_controls_get_theirs(hung):
+    """All of them, or some."""
+    world = of(0.8, rewarded, tasks="never", warm=1000, every=50_000, rates=partial(then_few, 0, 0.995, 1.0 - hung))
+    assert all(HardSimulation(world, seed).play().rollbacks for seed in range(4))
+
+
+def test_what_lacks_a_reward_is_kept_over_a_restart():
+    detector, coin, borne_out = BettingDetector(1, 0.3, 0.001), random.Random(0), 0.0
+    for _ in range(12):
+        borne_out = see_lacking(detector, 0.7, coin.random() < 0.6, coin.random() < 0.3, borne_out)
+    again = BettingDetector(1, 0.3, 0.001)
+    again.load(json.loads(json.dumps(detector.dump())))
+    assert detector.as_best and again.dump() == detector.dump()
+    assert again.wealth == pytest.approx(detector.wealth)
+    assert again.wealth < 0.9 * again.suspected()
 
 
 def test_it_is_kept_over_a_restart_with_and_without_unrated_runs():
