@@ -6,12 +6,15 @@ The proxy runs as processes of its own, in front of a fake engine.
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
+import tarfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import httpx
 import pytest
 from aiohttp import web
@@ -309,6 +312,26 @@ def test_files_and_what_is_counted_are_apart(house: House) -> None:
             assert SECRETS[other].encode() not in held, (name, other)
     log = house.running.log.read_text()
     assert not [secret for secret in SECRETS.values() if secret in log]
+
+
+def test_a_backup_has_a_whole_store_of_each_tenant(house: House, tmp_path: Path) -> None:
+    for tenant, secret in SECRETS.items():
+        tar = house.ask(tenant, "GET", f"{API}/backup").raise_for_status().content
+        with tarfile.open(fileobj=io.BytesIO(tar)) as file:
+            names = file.getnames()
+            file.extractall(tmp_path / secret, filter="data")
+        assert len(names) == len(set(names))
+        assert not [name for name in names if name.endswith(".sock") or "metrics/" in name], names
+        inside = {name.split("/")[1] for name in names if name.startswith("tenants/")}
+        assert inside == (set() if tenant else {"acme", "umbrella"})
+        for other in [tenant, *inside]:
+            folder = tmp_path / secret / (f"tenants/{other}" if other != tenant else "")
+            with duckdb.connect(str(folder / "slipstream.duckdb"), read_only=True) as store:
+                (found,) = zip(*store.execute("SELECT DISTINCT id FROM t_episodes").fetchall(), strict=True)
+            assert {f"run-{SECRETS[other]}-{n}" for n in range(2)} <= set(found)
+            assert (folder / "adapters" / "inbox@1" / "adapter_config.json").exists()
+        if tenant:
+            assert not [other for other in SECRETS.values() if other != secret and other.encode() in tar]
 
 
 def test_metrics_name_tenants_to_the_operator_alone(house: House) -> None:

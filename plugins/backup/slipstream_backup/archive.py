@@ -2,7 +2,7 @@
 
 First a copy of the store is made, and the spool's segments are linked beside it; meanwhile no segment goes. So each
 record that was acknowledged before stands in the store's copy or in a segment behind the positions that it holds. Then
-all of it is sent, and nothing waits for that.
+all of it is sent, and nothing waits for that. Tenants' control planes do the same with their folders.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import contextlib
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
+from slipstream.tenants import TENANTS_FOLDER_NAME
+from slipstream_backup.tenants import add_tenants
 from slipstream_proxy.control.storage.ingester import Ingester
 from slipstream_proxy.log.ids import new_id
 from slipstream_proxy.store.store import Store
@@ -25,8 +27,9 @@ _OF_A_RUN = ("lock", "proxy.json", "live.json", "metrics", "limits", "hangs", "c
 
 
 @contextlib.contextmanager
-def staged(root: Path, store: Store, ingester: Ingester | None) -> Iterator[Path]:
-    """A folder with a copy of the store and the segments that it needs; it goes afterwards. Blocks.
+def staged(root: Path, store: Store, ingester: Ingester | None, *, without: Collection[str] = ()) -> Iterator[Path]:
+    """A folder with a copy of the store and the segments that it needs; it goes afterwards. Blocks. ``without``: the
+    schemas of PostgreSQL that have a copy of their own.
 
     Raises ``StoreError`` or ``OSError`` where there is no room, or no program, for the copy.
     """
@@ -37,7 +40,7 @@ def staged(root: Path, store: Store, ingester: Ingester | None) -> Iterator[Path
     stage.mkdir(mode=0o700)
     try:
         with ingester.segments_kept() if ingester else contextlib.nullcontext():
-            store.db.copy_to(stage)
+            store.db.copy_to(stage, but=without)
             spool = stage / "spool"
             spool.mkdir()
             for segment in (root / "spool").glob("*.seg"):
@@ -48,14 +51,22 @@ def staged(root: Path, store: Store, ingester: Ingester | None) -> Iterator[Path
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def write(out: IO[bytes], root: Path, stage: Path, adapters: Path) -> None:
-    """The tar file, as it is to be unpacked into an empty ``data_dir``. Blocks as ``out`` does."""
+def write(out: IO[bytes], root: Path, stage: Path, adapters: Path, tenants: Mapping[str, Path] | None = None) -> None:
+    """The tar file, as it is to be unpacked into an empty ``data_dir``. Blocks as ``out`` does.
+
+    ``tenants``: those that run, and the sockets of their control planes. Raises ``StoreError``: one has no backup.
+    """
+    within, served = root / TENANTS_FOLDER_NAME, tenants or {}
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         _add(tar, stage, Path())
         for path in sorted(root.iterdir()):
             plain = path.name not in _OF_A_RUN and ".duckdb" not in path.name and not path.name.startswith(STAGE_PREFIX)
-            if plain and path.resolve() != adapters.resolve():
+            if plain and path != within and path.resolve() != adapters.resolve():
                 _add(tar, path, Path(path.name))
+        for path in sorted(within.iterdir()) if within.is_dir() else ():
+            if path.name not in served:  # nobody has it open
+                _add(tar, path, path.relative_to(root))
+        add_tenants(tar, served, with_adapters=adapters == root / "adapters")
         _add(tar, adapters, Path("adapters"))
 
 

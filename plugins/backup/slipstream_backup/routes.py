@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from slipstream.contract import KeyScope
+from slipstream.tenants import schema_of
 from slipstream_backup import archive
+from slipstream_backup.tenants import served_tenants
 from slipstream_proxy.control.api.http import Ctx, Routes
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
@@ -47,8 +49,9 @@ async def get_backup(ctx: Ctx) -> web.StreamResponse:
     deps, root = ctx.deps, ctx.deps.config.root
     if not await deps.health.check():  # a copy begun now would wait for the database as long as it is away
         raise away()
-    made = archive.staged(root, deps.store, deps.ingester)
     try:
+        tenants = await in_thread(served_tenants, deps.config)
+        made = archive.staged(root, deps.store, deps.ingester, without=[schema_of(name) for name in tenants])
         stage = await in_thread(made.__enter__)
     except (StoreError, OSError) as e:
         raise Problem(503, f"no backup can be made: {e}", fix="see docs/operations.md, Back up and restore") from e
@@ -56,7 +59,7 @@ async def get_backup(ctx: Ctx) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": TAR_TYPE})
         await response.prepare(ctx.request)
         with contextlib.closing(_Reply(response)) as out:
-            await in_thread(archive.write, out, root, stage, deps.config.adapters_dir)
+            await in_thread(archive.write, out, root, stage, deps.config.adapters_dir, tenants)
         await response.write_eof()
         return response
     finally:

@@ -21,7 +21,10 @@ from tests.support import slipstream
 from tests.support.fake_engine import FakeEngine
 from tests.support.postgres import postgres, postgres_programs  # noqa: F401 - a fixture
 
+from slipstream.settings import Config
 from slipstream_backup import archive as backup
+from slipstream_backup.tenants import served_tenants
+from slipstream_proxy.store.tables.driver import StoreError
 
 
 class Proxy(Running):
@@ -161,7 +164,7 @@ def test_what_a_killed_proxy_left_goes(tmp_path):
     (tmp_path / f"{backup.STAGE_PREFIX}0-x").mkdir()
 
     class Driver:
-        def copy_to(self, folder: Path) -> Path:
+        def copy_to(self, folder: Path, but: object) -> Path:
             (folder / "copy").touch()
             return folder / "copy"
 
@@ -170,3 +173,12 @@ def test_what_a_killed_proxy_left_goes(tmp_path):
         assert {p.name for p in tmp_path.glob(f"{backup.STAGE_PREFIX}*")} == {stage.name, other.name}
         assert (stage / "copy").exists()
     assert not list(tmp_path.glob(f"{backup.STAGE_PREFIX}*"))
+
+
+def test_a_tenant_that_does_not_answer_is_named(tmp_path):
+    config = Config.model_validate({"data_dir": str(tmp_path), "tenants": {"acme": {}}})
+    assert served_tenants(config) == {}  # nothing was ever kept for it
+    (tmp_path / "tenants" / "acme").mkdir(parents=True)
+    with pytest.raises(StoreError, match="the tenant acme does not answer"):
+        served_tenants(config)
+    assert served_tenants(config.model_copy(update={"tenants": {}})) == {}

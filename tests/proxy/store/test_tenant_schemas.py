@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Collection
+from pathlib import Path
+
 import psycopg
 import pytest
-from tests.support.postgres import fresh_schema, postgres  # noqa: F401 - a fixture
+from tests.support.postgres import fresh_schema, postgres, postgres_programs  # noqa: F401 - a fixture
 from tests.support.records import rules
 
 from slipstream.settings import Config
 from slipstream.tenants import tenant_config
 from slipstream_proxy.store import open_store
+from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.tables.driver import QueryError
 
 
@@ -37,3 +42,31 @@ def test_each_has_a_schema_of_its_own_and_no_query_leaves_it(request: pytest.Fix
         with psycopg.connect(config.store_url, autocommit=True) as con:
             con.execute("DROP SCHEMA slipstream_ours CASCADE")
             con.execute("DROP SCHEMA slipstream_the_irs CASCADE")
+
+
+def test_a_dump_has_its_own_schema_alone(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    config = Config.model_validate({"store": {"url": request.getfixturevalue("postgres")}})
+    schemas = {"ours": "slipstream_ours", "the-irs": "slipstream_the_irs", "": "public"}
+    stores = {name: open_store(tenant_config(config, name).store_url, rules()) for name in schemas}
+    try:
+        for name, store in stores.items():
+            with store.db.write() as tx:
+                tx.run("INSERT INTO t_meta VALUES (?, ?)", ("secret", f"of-{name or 'the operator'}"))
+        dumps = {name: dumped(store, tmp_path / (name or "operator")) for name, store in stores.items()}
+        dumps["some"] = dumped(stores[""], tmp_path / "some", but=["slipstream_ours"])
+        told = {name: {n for n in schemas if f"of-{n or 'the operator'}" in text} for name, text in dumps.items()}
+        assert told == {"ours": {"ours"}, "the-irs": {"the-irs"}, "": set(schemas), "some": {"the-irs", ""}}
+    finally:
+        for store in stores.values():
+            store.close()
+        with psycopg.connect(config.store_url, autocommit=True) as con:
+            con.execute("DROP SCHEMA slipstream_ours CASCADE")
+            con.execute("DROP SCHEMA slipstream_the_irs CASCADE")
+            con.execute("DELETE FROM t_meta WHERE name = 'secret'")
+
+
+def dumped(store: Store, folder: Path, but: Collection[str] = ()) -> str:
+    """All that the dump restores, as SQL."""
+    folder.mkdir()
+    argv = [str(postgres_programs() / "pg_restore"), "-f", "-", str(store.db.copy_to(folder, but=but))]
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -258,7 +258,7 @@ class DuckDriver:
         """Whether somebody deleted the file that is open."""
         return not self._closing and not self._ended and not self.path.exists()
 
-    def copy_to(self, folder: Path) -> Path:
+    def copy_to(self, folder: Path, *, but: Collection[str] = ()) -> Path:
         """The file and its log, while nothing is written: the spool keeps what comes."""
         self.settle()
         with self._writing, self._using():

@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import time
 from binascii import crc32
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -458,8 +458,11 @@ class PostgresDriver:
         """PostgreSQL looks after its own files."""
         return False
 
-    def copy_to(self, folder: Path) -> Path:
-        """``pg_dump``'s form for ``pg_restore``. The program must be at least as new as the server."""
+    def copy_to(self, folder: Path, *, but: Collection[str] = ()) -> Path:
+        """``pg_dump``'s form for ``pg_restore``. The program must be at least as new as the server.
+
+        A tenant's schema alone, else all schemas but those of ``but``.
+        """
         self._need_session("a dump")
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_dump"), key=lambda p: float(p.parts[-3]))
         program = str(found[-1]) if found else shutil.which("pg_dump")
@@ -467,6 +470,9 @@ class PostgresDriver:
             raise StoreError("there is no pg_dump on the proxy's machine")
         copy = folder / "slipstream.dump"
         argv = [program, "--format=custom", f"--file={copy}", f"--dbname={self._url}"]
+        if is_tenants(self._schema):  # the URL's search path keeps no other schema out
+            argv.append(f'--schema="{self._schema}"')
+        argv += [f'--exclude-schema="{schema}"' for schema in but]
         with cores.anywhere():
             done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -6,7 +6,7 @@ language that DuckDB and PostgreSQL share.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -107,8 +107,8 @@ class Driver(Protocol):
     def put_file_back(self) -> None:
         """Write it again from what is open. Raises ``StoreError`` or ``OSError``."""
 
-    def copy_to(self, folder: Path) -> Path:
-        """Write a copy of the database at one moment: DuckDB's file, or PostgreSQL's dump.
+    def copy_to(self, folder: Path, *, but: Collection[str] = ()) -> Path:
+        """Write a copy of the database at one moment: DuckDB's file, or PostgreSQL's dump without these schemas.
 
         Raises ``StoreError`` or ``OSError``.
         """

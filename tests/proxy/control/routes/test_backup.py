@@ -26,7 +26,7 @@ async def test_only_for_an_admin(plane: Plane, scope: str):
 
 
 async def test_why_there_is_none(plane: Plane, monkeypatch: pytest.MonkeyPatch):
-    def no_room(folder):
+    def no_room(folder, but):
         raise StoreError("there is no pg_dump on the proxy's machine")
 
     monkeypatch.setattr(plane.deps.store.db, "copy_to", no_room)
