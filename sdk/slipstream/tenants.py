@@ -12,10 +12,9 @@ from pydantic import ValidationError
 from slipstream.errors import ConfigError
 from slipstream.settings import Config, RewardConfig
 from slipstream.settings.tenants import TenantConfig
-from slipstream.shared.tenant_names import check_tenant_name
+from slipstream.shared.tenant_names import TENANTS_FOLDER_NAME, check_tenant_name
 from slipstream.shared.urls import without_password
 
-TENANTS_FOLDER_NAME = "tenants"
 SETTINGS_TOLD_FILE_NAME, TENANT_STATES_FILE_NAME = "settings.json", "tenants.json"
 """In the proxy's folder: what it read in the settings file, and tenant → why its control plane does not run."""
 _OWN_SECTIONS = tuple(name for name in TenantConfig.model_fields if name != "quota")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.shared.files import keep_private, open_to_engine, private_file, space_of, sync
+from slipstream.shared.files import keep_private, open_to_engine, open_way, private_file, space_of, sync
 
 
 def test_files_and_folders_are_synced_and_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +80,20 @@ def test_what_a_data_folder_holds_is_for_its_user_alone(tmp_path: Path, inside: 
             assert mode(path) & 0o077 == 0, path
     if there:
         assert (mode(adapters), mode(adapters / "m@1" / "adapter_config.json")) == (0o755, 0o644)
+
+
+@pytest.mark.usefixtures("umask")
+def test_an_engine_finds_tenants_adapters_and_lists_no_tenant(tmp_path: Path) -> None:
+    root = tmp_path / "not yet" / "data"
+    acme = root / "tenants" / "acme"
+    for _ in range(2):  # also at the next start
+        keep_private(root, root / "adapters")
+        open_way(acme / "adapters")  # whichever process comes first
+        (acme / "spool").mkdir(parents=True, exist_ok=True)
+        keep_private(acme, acme / "adapters")
+        assert mode(root.parent) == 0o755
+        assert {mode(path) for path in (root, root / "tenants", acme)} == {0o711}
+        assert (mode(acme / "adapters"), mode(acme / "spool")) == (0o755, 0o700)
 
 
 @pytest.mark.usefixtures("umask")

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from slipstream.tenants import TENANTS_FOLDER_NAME
+from slipstream.shared.tenant_names import TENANTS_FOLDER_NAME
 from slipstream_backup.tenants import add_tenants
 from slipstream_proxy.control.storage.ingester import Ingester
 from slipstream_proxy.log.ids import new_id

@@ -15,7 +15,8 @@ from pathlib import Path
 from slipstream.config import Config
 from slipstream.contract import API_PREFIX, KeyScope
 from slipstream.errors import ConfigError
-from slipstream.tenants import TENANTS_FOLDER_NAME, known_tenants, tenant_config
+from slipstream.shared.tenant_names import TENANTS_FOLDER_NAME
+from slipstream.tenants import known_tenants, tenant_config
 from slipstream_proxy.control.api.http import AUTH_HEADER
 from slipstream_proxy.store.tables.driver import StoreError
 

@@ -17,6 +17,7 @@ from slipstream.contract import Headers as Names
 from slipstream.contract import KeyScope
 from slipstream.errors import ConfigError
 from slipstream.settings import TenantConfig
+from slipstream.shared.files import open_way
 from slipstream.tenants import tenant_config
 from slipstream_proxy.data.observe.exposition import render
 from slipstream_proxy.data.observe.metrics import UNKNOWN_TENANTS_METRIC, read_parts
@@ -166,6 +167,7 @@ class TenantPlanes:
             raise RequestRefused(404, f"there is no tenant {name}", field=field, fix=fix)
         try:
             config = tenant_config(self._declared, name)
+            open_way(config.adapters_dir)
             config.spool_dir.mkdir(parents=True, exist_ok=True)
             plane = Plane(config, self._first.number, first=self._first)
         except (ConfigError, OSError) as e:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from slipstream.config import Config
 from slipstream.errors import ConfigError
 from slipstream.settings import TenantConfig
-from slipstream.tenants import TENANTS_FOLDER_NAME
+from slipstream.shared.tenant_names import TENANTS_FOLDER_NAME
 
 log = logging.getLogger(__name__)
 TOLD_FILE_NAME = "settings.json"

@@ -8,10 +8,12 @@ import logging
 import os
 import stat
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from slipstream.errors import StartError
+from slipstream.shared.tenant_names import TENANTS_FOLDER_NAME
 
 log = logging.getLogger(__name__)
 DATA_FOLDER_FORMAT = 7
@@ -39,20 +41,28 @@ def keep_private(root: Path, adapters: Path) -> None:
 
     Adapters are not: an engine may be another user's. So the way to them may be gone, but no folder on it is listed.
     """
-    os.umask(0o077)
     if not root.exists():
         root.mkdir(parents=True)
         root.chmod(0o755)
+    os.umask(0o077)
+    ways = (adapters, root / TENANTS_FOLDER_NAME / "_") if adapters.is_relative_to(root) else (adapters,)
     for path in (root, *root.iterdir()):
         with contextlib.suppress(FileNotFoundError):
-            _tighten(path, adapters)
+            _tighten(path, ways)
 
 
-def _tighten(path: Path, adapters: Path) -> None:
-    if path == adapters or path.is_symlink():
+def open_way(adapters: Path) -> None:
+    """Make the folder of adapters, and those on the way to it that are not there yet."""
+    for path in reversed([path for path in (adapters, *adapters.parents) if not path.exists()]):
+        path.mkdir(exist_ok=True)
+        path.chmod(0o755 if path == adapters else 0o711)
+
+
+def _tighten(path: Path, ways: Sequence[Path]) -> None:
+    if path in ways or path.is_symlink():
         return
     found = path.stat()
-    folder = 0o711 if adapters.is_relative_to(path) else 0o700
+    folder = 0o711 if any(way.is_relative_to(path) for way in ways) else 0o700
     most = folder if stat.S_ISDIR(found.st_mode) else 0o600
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077 & ~most:

@@ -6,6 +6,7 @@ import re
 
 from slipstream.errors import ConfigError
 
+TENANTS_FOLDER_NAME = "tenants"
 TENANT_PATTERN = r"^[a-z0-9][a-z0-9-]{0,31}$"
 TENANT_PART = r"@[a-z0-9][a-z0-9-]{0,31}\."
 """Of the names that engines know tenants' adapters by."""

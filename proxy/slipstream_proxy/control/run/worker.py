@@ -21,7 +21,7 @@ from aiohttp import web
 from slipstream.config import CONFIG_ENV, Config
 from slipstream.contract import Split
 from slipstream.errors import StartError
-from slipstream.shared.files import keep_private
+from slipstream.shared.files import keep_private, open_way
 from slipstream.shared.log import setup_logging
 from slipstream_proxy.control.adapters.checks import AdapterChecks
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
@@ -135,9 +135,7 @@ class ControlPlane:
 
     async def start(self) -> Deps:
         config = self.config
-        if not config.adapters_dir.exists():
-            config.adapters_dir.mkdir(parents=True)
-            config.adapters_dir.chmod(0o755)  # an engine may be another user's
+        open_way(config.adapters_dir)
         keep_private(config.root, config.adapters_dir)
         config.spool_dir.mkdir(parents=True, exist_ok=True)
         durability = "process" if config.proxy.durability == "none" else config.proxy.durability
