@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tests.support import free_port, process, slipstream, wait_for
@@ -14,11 +17,15 @@ from tests.support.tiny import apart, conversation, gradients, make_config, make
 
 from slipstream.config import CONFIG_ENV
 from slipstream_trainer.algorithm.advantage import assign
+from slipstream_trainer.algorithm.learning_rate import StepPace
 from slipstream_trainer.batch.layout import make_plan
+from slipstream_trainer.batch.rows import Sample
+from slipstream_trainer.step.step import train
 
 RANK = """
-import sys, torch
+import json, sys, torch
 from pathlib import Path
+from tests.trainer.test_process_group import WORDS_FIGURES, with_words
 from tests.support.tiny import make_config, make_trainer, conversation, gradients
 from slipstream_trainer.algorithm.advantage import assign
 from slipstream_trainer.algorithm.learning_rate import StepPace
@@ -29,7 +36,7 @@ from tests.support.tiny import adapter_state
 from slipstream_trainer.versions.adapter_folder import write_adapter
 from slipstream_trainer.step.selfcheck import check_packing
 from slipstream_trainer.model.shards import even
-from slipstream_trainer.step.step import train
+from slipstream_trainer.step.step import follow, train
 out = Path(sys.argv[2])
 for sharding in ("ddp", "fsdp2"):
     trainer = make_trainer(make_config(Path(sys.argv[1]), out, beta=0.05, sharding=sharding, max_kl=1e6))
@@ -59,15 +66,37 @@ for sharding in ("ddp", "fsdp2"):
 frozen = [p for p in trainer.model.parameters() if not p.requires_grad]
 assert sum(p.to_local().numel() for p in frozen) < 0.6 * sum(p.numel() for p in frozen)
 assert check_packing(trainer.learner)["tree"] < 1e-4
-samples = conversation(4)
-samples[0].logprobs_C = samples[0].logprobs_C - 40
-result = train(trainer, samples, StepPace(), 0)
-assert (result.outcome, result.figures["guarded"]) == ("step", 1), (result.reason, result.figures)
+if trainer.rank:
+    follow(trainer, StepPace(), 0)
+else:
+    samples = conversation(4)
+    samples[0].logprobs_C = samples[0].logprobs_C - 40
+    result = train(trainer, samples, StepPace(), 0)
+    assert (result.outcome, result.figures["guarded"]) == ("step", 1), (result.reason, result.figures)
+trainer.config.trainer.loss = "grpo"
+if trainer.rank:
+    follow(trainer, StepPace(), 0)
+else:
+    result = train(trainer, with_words(), StepPace(), 0)
+    (out / "words.json").write_text(json.dumps([result.figures[name] for name in WORDS_FIGURES]))
 torch.save(adapter_state(trainer.model), out / f"stepped-{trainer.rank}.pt")
 if trainer.rank == 0:
     write_adapter(trainer.learner.adapter, out / "adapter", 16)
 leave()
 """
+
+
+WORDS_FIGURES = ("loss", "words", "words_kl", "words_change", "kl", "entropy_after")
+
+
+def with_words() -> list[Sample]:
+    """A batch in which a user said something about two replies."""
+    turn = 2  # the id of what the template begins a reply with
+    found = conversation(6)
+    return [
+        replace(s, prompt_P=np.append(s.prompt_P, np.int32(turn)), hint="w5 w6" if i < 2 else None)
+        for i, s in enumerate(found)
+    ]
 
 
 def two(script: Path, *args: str) -> list[str]:
@@ -99,6 +128,16 @@ def test_two_ranks_have_the_gradients_of_one_with_the_base_whole_or_sharded(tiny
             assert other == pytest.approx(value, rel=2e-6, abs=1e-6)
             assert apart(grads, gradients(trainer)) < 1e-5
             assert torch.allclose(now, work.policy_logprobs_T, atol=1e-5)
+    alone = make_trainer(make_config(tiny, tmp_path / "words", beta=0.05, max_kl=1e6, loss="grpo"))
+    samples = conversation(4)
+    samples[0].logprobs_C = samples[0].logprobs_C - 40
+    alone.config.trainer.loss, alone.loss_type = "bnpo", "bnpo"
+    train(alone, samples, StepPace(), 0)
+    alone.config.trainer.loss = "grpo"
+    figures = train(alone, with_words(), StepPace(), 0).figures
+    assert json.loads((tmp_path / "words.json").read_text()) == pytest.approx(
+        [figures[n] for n in WORDS_FIGURES], rel=1e-3
+    )
     one, other = (torch.load(tmp_path / f"stepped-{rank}.pt") for rank in range(2))
     assert all(torch.equal(one[n], other[n]) for n in one), "both processes have the same adapter after a step"
     assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()

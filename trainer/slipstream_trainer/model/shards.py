@@ -21,6 +21,7 @@ import torch
 from slipstream.config import Config
 from slipstream.errors import StartError
 from slipstream_trainer.batch.layout import MicroBatch, Plan, Slots
+from slipstream_trainer.batch.scatter import Share, plan_of, shares
 from slipstream_trainer.model.memory import decoder_layers
 
 if TYPE_CHECKING:
@@ -134,6 +135,14 @@ def even(plan: Plan, processes: int) -> Plan:
     short = -len(plan.micro) % processes
     plan.micro.extend(_idle(min(plan.micro, key=lambda m: m.computed)) for _ in range(short))
     return plan
+
+
+def scatter(plan: Plan | None, rank: int, processes: int) -> Plan | None:
+    """The first process's plan, with this process's rows alone. None: it has no further one."""
+    box: list[Share | None] = [None]
+    sent = shares(plan, processes) if plan is not None else [None] * processes
+    torch.distributed.scatter_object_list(box, sent if rank == 0 else None, src=0)
+    return plan if rank == 0 else plan_of(box[0]) if box[0] is not None else None
 
 
 def _idle(micro: MicroBatch) -> MicroBatch:

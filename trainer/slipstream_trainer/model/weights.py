@@ -21,6 +21,11 @@ def trained_of(model: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
     return found
 
 
+def changes_of(model: torch.nn.Module) -> tuple[int, ...]:
+    """How often each trainable weight was written to. Whatever changes the optimiser's state changes weights too."""
+    return tuple(p._version for _, p in trained_of(model))
+
+
 def copies(tensors: Sequence[torch.Tensor], device: str | torch.device | None = None) -> list[torch.Tensor]:
     """On ``device`` (None: where each is), by few kernels and transfers."""
     made: list[torch.Tensor | None] = [None] * len(tensors)

@@ -1,7 +1,7 @@
 """The trainer's process, alone or one of several.
 
-Several processes, one trainer: the first talks to the proxy and tells the others what to do; each computes its
-share of every batch.
+Several processes, one trainer: the first talks to the proxy, tells the others what to do, and lays batches out; each
+gets and computes its share of every batch.
 
 Each has the whole base, or a part of it (``shards.py``). Gradients of the LoRA weights are summed (a few
 megabytes), so processes need neither equal rows nor a wrapper.
@@ -9,6 +9,7 @@ megabytes), so processes need neither equal rows nor a wrapper.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ import torch.distributed as dist
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream_trainer.model.policy import check_lora
+from slipstream_trainer.model.weights import changes_of
 from slipstream_trainer.run.gpu_lease import ENTER_WORD, LEAVE_WORD, GpuLease, tell
 from slipstream_trainer.run.tenants import TenantWorkers
 from slipstream_trainer.run.worker import Worker
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from slipstream_trainer.batch.rows import Sample
     from slipstream_trainer.step.result import Result
     from slipstream_trainer.step.trainer import CapturedGRPOTrainer
+
+
+log = logging.getLogger(__name__)
 
 
 def is_first() -> bool:
@@ -56,13 +61,24 @@ class Leader(Worker):
 
     def train(self, samples: list[Sample]) -> Result:
         self._interruptible = False  # the others are in the middle of it: it is finished first
-        weights = self.trainer.learner.save()
         state, turns = self.current.state, self.seat.turns
         if turns.told is not self.seat:
             tell(("learner", self.config.model_dump_json()))
             turns.told = self.seat
-        tell(("train", (samples, state.pace, state.step, state.traffic, weights)))
-        return super().train(samples)
+        same = turns.weights_told == changes_of(self.trainer.model)
+        tell(("train", (state.pace, state.step, None if same else self.trainer.learner.save())))
+        result = super().train(samples)
+        turns.weights_told = changes_of(self.trainer.model)  # each has made the same step
+        return result
+
+
+def warn_of_restarts() -> None:
+    """Where torchrun starts processes again that then find each other by chance alone."""
+    if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        log.warning(
+            "torchrun starts all processes again when one has died, and they may look for each other at addresses of "
+            "those before: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun"
+        )
 
 
 def lead(
@@ -73,7 +89,7 @@ def lead(
 
 def follow(trainer: CapturedGRPOTrainer, gpu_lease: GpuLease) -> int:
     """Do what the first process says until it says stop."""
-    from slipstream_trainer.step.step import train
+    from slipstream_trainer.step import step
 
     for sig in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sig, signal.SIG_IGN)  # the first process says when to stop
@@ -88,9 +104,10 @@ def follow(trainer: CapturedGRPOTrainer, gpu_lease: GpuLease) -> int:
         if order == "learner":
             trainer.config = trainer.learner.config = Config.model_validate_json(what)
         if order == "train":
-            samples, pace, step, traffic, weights = what
-            trainer.learner.restore(weights)
-            train(trainer, samples, pace, step, traffic)
+            pace, applied, weights = what
+            if weights is not None:
+                trainer.learner.restore(weights)
+            step.follow(trainer, pace, applied)
 
 
 def main(config: Config, find: Callable[[], str | None], key: str | None = None) -> int:
@@ -107,6 +124,7 @@ def main(config: Config, find: Callable[[], str | None], key: str | None = None)
     try:
         if not is_first():
             return follow(*start_trainer(config, None))
+        warn_of_restarts()
         with only_one(config.checkpoints_dir):
             loaded = start_trainer(config, None) if torch.cuda.is_available() and not config.engine.share else None
             url = find()

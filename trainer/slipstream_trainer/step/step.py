@@ -48,7 +48,7 @@ def train(
     traffic: Traffic | None = None,
 ) -> Result:
     """A GRPO step on leased samples: an optimiser step (``inner_steps`` of them) for each minibatch. ``applied``: steps
-    taken so far, for the warm-up.
+    taken so far, for the warm-up. In the first process; the others ``follow``.
     """
     t, began = trainer.config.trainer, time.perf_counter()
     for s in samples:
@@ -74,6 +74,7 @@ def train(
         result.reason = _nothing(advantages)
     if not trainer.sft:
         _blame_scale(result, odd_scale(samples, t.advantage))
+    trainer.lay_out(None)
     if trainer.sharded:
         reshard(trainer.model)
     figures: dict[str, JsonValue] = {
@@ -101,6 +102,16 @@ def train(
     return result
 
 
+def follow(trainer: CapturedGRPOTrainer, pace: StepPace, applied: int) -> None:
+    """The other processes' part of ``train``."""
+    while (plan := trainer.lay_out(())) is not None:
+        if plan.scored.tokens:
+            trainer.learner.prepare(plan)
+            _steps(trainer, plan, pace, applied, Result("skipped"), ())
+    if trainer.sharded:
+        reshard(trainer.model)
+
+
 def _nothing(advantages: Advantages) -> str:
     """Why no token of a batch can be trained on."""
     if not 0 < advantages.dropped == advantages.groups:
@@ -118,12 +129,16 @@ def _minibatch(
     """``own``: no step of this batch was taken yet, so the weights are those that may have sampled it."""
     result = Result("skipped")
     with timed(result.figures, "layout"):
-        plan = trainer.learner.plan(samples)
-    if not plan.scored.tokens:
+        plan = trainer.lay_out(samples)
+    if plan is None or not plan.scored.tokens:
         return result
     result.figures |= _layout(plan, samples)
     result.figures["layers_recomputed"] = trainer.learner.prepare(plan)
     work = _steps(trainer, plan, pace, applied, result, samples)
+    _words(work, samples, result)
+    unknown = [k for k, v in result.figures.items() if v is None or (isinstance(v, float) and not np.isfinite(v))]
+    for name in unknown:
+        del result.figures[name]
     if not trainer.sft:  # what is imitated may have no log-probabilities of an engine
         gap_T = (work.trainer_logprobs_T - work.behavior_logprobs_T).cpu().numpy()
         result.gaps = gaps_of(samples, plan.scored, gap_T)
@@ -144,7 +159,9 @@ def _blame_scale(result: Result, odd: tuple[bool, str] | None) -> None:
 
 
 def _teach(trainer: CapturedGRPOTrainer, work: Work, samples: Sequence[Sample]) -> None:
-    """Where users said something: what the policy thinks of its replies with that in its prompt."""
+    """Where users said something: what the policy thinks of its replies with that in its prompt. ``samples``: of the
+    first process.
+    """
     scored = work.plan.scored
     if scored.hinted_T is None:
         return
@@ -152,7 +169,8 @@ def _teach(trainer: CapturedGRPOTrainer, work: Work, samples: Sequence[Sample]) 
     lesson = [replace(s, prompt_P=s.hinted_P, hinted_P=None) for s in hinted if s.hinted_P is not None]
     # both stand sample by sample, so the tokens do in the same order
     token_W = torch.from_numpy(np.flatnonzero(scored.hinted_T)).to(trainer.device)
-    trainer.teach(work, trainer.learner.plan(lesson), token_W)
+    if (plan := trainer.lay_out(lesson)) is not None:
+        trainer.teach(work, plan, token_W)
 
 
 def _words(work: Work, samples: Sequence[Sample], result: Result) -> None:
@@ -214,7 +232,6 @@ def _steps(
             work.advantage_T = torch.zeros_like(rewards_T)  # rewards have had their step
     work.advantage_T = rewards_T
     result.figures |= _policy(t, work) | {"learning_rate": reach.rate}
-    _words(work, samples, result)
     kl = 0.0
     if result.outcome == "step":
         with timed(result.figures, "check"):
@@ -227,9 +244,6 @@ def _steps(
     if result.outcome != "skipped":
         pace.note(t, reach, kl, undone=result.outcome == "undone")
         result.figures |= _pace(trainer, pace, reach, kl)
-    unknown = [k for k, v in result.figures.items() if v is None or (isinstance(v, float) and not np.isfinite(v))]
-    for name in unknown:
-        del result.figures[name]
     return work
 
 

@@ -10,7 +10,7 @@ import contextlib
 import math
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,11 @@ from slipstream_trainer.algorithm.losses import TrlLoss, find_loss, own_loss
 from slipstream_trainer.algorithm.words import weights
 from slipstream_trainer.batch.hints import Hints
 from slipstream_trainer.batch.layout import MicroBatch, Plan
+from slipstream_trainer.batch.rows import Sample
 from slipstream_trainer.batch.work import Lesson, Work, places_of
 from slipstream_trainer.model.compute import ScoredPositions
 from slipstream_trainer.model.learner import Learner, Passed
-from slipstream_trainer.model.shards import looked_at
+from slipstream_trainer.model.shards import looked_at, scatter
 from slipstream_trainer.model.torch_learner import TorchLearner
 from slipstream_trainer.step.selfcheck import computes_alike
 from slipstream_trainer.step.trl_seam import GRPOConfig, GRPOTrainer, grpo_config
@@ -124,6 +125,11 @@ class CapturedGRPOTrainer(GRPOTrainer):
         return *self._given, None
 
     # a batch
+
+    def lay_out(self, samples: Sequence[Sample] | None) -> Plan | None:
+        """The first process's samples for all, each with its own rows alone. None: it has no further ones."""
+        plan = self.learner.plan(samples) if samples is not None and self.rank == 0 else None
+        return plan if self.world == 1 else scatter(plan, self.rank, self.world)
 
     def start(self, plan: Plan) -> Work:
         """A batch's work, with the reference's log-probabilities where β asks for them."""

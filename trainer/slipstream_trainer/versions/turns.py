@@ -51,6 +51,8 @@ class TrainerTurns:
         """The learner whose weights the model has."""
         self.told: Seat | None = None
         """The learner whose settings the other processes have."""
+        self.weights_told: tuple[int, ...] | None = None
+        """``changes_of`` the model when the other processes had its weights and optimiser. None: never."""
         self._holder: Seat | None = None
         self._depth = 0
         self._waiting: list[Seat] = []
