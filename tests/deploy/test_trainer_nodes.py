@@ -14,10 +14,13 @@ from tests.support.rendering import DEPLOY, OWN_ENV, is_setting
 from torch.distributed.run import get_args_parser
 
 from slipstream.cli import build_parser
+from slipstream.cli.start.trainer import OWN_RENDEZVOUS_ENV
 
 JOBSET = DEPLOY / "kubernetes" / "components" / "trainer-nodes" / "trainer.yaml"
 SBATCH, SKY = DEPLOY / "slurm" / "trainer.sbatch", DEPLOY / "skypilot" / "trainer-nodes.yaml"
-SAYS = '#!/bin/sh\nfor word in "$@"; do echo "$word"; done > "$SAID"; env | grep ^SLIPSTREAM_ > "$SAID.env"\n'
+SAYS = (
+    '#!/bin/sh\nfor word in "$@"; do echo "$word"; done > "$SAID"; env | grep -E "^(SLIPSTREAM|TORCH)_" > "$SAID.env"\n'
+)
 NODES = {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.4\n10.0.0.5", "SKYPILOT_NUM_GPUS_PER_NODE": "8"}  # fmt: skip
 """What SkyPilot sets on the second of two nodes (https://docs.skypilot.co/en/latest/running-jobs/environment-variables.html)."""
 SLURM = {"SLURM_JOB_NODELIST": "gpu[04-05]", "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "8", "SLURM_JOB_ID": "77", "SLURM_SUBMIT_DIR": "/shared"}  # fmt: skip
@@ -49,6 +52,7 @@ def check(args: Any, settings: dict[str, str]) -> None:
     build_parser("trainer").parse_args(args.training_script_args)
     assert (args.nnodes, args.nproc_per_node, args.rdzv_backend, args.max_restarts) == ("2", "8", "c10d", 3)
     assert args.rdzv_endpoint.endswith(":29500")
+    assert settings.pop(OWN_RENDEZVOUS_ENV) == "1", "restarted processes find each other"
     for name in settings:
         assert name in OWN_ENV or is_setting(name), name
     assert settings["SLIPSTREAM_TRAINER__SHARDING"] == "fsdp2"
@@ -86,7 +90,7 @@ def test_jobset() -> None:
     assert container["command"] == ["python", "-m", "torch.distributed.run"]
     env = {e["name"]: e.get("value", "") for e in container["env"]}
     args = get_args_parser().parse_args(container["args"])
-    check(args, {name: value for name, value in env.items() if name.startswith("SLIPSTREAM_")})
+    check(args, {name: value for name, value in env.items() if name.startswith(("SLIPSTREAM_", "TORCH_"))})
     gpus = int(container["resources"]["limits"]["nvidia.com/gpu"])
     assert (int(args.nnodes), int(args.nproc_per_node)) == (job["spec"]["completions"], gpus)
     name, network = jobset["metadata"]["name"], jobset["spec"]["network"]["subdomain"]

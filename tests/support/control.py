@@ -376,9 +376,9 @@ def ipc(table: pa.Table) -> bytes:
 
 
 @contextmanager
-def serve(control: FakeControl) -> Iterator[FakeControl]:
+def serve(control: FakeControl, host: str = "127.0.0.1") -> Iterator[FakeControl]:
     """The control API on a free port; ``control.url`` says where."""
-    with Served(control.app()) as url:
+    with Served(control.app(), host=host) as url:
         control.url = url
         yield control
 

@@ -11,9 +11,9 @@ from aiohttp import web
 class Served:
     """An aiohttp application in a thread of its own, on a free port: ``with Served(app) as url``."""
 
-    def __init__(self, app: web.Application, port: int = 0, *, cancels: bool = False) -> None:
+    def __init__(self, app: web.Application, port: int = 0, *, host: str = "127.0.0.1", cancels: bool = False) -> None:
         """``cancels``: a handler ends where its client goes away."""
-        self.app, self.port, self.cancels = app, port, cancels
+        self.app, self.host, self.port, self.cancels = app, host, port, cancels
         self.url = ""
         self._ready = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -23,9 +23,9 @@ class Served:
         asyncio.set_event_loop(self._loop)
         runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=0.1, handler_cancellation=self.cancels)
         self._loop.run_until_complete(runner.setup())
-        site = web.TCPSite(runner, "127.0.0.1", self.port)
+        site = web.TCPSite(runner, self.host, self.port)
         self._loop.run_until_complete(site.start())
-        self.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"  # type: ignore[attr-defined]
+        self.url = f"http://{self.host}:{site._server.sockets[0].getsockname()[1]}"  # type: ignore[attr-defined]
         self._ready.set()
         self._loop.run_forever()
         self._loop.run_until_complete(runner.cleanup())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +125,16 @@ def conversation(
                 kept = said[1:] if e % 2 and n == 1 else said
                 history = np.concatenate([history, kept, tokens(random, 4)])
     return found
+
+
+def with_words() -> list[Sample]:
+    """A batch in which a user said something about two replies."""
+    turn = 2  # the id of what the template begins a reply with
+    found = conversation(6)
+    return [
+        replace(s, prompt_P=np.append(s.prompt_P, np.int32(turn)), hint="w5 w6" if i < 2 else None)
+        for i, s in enumerate(found)
+    ]
 
 
 def table(samples: list[Sample]) -> Any:

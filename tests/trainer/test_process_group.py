@@ -5,28 +5,24 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from tests.support import free_port, process, slipstream, wait_for
 from tests.support.control import FakeControl, serve
-from tests.support.tiny import apart, conversation, gradients, make_config, make_trainer, table
+from tests.support.tiny import apart, conversation, gradients, make_config, make_trainer, table, with_words
 
 from slipstream.config import CONFIG_ENV
 from slipstream_trainer.algorithm.advantage import assign
 from slipstream_trainer.algorithm.learning_rate import StepPace
 from slipstream_trainer.batch.layout import make_plan
-from slipstream_trainer.batch.rows import Sample
 from slipstream_trainer.step.step import train
 
 RANK = """
 import json, sys, torch
 from pathlib import Path
-from tests.trainer.test_process_group import WORDS_FIGURES, with_words
-from tests.support.tiny import make_config, make_trainer, conversation, gradients
+from tests.support.tiny import make_config, make_trainer, conversation, gradients, with_words
 from slipstream_trainer.algorithm.advantage import assign
 from slipstream_trainer.algorithm.learning_rate import StepPace
 from slipstream_trainer.batch.layout import make_plan
@@ -78,7 +74,7 @@ if trainer.rank:
     follow(trainer, StepPace(), 0)
 else:
     result = train(trainer, with_words(), StepPace(), 0)
-    (out / "words.json").write_text(json.dumps([result.figures[name] for name in WORDS_FIGURES]))
+    (out / "words.json").write_text(json.dumps([result.figures[name] for name in sys.argv[3:]]))
 torch.save(adapter_state(trainer.model), out / f"stepped-{trainer.rank}.pt")
 if trainer.rank == 0:
     write_adapter(trainer.learner.adapter, out / "adapter", 16)
@@ -87,16 +83,6 @@ leave()
 
 
 WORDS_FIGURES = ("loss", "words", "words_kl", "words_change", "kl", "entropy_after")
-
-
-def with_words() -> list[Sample]:
-    """A batch in which a user said something about two replies."""
-    turn = 2  # the id of what the template begins a reply with
-    found = conversation(6)
-    return [
-        replace(s, prompt_P=np.append(s.prompt_P, np.int32(turn)), hint="w5 w6" if i < 2 else None)
-        for i, s in enumerate(found)
-    ]
 
 
 def two(script: Path, *args: str) -> list[str]:
@@ -111,7 +97,7 @@ ENV = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *
 @pytest.mark.slow
 def test_two_ranks_have_the_gradients_of_one_with_the_base_whole_or_sharded(tiny, tmp_path) -> None:
     (tmp_path / "rank.py").write_text(RANK)
-    with process(two(tmp_path / "rank.py", str(tiny), str(tmp_path)), tmp_path / "log", ENV) as p:
+    with process(two(tmp_path / "rank.py", str(tiny), str(tmp_path), *WORDS_FIGURES), tmp_path / "log", ENV) as p:
         wait_for(lambda: p.poll() is not None, 240, said="both ranks have ended")
     assert p.returncode == 0, (tmp_path / "log").read_text()[-3000:]
     trainer = make_trainer(make_config(tiny, tmp_path / "one", beta=0.05))

@@ -24,7 +24,7 @@ def test_without_a_model_there_is_nothing_to_train(capsys: pytest.CaptureFixture
 def test_several_processes_run_the_same_command(said: list[str], last: list[str]) -> None:
     argv = torchrun(build_parser("trainer").parse_args(["trainer", "--processes", "2", *said]))
     assert argv[:3] == [sys.executable, "-m", "torch.distributed.run"]
-    assert "--nproc-per-node=2" in argv
+    assert "--nproc-per-node=2" in argv and "--max-restarts=3" in argv, "one that dies ends no training"
     assert argv[-3 - len(last) :] == ["-m", "slipstream.cli", "trainer", *last]
 
 

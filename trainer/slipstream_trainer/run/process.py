@@ -74,7 +74,10 @@ class Leader(Worker):
 
 def warn_of_restarts() -> None:
     """Where torchrun starts processes again that then find each other by chance alone."""
-    if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    if (
+        int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+        and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    ):
         log.warning(
             "torchrun starts all processes again when one has died, and they may look for each other at addresses of "
             "those before: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun"

@@ -25,9 +25,18 @@ PROXY_POLL_INTERVAL_S = 0.1
 """Seconds between two looks for the proxy."""
 
 
+MAX_RESTARTS = 3
+"""How often torchrun starts all processes again, from the last step, after one of them has died."""
+OWN_RENDEZVOUS_ENV = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""Set to 1, the processes of each start meet in a store of their own. In torchrun's (2.13) are the addresses of those
+before, to which some then connect in vain.
+"""
+
+
 def torchrun(args: argparse.Namespace) -> list[str]:
     """The same command again, ``--processes`` times side by side; the configuration goes by environment."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={args.processes}"]
+    count = [f"--nproc-per-node={args.processes}", f"--max-restarts={MAX_RESTARTS}"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", *count]
     where = ["--wait"] if args.wait else ["--url", url] if (url := proxy_url(args)) else []
     return [*launcher, "-m", "slipstream.cli", "trainer", *where]
 
@@ -51,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if (config.trainer.model or config.engine.model) is None:
         raise StartError("no model: give --model, or trainer.model in the configuration")
     if args.processes > 1 and "RANK" not in os.environ:
-        os.environ.update(child_env(config))
+        os.environ.update(child_env(config) | {OWN_RENDEZVOUS_ENV: "1"})
         if args.key:  # not in argv, where every user of the machine sees it
             os.environ["SLIPSTREAM_API_KEY"] = args.key
         os.execv(sys.executable, torchrun(args))  # noqa: S606
