@@ -23,6 +23,7 @@ from slipstream.shared.tenant_names import check_tenant_name
 from slipstream_proxy.json_types import JsonObject
 
 _monotonic: Final[Callable[[], float]] = time.monotonic
+TENANT_REMOVED_ACTION = "tenant_remove"
 KEY_SCOPES = tuple(scope.value for scope in KeyScope)
 
 
@@ -188,11 +189,18 @@ class Keys:
                 self._note("key_revoke", gone[0])
         return found
 
+    def note_removal(self, tenant: str) -> None:
+        """Whoever comes under the tenant's name has nothing to do with its keys."""
+        self._log(TENANT_REMOVED_ACTION, tenant, {"tenant": tenant})
+
     def _note(self, action: str, key: Key) -> None:
-        """Into the log that the audit log is filled from. The key is made or revoked, whether that works or not."""
-        said = {"at": time.time(), "by": _user(), "action": action, "key": key.id}
         whose = {"tenant": key.tenant} if key.tenant else {}
-        line = json.dumps({**said, "detail": {"name": key.name, "scopes": list(key.scopes), **whose}}) + "\n"
+        self._log(action, key.id, {"name": key.name, "scopes": list(key.scopes), **whose})
+
+    def _log(self, action: str, target: str, detail: JsonObject) -> None:
+        """Into the log that the audit log is filled from. It is done, whether that works or not."""
+        said = {"at": time.time(), "by": _user(), "action": action, "key": target}
+        line = json.dumps({**said, "detail": detail}) + "\n"
         with contextlib.suppress(OSError):
             fd = os.open(log_of(self.path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with os.fdopen(fd, "w") as file:

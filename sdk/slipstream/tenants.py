@@ -85,7 +85,7 @@ def known_tenants(config: Config) -> tuple[Config, set[str]]:
     declared, named = dict(config.tenants), set[str]()
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         told = json.loads((config.root / SETTINGS_TOLD_FILE_NAME).read_bytes())["tenants"]
-        declared |= {name: TenantConfig.model_validate(own) for name, own in told.items()}
+        declared = {name: TenantConfig.model_validate(own) for name, own in told.items()}
     with contextlib.suppress(OSError, ValueError):
         named = {*json.loads((config.root / TENANT_STATES_FILE_NAME).read_bytes())}
     return config.model_copy(update={"tenants": declared}), {*declared, *named}

@@ -133,7 +133,7 @@ def test_a_tenant_that_comes_back_loses_nothing(engine: FakeEngine, tmp_path: Pa
         assert [call(http, key, f"before-{n}") for n in range(8)] == [200] * 8
         argv = slipstream("tenants", "remove", "acme", "--config", str(running.config))
         told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-        assert "1 keys" in told and folder.exists()
+        assert "1 key would" in told and folder.exists()
         said = subprocess.run([*argv, "--yes"], capture_output=True, text=True, check=False)
         assert said.returncode == 0, said.stderr
         assert call(http, key, "gone") == 401
@@ -145,6 +145,9 @@ def test_a_tenant_that_comes_back_loses_nothing(engine: FakeEngine, tmp_path: Pa
             with httpx.Client(base_url=running.url, timeout=30, trust_env=False) as one:  # any worker
                 assert call(one, again, name) == 200
         wait_for(lambda: set(stored(running.url, again)) == names, 60, 0.3, "all are stored, and nothing of before")
+        with Client(running.url, again) as client:
+            entries = client.audit().entries
+        assert [entry.target for entry in entries if entry.action == "key_add"] == [keys.named("a").id]
 
 
 def test_a_quota_of_two_proxies_is_exact_to_one_call(engine: FakeEngine, tmp_path: Path, postgres: str) -> None:  # noqa: F811 - the fixture

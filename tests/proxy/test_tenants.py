@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import stat
+import subprocess
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -11,12 +13,13 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.support import wait_for
+from tests.support import slipstream, wait_for
+from tests.support.adapters import write_adapter
 from tests.support.fake_engine import LoraEngine, beside
 from tests.support.running import Running, run_proxy
 
 from slipstream.client import Client
-from slipstream.contract import BatchLeaseIn, Headers
+from slipstream.contract import API_PREFIX, BatchLeaseIn, Headers
 from slipstream.errors import ApiError
 from slipstream_proxy.keys import Keys
 from slipstream_proxy.process.settings_file import LOOK_INTERVAL_S
@@ -165,6 +168,54 @@ def test_a_tenant_that_runs_follows_its_table(shared: Shared) -> None:
     assert "tenants.keyed.identity.traceparent" in line.text and "gate" not in line.text
     shared.running.config.write_text(before + "\n[tenants.keyed.quota]\ncalls_per_day = 3\n")
     wait_for(lambda: shared.call(key, "x", "more").status_code == 200, 15, 0.2, "the quota is larger")
+    wait_for(lambda: shared.call(key, "x", "more").status_code == 429, 15, 0.1, "it is used")
+    shared.running.config.write_text(before)
+    wait_for(lambda: shared.call(key, "x", "free").status_code == 200, 15, 0.2, "there is no quota any more")
+
+
+def test_the_operator_sees_that_each_runs_and_what_it_uses(shared: Shared) -> None:
+    shared.call(shared.of["umbrella"], "x", "counted")
+
+    def shown() -> bool:
+        with shared.client("") as client:
+            found = {one.name: one for one in client.tenants().tenants}
+        assert {"acme", "umbrella"} <= found.keys()
+        return all(found[name].running and found[name].calls > 0 for name in ("acme", "umbrella"))
+
+    wait_for(shown, 30, 0.3, "both run, with their calls")
+    with shared.client("umbrella") as client, pytest.raises(ApiError):
+        client.tenants()
+
+
+def test_no_engine_is_asked_for_a_reply_that_it_keeps_for_all(shared: Shared, engine: LoraEngine) -> None:
+    sent, seen = {"authorization": f"Bearer {shared.of['acme']}"}, len(engine.seen)
+    for field in ({"previous_response_id": "resp_1"}, {"background": True}):
+        body = {"model": "inbox", "input": "kept", **field}
+        reply = httpx.post(f"{shared.url}/v1/responses", json=body, headers=sent, trust_env=False)
+        assert reply.status_code == 400 and "all tenants" in reply.text and next(iter(field)) in reply.text
+    assert not any("kept" in json.dumps(body) for body, _ in engine.seen[seen:])
+
+
+def test_an_engine_of_another_user_finds_its_way_to_adapters(shared: Shared) -> None:
+    adapters = shared.running.data_dir / "tenants" / "acme" / "adapters"
+    for folder in (adapters, *adapters.parents[:3]):
+        mode = stat.S_IMODE(folder.stat().st_mode)
+        assert mode & 0o111 == 0o111 and (folder == adapters or not mode & 0o066), f"{folder}: {mode:o}"
+
+
+def test_a_tenant_that_is_removed_leaves_no_adapter_in_the_engine(shared: Shared, engine: LoraEngine) -> None:
+    key = shared.of["leaver"] = shared.key("leaver")
+    shared.call(key, "x", "stays-a-while")
+    own = shared.running.data_dir / "tenants" / "leaver"
+    wait_for((own / "control.sock").exists, 30, 0.1, "its control plane runs")
+    write_adapter(own / "adapters" / "inbox@1", fill=7)
+    sent = {"authorization": f"Bearer {key}"}
+    made = httpx.post(f"{shared.url}{API_PREFIX}/adapters", json={"path": "inbox@1"}, headers=sent, trust_env=False)
+    assert made.status_code == 201, made.text
+    wait_for(lambda: "inbox@leaver.1" in engine.adapters, 60, 0.2, "the engine has it")
+    argv = slipstream("tenants", "remove", "leaver", "--config", str(shared.running.config), "--yes")
+    subprocess.run(argv, check=True, capture_output=True)
+    assert "inbox@leaver.1" not in engine.adapters and not own.exists()
 
 
 def test_no_client_names_anothers_adapter(shared: Shared, engine: LoraEngine) -> None:

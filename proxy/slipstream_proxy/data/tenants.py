@@ -18,6 +18,7 @@ from slipstream.contract import KeyScope
 from slipstream.errors import ConfigError
 from slipstream.settings import TenantConfig
 from slipstream.shared.files import open_way
+from slipstream.shared.tenant_names import is_tenant_name
 from slipstream.tenants import tenant_config
 from slipstream_proxy.data.observe.exposition import render
 from slipstream_proxy.data.observe.metrics import UNKNOWN_TENANTS_METRIC, read_parts
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 OPERATOR_SCOPES = (KeyScope.ADMIN, KeyScope.TRAINER, KeyScope.JUDGE)
 """Scopes of which one makes a key that is no tenant's the operator's, or a part of the operator's Slipstream."""
+SCRAPER_SCOPES = (*OPERATOR_SCOPES, KeyScope.VIEWER)
 TENANT_FIELD = Names.TENANT.encode()
 LOOK_INTERVAL_S = 0.5
 SCRAPED_AT_ONCE = 8
@@ -90,7 +92,7 @@ class TenantPlanes:
             key, _ = self._first.admission.who(first_fields(request))
         except RequestRefused:
             return {}
-        if key is KEYLESS_CALLER or key.tenant or not any(key.may(scope) for scope in OPERATOR_SCOPES):
+        if key is KEYLESS_CALLER or key.tenant or not any(key.may(scope) for scope in SCRAPER_SCOPES):
             return {}
         turn, names = asyncio.Semaphore(SCRAPED_AT_ONCE), sorted(self._known())
 
@@ -164,6 +166,8 @@ class TenantPlanes:
         field = f"header.{Names.TENANT}"
         if name not in self._known():
             fix = f'declare it ([tenants."{name}"]), or make a key of it: slipstream keys add NAME --tenant {name}'
+            if not is_tenant_name(name):
+                fix = "a tenant's name has 1 to 32 of a-z, 0-9 and -, and begins with no -"
             raise RequestRefused(404, f"there is no tenant {name}", field=field, fix=fix)
         try:
             config = tenant_config(self._declared, name)

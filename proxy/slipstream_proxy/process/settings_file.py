@@ -131,11 +131,12 @@ class SettingsWatch:
     def _tenants(self, new: Config) -> list[str]:
         """Take over what tenants have of their own. → What waits for the next start."""
         old = self.config.tenants
-        if fresh := [name for name, own in new.tenants.items() if old.get(name) != own]:
-            log.info("the settings file changed: tenants that are new or have other settings are %s", ", ".join(fresh))
-            self.config = self.config.model_copy(update={"tenants": {**old, **new.tenants}})
-        waiting = [f"tenants.{name}" for name in old if name not in new.tenants]
-        for name, own in new.tenants.items():
+        if fresh := sorted(name for name in {*old, *new.tenants} if old.get(name) != new.tenants.get(name)):
+            log.info("the settings file changed: tenants that are new, gone or have others are %s", ", ".join(fresh))
+            self.config = self.config.model_copy(update={"tenants": dict(new.tenants)})
+        waiting: list[str] = []
+        for name in sorted({*self._began, *new.tenants}):  # one without a table may have keys, and goes on
+            own = new.tenants.get(name, TenantConfig())
             if name not in self._began:  # it may have run without a table, for a key
                 there = (self.config.root / TENANTS_FOLDER_NAME / name / "control.sock").exists()
                 self._began[name] = TenantConfig() if there else own
@@ -156,7 +157,7 @@ def told_tenants(config: Config) -> Config:
         tenants = {name: TenantConfig.model_validate(own) for name, own in told.tenants.items()}
     except (OSError, ValueError, TypeError):
         return config
-    return config.model_copy(update={"tenants": {**config.tenants, **tenants}})
+    return config.model_copy(update={"tenants": tenants})
 
 
 class SettingsNews:

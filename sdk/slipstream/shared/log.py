@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from functools import partial
 from numbers import Number
 from types import TracebackType
 
@@ -23,6 +24,8 @@ from slipstream.errors import ConfigError, SlipstreamError
 from slipstream.shared.printable import printable
 from slipstream.shared.urls import without_password
 
+TENANT_ENV = "SLIPSTREAM_OWN_TENANT"
+"""Whose control plane this process is: each of its lines says so."""
 _PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 OWN_LOGGERS = ("slipstream", "slipstream_proxy", "slipstream_judge", "slipstream_trainer")
 NOISY_LOGGERS = (
@@ -63,6 +66,11 @@ ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tupl
 def _fields(record: logging.LogRecord) -> dict[str, object]:
     """What was passed as ``extra=``."""
     return {k: v for k, v in vars(record).items() if k not in _PLAIN}
+
+
+def _name(tenant: str, record: logging.LogRecord) -> bool:
+    record.tenant = tenant
+    return True
 
 
 def _told(error: BaseException) -> bool:
@@ -198,6 +206,8 @@ def setup_logging(level: str | None = None) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Console())
     handler.addFilter(FloodFilter(handler))
+    if tenant := os.environ.get(TENANT_ENV):
+        handler.addFilter(partial(_name, tenant))
     wanted = level or os.environ.get("SLIPSTREAM_LOG_LEVEL") or "info"
     number = logging.getLevelNamesMapping().get(wanted.upper())
     if number is None or not number:

@@ -12,8 +12,9 @@ from tests.support.postgres import fresh_schema, postgres, postgres_programs  # 
 from tests.support.records import rules
 
 from slipstream.settings import Config
-from slipstream.tenants import tenant_config
+from slipstream.tenants import schema_of, tenant_config
 from slipstream_proxy.store import open_store
+from slipstream_proxy.store.backends.postgres import drop_schema
 from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.tables.driver import QueryError
 
@@ -39,9 +40,14 @@ def test_each_has_a_schema_of_its_own_and_no_query_leaves_it(request: pytest.Fix
     finally:
         for store in stores.values():
             store.close()
+        for name in stores:
+            assert drop_schema(tenant_config(config, name).store_url, schema_of(name)) is None
         with psycopg.connect(config.store_url, autocommit=True) as con:
-            con.execute("DROP SCHEMA slipstream_ours CASCADE")
-            con.execute("DROP SCHEMA slipstream_the_irs CASCADE")
+            gone = ["slipstream_ours", "slipstream_the_irs"]
+            assert con.execute("SELECT 1 FROM pg_namespace WHERE nspname = ANY(%s)", (gone,)).fetchall() == []
+            roles = [f"slipstream_reader_{name}" for name in gone]
+            assert con.execute("SELECT 1 FROM pg_roles WHERE rolname = ANY(%s)", (roles,)).fetchall() == []
+    assert "refused" in str(drop_schema("postgresql://localhost:1/x", "slipstream_ours"))
 
 
 def test_a_dump_has_its_own_schema_alone(request: pytest.FixtureRequest, tmp_path: Path) -> None:

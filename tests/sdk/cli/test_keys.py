@@ -39,6 +39,18 @@ def test_add_list_revoke(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
+def test_a_tenant_that_is_named_empty_makes_no_key_of_the_operators(capsys: pytest.CaptureFixture[str]) -> None:
+    for action in (("add", "x"), ("list",), ("revoke", "x")):
+        assert keys("--tenant", "", *action) == 2
+        assert "is no tenant's name" in capsys.readouterr().err
+    assert keys("--tenant", "acme", "add", "x") == 0 and keys("add", "y") == 0
+    capsys.readouterr()
+    assert keys("--tenant", "acme", "list") == 0
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]] == ["x"]
+    assert keys("--tenant", "acme", "revoke", "y") == 2
+    assert "the key y is of no tenant, not of acme" in capsys.readouterr().err
+
+
 def test_a_name_does_as_well_as_an_id(capsys: pytest.CaptureFixture[str]) -> None:
     assert keys("add", "ci") == 0
     first, note = capsys.readouterr().out.splitlines()

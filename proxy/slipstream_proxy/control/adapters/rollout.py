@@ -43,7 +43,7 @@ class Rollout:
         mutations: Mutations,
         observe_swap: Callable[[float], None],
     ) -> None:
-        self.registry, self.rehearsals = registry, rehearsals
+        self.registry, self.rehearsals, self.engines = registry, rehearsals, engines
         self.trials = trials = GateTrials(registry, engines.serves)
         self.publisher = publisher = LivePublisher(registry, trials, engines, live)
         self.journal = journal = AdapterJournal(registry, stores, mutations)
@@ -59,6 +59,11 @@ class Rollout:
         await self.swapper.start()
         self.gatekeeper.start()
         self.gatekeeper.notify()
+
+    async def leave(self) -> None:
+        """No engine keeps an adapter of this proxy, or for another that comes under its name."""
+        for name in [name for name in self.engines.loaded() if name in self.registry.items]:
+            await self.engines.unload(name)
 
     async def stop(self) -> None:
         await self.gatekeeper.stop()

@@ -16,7 +16,7 @@ from slipstream_proxy.control.storage.access import StoreAccess
 from slipstream_proxy.control.storage.feed import EndlessReplies
 from slipstream_proxy.control.storage.mutation_log import Mutations
 from slipstream_proxy.json_types import JsonObject
-from slipstream_proxy.keys import Keys, log_of
+from slipstream_proxy.keys import TENANT_REMOVED_ACTION, Keys, log_of
 from slipstream_proxy.log.ids import new_id
 
 log = logging.getLogger(__name__)
@@ -104,6 +104,8 @@ class AuditTrail:
         read = [entry for line in text.splitlines(keepends=True) if (entry := entry_of(line)) is not None]
         tenant = self.access.config.tenant  # the operator sees all
         entries = [entry for entry in read if not tenant or entry.detail.get("tenant") == tenant]
+        ends = [n for n, entry in enumerate(entries) if tenant and entry.action == TENANT_REMOVED_ACTION]
+        entries = entries[ends[-1] + 1 :] if ends else entries  # those before were another one's of its name
         known = await self.access.ask(self.access.store.audit.known, [e.id for e in entries])
         for entry in entries:
             if entry.id not in known:

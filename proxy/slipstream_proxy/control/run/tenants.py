@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from slipstream.config import CONFIG_ENV, Config
 from slipstream.errors import ConfigError
 from slipstream.settings import TenantConfig
-from slipstream.shared.log import setup_logging
+from slipstream.shared.log import TENANT_ENV, setup_logging
 from slipstream.shared.processes.process import die_with_parent, how_ended
 from slipstream.tenants import tenant_config
 from slipstream_proxy.control.api.app import installed_routes
@@ -93,6 +93,7 @@ class TenantProcesses:
         if found.pid is None:
             del self._all[name]
         else:
+            os.kill(found.pid, worker.LEAVE_SIGNAL)
             os.kill(found.pid, signal.SIGTERM)
 
     def _renew(self, name: str, found: TenantProcess) -> None:
@@ -152,7 +153,9 @@ def _be(config: Config, parent: int) -> None:
         die_with_parent(signal.SIGKILL, parent)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
+        signal.signal(worker.LEAVE_SIGNAL, signal.SIG_IGN)  # it ends by the other one if it is that young
         os.environ[CONFIG_ENV] = config.model_dump_json()
+        os.environ[TENANT_ENV] = config.tenant
         worker.main()
         code = 0
     except SystemExit as e:

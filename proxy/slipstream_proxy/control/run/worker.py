@@ -68,6 +68,8 @@ TURN_S = 0.001
 """Seconds after which a thread that computes lets another one run. A reward takes a dozen turns, and waits before each
 for every thread that searches or ingests.
 """
+LEAVE_SIGNAL = signal.SIGUSR1
+"""Before SIGTERM: this folder ends for good, so no engine keeps its adapters."""
 SCORING_MUTATIONS = ("reward", "scores", "done")
 """Mutations that can change an episode's reward."""
 
@@ -265,7 +267,7 @@ def _may_score(item: Item) -> bool:
 async def run(config: Config) -> None:
     await own(config.root)
     plane = ControlPlane(config)
-    stop = asyncio.Event()
+    stop, leave = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -273,7 +275,10 @@ async def run(config: Config) -> None:
     keep_started(YOUNG_OBJECTS)
     sys.setswitchinterval(TURN_S)
     await plane.serve()
+    loop.add_signal_handler(LEAVE_SIGNAL, leave.set)
     await stop.wait()
+    if leave.is_set():
+        await plane.deps.rollout.leave()
     await plane.stop()
 
 

@@ -39,6 +39,10 @@ UNTRANSLATABLE_TEXT = "the model's reply cannot be said in this format"
 _JSON: Final = b"\r\n".join([b"content-type: application/json", *GUARD_LINES, b""])
 
 
+KEPT_REPLY_FIELDS: Final = ("previous_response_id", "conversation", "background")
+KEPT_REPLY_TEXT = (
+    "engines keep replies for all tenants alike, so that nobody may ask for one: send the whole conversation in input"
+)
 CACHE_SALT_LIMIT = 128
 """Characters."""
 
@@ -51,6 +55,13 @@ def keep_apart(payload: JsonObject, tenant: str, kind: str) -> None:
     apart = isinstance(salt, str) and salt.startswith(f"{tenant}.")
     if kind == "vllm" and (tenant or salt) and not apart:
         payload["cache_salt"] = f"{tenant}.{salt or ''}"[:CACHE_SALT_LIMIT]
+
+
+def refuse_kept(payload: JsonObject | None) -> None:
+    """Engines keep replies for all tenants alike. Raises ``RequestRefused`` where one is asked for."""
+    for name in KEPT_REPLY_FIELDS if payload is not None else ():
+        if payload is not None and payload.get(name):
+            raise RequestRefused(400, KEPT_REPLY_TEXT, param=name)
 
 
 class ActiveCall(Call):
@@ -108,6 +119,8 @@ class ActiveCall(Call):
         self.asked.admit(key, suffix, payload)
         if payload is None and (services.tenant or (services.tenants is not None and services.tenants.some)):
             raise RequestRefused(400, UNREADABLE_TEXT)
+        if services.tenant or (services.tenants is not None and services.tenants.some):
+            refuse_kept(payload)
         self.route.ask(payload, None)
         services.in_flight.add(self)
         return all(not step.request(self) for step in services.steps.request)

@@ -28,6 +28,7 @@ from psycopg import sql as pgsql
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from slipstream.contract import SqlResult
+from slipstream.shared.urls import without_password
 from slipstream_proxy.process import cores
 from slipstream_proxy.process.query import QueryRequest
 from slipstream_proxy.store.backends.queries import BoundedQuery, bare, check
@@ -377,6 +378,23 @@ def _own_schema(connection: psycopg.Connection) -> str:
         schema = str(path).split(",")[0].strip().strip('"')
         connection.execute(pgsql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(pgsql.Identifier(schema)))
     return str(schema)
+
+
+def drop_schema(url: str, schema: str) -> str | None:
+    """Delete a tenant's tables for good, and the role that reads them. → Why that cannot be."""
+    role = f"{READER_ROLE}_{schema}"
+    try:
+        with psycopg.connect(url, connect_timeout=10, autocommit=True) as con:
+            con.execute("SET lock_timeout = '10s'")
+            con.execute(pgsql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(pgsql.Identifier(schema)))
+            if con.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)).fetchone():
+                with contextlib.suppress(
+                    psycopg.errors.InsufficientPrivilege, psycopg.errors.DependentObjectsStillExist
+                ):
+                    con.execute(pgsql.SQL("DROP ROLE {}").format(pgsql.Identifier(role)))
+    except psycopg.Error as e:
+        return without_password(str(e).strip().splitlines()[0])
+    return None
 
 
 class PostgresDriver:

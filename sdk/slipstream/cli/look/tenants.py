@@ -38,7 +38,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row(one: TenantStatus) -> tuple[object, ...]:
-    used = [f"{what.removesuffix('_per_day')} {one.used.get(what, 0):g}/{most:g}" for what, most in one.quota.items()]
+    used = [
+        f"{what.removesuffix('_per_day')} {one.used.get(what, 0):,.10g}/{most:,.10g}"
+        for what, most in one.quota.items()
+    ]
     live, worst = ", ".join(one.live.values()), one.trouble or "-"
     return one.name, one.calls, one.episodes, live or "-", ", ".join(used) or "-", worst if one.running else one.reason
 
@@ -56,7 +59,8 @@ def _remove(args: argparse.Namespace) -> int:
     mine = [k for k in keys.list() if k.tenant == args.name]
     if not args.yes:
         kept = f"`slipstream --tenant {args.name} backup` keeps it"
-        say(f"{len(mine)} keys would be revoked, and {own.root} deleted: give --yes. {kept}")
+        tables = f", and the schema {schema_of(args.name)}" if own.store_url.startswith("postgres") else ""
+        say(f"{_keys(len(mine))} would be revoked, and {own.root}{tables} deleted: give --yes. {kept}")
         return 0
     for key in mine:
         keys.revoke(key.id)
@@ -65,12 +69,22 @@ def _remove(args: argparse.Namespace) -> int:
         time.sleep(0.1)
     time.sleep(WORKERS_KNOW_S)
     if own.socket.exists():
-        raise ConfigError(f"its control plane has not ended: {own.root} stays, and its keys are revoked")
+        text = f"its control plane has not ended: {own.root} stays, and its keys are revoked"
+        raise ConfigError(f"{text}. Run this again, or after a restart of the proxy")
+    if own.store_url.startswith("postgres"):
+        postgres = need("slipstream_proxy.store.backends.postgres", "proxy")
+        if why := postgres.drop_schema(own.store_url, schema_of(args.name)):
+            text = f"its tables in PostgreSQL stay, and so does {own.root}; its keys are revoked: {why}"
+            raise ConfigError(f"{text}. Run this again once that is mended")
     shutil.rmtree(own.root)
     if own.adapters_dir.exists():
         shutil.rmtree(own.adapters_dir)
+    keys.note_removal(args.name)
+    say(f"the tenant {args.name} is gone, with its runs, its adapters and {_keys(len(mine))}")
     if own.store_url.startswith("postgres"):
-        schema = schema_of(args.name)
-        say(f"its tables stay in PostgreSQL, with its runs: DROP SCHEMA {schema} CASCADE deletes them")
-    say(f"the tenant {args.name} is gone, with its runs, its adapters and {len(mine)} keys")
+        say("another proxy on this database has keys of its own, and goes on with it: run this there, too")
     return 0
+
+
+def _keys(count: int) -> str:
+    return f"{count} key{'s' * (count != 1)}"

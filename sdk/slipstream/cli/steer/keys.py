@@ -15,12 +15,13 @@ from slipstream.contract import KeyScope
 from slipstream.errors import ConfigError
 from slipstream.shared.functions import need
 from slipstream.shared.processes.proxy_file import running_proxy
+from slipstream.shared.tenant_names import check_tenant_name
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--url", help="the proxy whose keys are meant; it is refused where this folder is another's")
-    parser.add_argument("--tenant", help="of add: whose the key is; a name that is new makes the tenant")
+    parser.add_argument("--tenant", help="whose; with add, a name that is new makes the tenant")
     add_json(parser)
     sub = parser.add_subparsers(dest="action", required=True)
     new = sub.add_parser("add", help="create a key; it is shown once")
@@ -70,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     serving = running_proxy(config.root)
     check_folder(args, config, serving)
     keys = need("slipstream_proxy.keys", "proxy").Keys(config.keys_file)
+    if args.tenant is not None:
+        check_tenant_name(args.tenant)
     if args.action == "add":
         scopes = [s.strip() for s in args.scopes.split(",") if s.strip()]
         if unknown := [s for s in scopes if s not in tuple(KeyScope)]:
@@ -94,12 +97,12 @@ def run(args: argparse.Namespace) -> int:
             )
         return 0
     if args.action == "revoke":
-        key = keys.named(args.key)
+        key = _of_tenant(keys.named(args.key), args.tenant)
         keys.revoke(key.id)
         print(json.dumps({"revoked": key.id}) if args.json else f"revoked {key.id} ({key.name})")
         return 0
     if args.action == "rotate":
-        key = keys.named(args.key)
+        key = _of_tenant(keys.named(args.key), args.tenant)
         secret = keys.rotate(key.id, args.grace)
         if args.json:
             print(json.dumps({"id": key.id, "key": secret, "name": key.name, "grace": args.grace}))
@@ -108,7 +111,15 @@ def run(args: argparse.Namespace) -> int:
         until = f"is taken for another {args.grace:g} s" if args.grace else "is not taken any more"
         say(f"the old secret {until}", file=sys.stderr)
         return 0
-    return _list(keys.list(), as_json=args.json)
+    return _list([k for k in keys.list() if args.tenant in (None, k.tenant)], as_json=args.json)
+
+
+def _of_tenant(key: Any, tenant: str | None) -> Any:
+    """The key. Raises ``ConfigError``: it is none of the tenant that was named."""
+    if tenant in (None, key.tenant):
+        return key
+    whose = f"of the tenant {key.tenant}" if key.tenant else "of no tenant"
+    raise ConfigError(f"the key {key.name} is {whose}, not of {tenant}")
 
 
 def _cells(key: Any) -> dict[str, str]:

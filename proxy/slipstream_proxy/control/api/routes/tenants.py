@@ -64,7 +64,9 @@ async def _status(config: Config, name: str, why: str, now: float) -> c.TenantSt
             status = await _ask(session, "/status", c.Status)
             today = await _ask(session, f"/cost?since={now - now % DAY_S}", c.CostTable) if quota else None
     except (aiohttp.ClientError, OSError, TimeoutError, ValidationError) as e:
-        return c.TenantStatus(name=name, running=False, reason=why or f"it does not answer: {e}", quota=quota)
+        late = isinstance(e, TimeoutError)
+        silent = f"it does not answer within {TENANT_PATIENCE_S:g} s" if late else f"it does not answer: {e}"
+        return c.TenantStatus(name=name, running=False, reason=why or silent, quota=quota)
     worst = next(iter(status.funnel.troubles()), None)
     return c.TenantStatus(
         name=name,
@@ -93,5 +95,6 @@ def _used(today: c.CostTable | None, quota: dict[str, float]) -> dict[str, float
 
 async def _ask(session: aiohttp.ClientSession, path: str, kind: type[M]) -> M:
     auth = {AUTH_HEADER: json.dumps({"key": "-", "scopes": [KeyScope.ADMIN]})}
-    async with session.get(f"http://control{API_PREFIX}{path}", headers=auth, raise_for_status=True) as answer:
+    # without keys, a control plane answers to this machine's own names alone
+    async with session.get(f"http://localhost{API_PREFIX}{path}", headers=auth, raise_for_status=True) as answer:
         return kind.model_validate_json(await answer.read())

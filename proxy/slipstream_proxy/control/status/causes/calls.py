@@ -25,7 +25,10 @@ TURNED_AWAY = {
         "they had no API key, or one that is not known",
         "give the agent a key that `slipstream keys list` shows (`slipstream keys add` makes one)",
     ),
-    403: ("their API key has no scope inference", "give the agent a key with it (`slipstream keys list` shows scopes)"),
+    403: (
+        "their API key has no scope inference, or is another tenant's",
+        "give the agent one (`slipstream keys list`)",
+    ),
     413: ("they were too large", "raise proxy.body_limit, or send less in one request"),
     429: (
         "their key's limits, or a quota, were used up",
