@@ -52,10 +52,15 @@ def keep_private(root: Path, adapters: Path) -> None:
 
 
 def open_way(adapters: Path) -> None:
-    """Make the folder of adapters, and those on the way to it that are not there yet."""
+    """Make the folder of adapters, and those on the way to it that are not there yet. A tenant's own may have been made
+    by another process, for its user alone.
+    """
     for path in reversed([path for path in (adapters, *adapters.parents) if not path.exists()]):
         path.mkdir(exist_ok=True)
         path.chmod(0o755 if path == adapters else 0o711)
+    for path in adapters.parents:
+        if TENANTS_FOLDER_NAME in (path.name, path.parent.name) and not path.stat().st_mode & 0o001:
+            path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o011)
 
 
 def _tighten(path: Path, ways: Sequence[Path]) -> None:
