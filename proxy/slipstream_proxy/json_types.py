@@ -29,8 +29,11 @@ def number(text: str) -> float:
 
 
 def python_loads(text: bytes) -> Json:
-    """JSON as Python reads it. Raises ValueError."""
-    return json.loads(text, parse_constant=number, parse_float=number)
+    """JSON as Python reads it. Raises ValueError, also where it is nested too deeply."""
+    try:
+        return json.loads(text, parse_constant=number, parse_float=number)
+    except RecursionError as e:
+        raise ValueError("nested too deeply") from e
 
 
 def has_long_integer(value: Json) -> bool:

@@ -45,7 +45,7 @@ def calls_of(message: object) -> list[tuple[str, object]] | None:
         function = call.get("function") or {}
         try:
             found.append((str(function.get("name")), json.loads(function.get("arguments") or "{}")))
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     return found
 

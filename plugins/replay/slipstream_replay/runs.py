@@ -85,7 +85,7 @@ class RecordedTools:
 
 def _place(name: str, arguments: object) -> tuple[str, str]:
     if isinstance(arguments, str):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             arguments = json.loads(arguments or "{}")
     return name, json.dumps(arguments if arguments is not None else {}, sort_keys=True)
 
@@ -202,7 +202,7 @@ class RunServer:
                     assert run is not None
                     run.stopped = str(e)
                     self._send(409, {"stopped": str(e)})
-                except (ValueError, LookupError, TypeError) as e:
+                except (ValueError, LookupError, TypeError, RecursionError) as e:
                     self._send(400, {"error": {"message": f"this cannot be read: {e!r}"}})
                 except httpx.HTTPError as e:
                     self._send(502, {"error": {"message": f"{type(e).__name__}: {e}"}})
@@ -243,7 +243,7 @@ class RunServer:
             run.answered = True
         else:
             run.refusal = f"{answer.status_code} {whole[:100].decode(errors='replace')}"
-        with contextlib.suppress(ValueError, TypeError, AttributeError):
+        with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
             run.budget.spent += tokens_of(json.loads(whole), "total_tokens")
 
 

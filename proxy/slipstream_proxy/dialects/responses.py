@@ -415,7 +415,7 @@ def decoded_input(arguments: str) -> str:
     """The text that a custom tool was called with. What is no JSON is the text itself."""
     try:
         payload = _payload(json.loads(arguments))
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
     return arguments if payload is None else payload
 
@@ -435,7 +435,7 @@ def begun_input(arguments: str) -> str:
     for text in (arguments, f'{open_text}"}}', f"{arguments.removesuffix(',')}}}"):
         try:
             payload = _payload(json.loads(text)) or ""
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         return payload[:-1] if payload and 0xD800 <= ord(payload[-1]) <= 0xDBFF else payload  # half a character
     return ""

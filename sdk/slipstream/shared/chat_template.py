@@ -145,7 +145,7 @@ def _call(call: object, *, said: bool) -> object:
     given = function.get("arguments")
     read: object = given
     if isinstance(given, str):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             read = json.loads(given or "{}")
     if not isinstance(read, Mapping):
         read = given if said and given is not None else {}

@@ -36,7 +36,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
                 if text.strip():
                     try:
                         yield json.loads(text)
-                    except ValueError as e:
+                    except (ValueError, RecursionError) as e:
                         raise StartError(f"{path}:{number}: not JSON: {e}") from e
     except OSError as e:
         raise StartError(f"{path}: {e}") from e

@@ -85,6 +85,6 @@ def _write(folder: Path, twin: Path) -> Path | None:
         (twin / "adapter_config.json").write_text(json.dumps(config))
         shutil.copyfile(folder / "adapter_model.safetensors", twin / "adapter_model.safetensors")
         open_to_engine(twin)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
     return twin

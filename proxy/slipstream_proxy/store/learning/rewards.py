@@ -458,7 +458,7 @@ def _has_broken_tools(reply: str) -> bool:
         said = function.get("arguments")
         try:
             json.loads(said if said and isinstance(said, str) else "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             return True
     return False
 

@@ -71,7 +71,7 @@ def recent_calls(tx: Tx) -> RecentCalls:
 def error_text(error: str | None) -> str:
     """The message of an engine's error, in one line."""
     said: object = error or "no reason given"
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         said = json.loads(error or "")
     for name in ("error", "message", "detail"):
         if isinstance(said, dict) and said.get(name):
