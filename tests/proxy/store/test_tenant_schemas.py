@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -76,3 +77,23 @@ def dumped(store: Store, folder: Path, but: Collection[str] = ()) -> str:
     folder.mkdir()
     argv = [str(postgres_programs() / "pg_restore"), "-f", "-", str(store.db.copy_to(folder, but=but))]
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_dump_s_command_line_has_no_password(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = request.getfixturevalue("postgres").replace(":///", "://postgres:of-the-database@/")
+    store, seen = open_store(url, rules()), []
+    run = subprocess.run
+
+    def spy(argv: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
+        seen.append((" ".join(argv), more["env"]["PGPASSWORD"]))
+        return run(argv, **more)
+
+    try:
+        monkeypatch.setattr("slipstream_proxy.store.backends.postgres.subprocess.run", spy)
+        assert store.db.copy_to(tmp_path).stat().st_size > 0
+    finally:
+        store.close()
+    ((line, secret),) = seen
+    assert secret == "of-the-database" and secret not in line and "dbname=postgres" in line

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql as pgsql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from slipstream.contract import SqlResult
@@ -487,12 +489,15 @@ class PostgresDriver:
         if program is None:
             raise StoreError("there is no pg_dump on the proxy's machine")
         copy = folder / "slipstream.dump"
-        argv = [program, "--format=custom", f"--file={copy}", f"--dbname={self._url}"]
+        asked = conninfo_to_dict(self._url)
+        secret = asked.pop("password", None)  # every user of the machine may read a program's arguments
+        argv = [program, "--format=custom", f"--file={copy}", f"--dbname={make_conninfo('', **asked)}"]
         if is_tenants(self._schema):  # the URL's search path keeps no other schema out
             argv.append(f'--schema="{self._schema}"')
         argv += [f'--exclude-schema="{schema}"' for schema in but]
         with cores.anywhere():
-            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            env = {**os.environ, **({"PGPASSWORD": str(secret)} if secret else {})}
+            done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             raise StoreError(f"pg_dump: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}")
         return copy
