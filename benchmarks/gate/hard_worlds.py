@@ -124,6 +124,11 @@ def then_few(first: int, of_control: float, of_tested: float, task: int, tested:
     return 1.0 if task < first else of_tested if tested else of_control
 
 
+def fallen_away(task: int, tested: bool) -> float:
+    """To a quarter, within 75 runs or 900."""
+    return max(1.0 - max(task - 900, 0) / (100.0 if tested else 1200.0), 0.25)
+
+
 class HardSimulation(Simulation):
     world: HardWorld
 
@@ -269,6 +274,12 @@ NULL_WORLDS: dict[str, HardWorld] = {
             (1100, 0.85, 0.6, 300),
         )
     },
+    "all rated, then one arm's users fall away at once, the other's slowly": of(
+        0.9, rewarded, tasks="never", warm=850, every=500, rates=fallen_away, episodes=3000
+    ),
+    "a small holdout, rewards that last, 35 % × 3": equal(
+        0.7, rated=0.35, ratio=3.0, holdout=0.02, sticky=0.98, every=150, episodes=5000
+    ),
     "rated 95 %, one version × 0.25": equal(0.9, rated=0.95, ratios=(1.0, 0.25, 1.0), every=500, episodes=3000),
     **{
         f"easy tasks rated × {easy:g}, hard ones × {hard_ones:g}": of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.control.gate import suspicion
@@ -17,9 +18,10 @@ HOLD_GROWTH: Final = 2.0
 """Growth of the evidence above which a newer version waits (``gate.pace = "careful"``), and above which the control,
 not the best version, is what a rollback goes back to.
 """
-HUNG_RUNS: Final = 20
-"""First runs of a version that all lack a reward, where it hangs: if users rated a fifth of them, so many would all
-lack one with a probability of 0.01.
+HUNG_LOG, CONTROL_LOG = math.log(1.25), math.log(10.0)
+"""Logarithm of a bet's factor for each of a version's first runs, while all of them lack a reward: it hangs. And the
+most that ``Deadline.borne_out`` adds since the version came. Null hypothesis, beside that one's: given the past, a
+fifth or more of the version's runs are rated. So the product of both bets has mean 1 at most.
 """
 
 
@@ -37,7 +39,8 @@ def verdict_on(trial: TrialState) -> Decision:
 def evidence_against(trial: TrialState) -> float:
     """All of it. A version hangs if none of its first runs gets a reward, while the control's do."""
     shown = trial.evidence.against(best=False) + trial.evidence.against(best=True)
-    hangs = trial.runs.own_late == trial.runs.own >= HUNG_RUNS and trial.deadline.borne_out >= trial.borne_out
+    runs, borne_out = trial.runs, min(trial.deadline.borne_out - trial.borne_out, CONTROL_LOG)
+    hangs = runs.own == runs.own_late and runs.own * HUNG_LOG + borne_out >= -math.log(trial.settings.alpha)
     return max(shown, trial.evidence.suspected()) if hangs else shown
 
 
