@@ -239,7 +239,7 @@ async def turns(others: Others, session: aiohttp.ClientSession, kind: str, secre
         quiet = await others.measure(session, options.seconds)
         process = child(kind, port, secret)
         try:
-            await asyncio.sleep(RAMP_S + SETTLE_S)
+            await asyncio.sleep((RAMP_S if KINDS[kind][1] > 1 else 0.0) + SETTLE_S)
             loud = await others.measure(session, options.seconds)
         finally:
             process.kill()
