@@ -121,11 +121,11 @@ function Login(): JSX.Element {
   return (
     <form class="banner warn" aria-label="API key" onSubmit={use}>
       <label>
-        {key() ? "This API key is not known here. Another one: " : "This proxy asks for an API key: "}
+        {key() ? "Unknown API key. Enter another: " : "This proxy asks for an API key: "}
         <input type="password" autocomplete="off" value={value} onInput={(e) => setValue(e.currentTarget.value)} />
       </label>
       <button class="primary">Use it</button>
-      <span class="small">It stays in this tab. A key with the scope viewer can look and change nothing.</span>
+      <span class="small">The key is kept in this tab only. A key with the scope viewer can look and change nothing.</span>
     </form>
   );
 }

@@ -164,7 +164,7 @@ class Keys:
         ``grace``: seconds for which the old secret is still taken.
         """
         if not 0.0 <= grace < math.inf:
-            raise SlipstreamError(f"a grace is a number of seconds from 0 on, not {grace}")
+            raise SlipstreamError(f"the grace period must be a number of seconds, 0 or more, not {grace}")
         secret, now = "sk-slip-" + secrets.token_urlsafe(24), time.time()
         with self._changing():
             before = {h: k for h, k in self._file.by_hash.items() if k.id == key_id}

@@ -26,11 +26,14 @@ async def test_a_version_that_serves_no_more_is_a_404_that_says_since_when(start
     status, headers, body = await post(proxy.url, {**ASK, "model": "old"})
     assert status == 404 and "retry-after" not in headers, "clients try a 503 again"
     error = json.loads(body)["error"]
-    assert "tiny@9 is rolled back since 2001-09-09 01:46 UTC" in error["message"] and "ask for tiny" in error["message"]
+    assert (
+        "tiny@9 has been rolled back since 2001-09-09 01:46 UTC" in error["message"]
+        and "request tiny" in error["message"]
+    )
     assert error["param"] == "model"
     engines[0]["loaded"].append("tiny@9")
     proxy.plane.live.update({**state, "gone": {"tiny@9": ["retired", 1e9]}})
-    assert b"serves no more" not in (await post(proxy.url, {**ASK, "model": "old"}))[2], "it still has a slot"
+    assert b"no longer served" not in (await post(proxy.url, {**ASK, "model": "old"}))[2], "it still has a slot"
 
 
 async def test_an_episode_stays_with_its_engine(start, fake, serve):

@@ -80,11 +80,15 @@ class MirrorStore(DuckStore):
 
 from __future__ import annotations
 
+from slipstream.engines.engine import Steps, known
 from slipstream.engines.openai import OpenAIServer
 
 
 class MirrorServer(OpenAIServer):
-    """As any that speaks OpenAI's routes."""
+    """As any that speaks OpenAI's routes, where it is asked for by name."""
+
+    def behaves(self, model: str) -> Steps[bool]:
+        return known(False)
 ''',
 }
 """A command, a step, a wire format, a route, a store and an engine."""
@@ -131,6 +135,7 @@ LISTED = {
 PROBE = """
 import sys
 from slipstream.cli import main
+from slipstream.engines import engine_of
 from slipstream.settings.engine import ENGINE_CLASSES
 from slipstream_proxy.control.api.app import ALL_ROUTES
 from slipstream_proxy.data.plane import Plane
@@ -143,6 +148,7 @@ assert any(route.path.endswith("/greeting") for route in ALL_ROUTES)
 store = open_store("mirror:///" + sys.argv[1].lstrip("/"), Rules())
 assert type(store).__name__ == "MirrorStore"
 assert "mirror" in ENGINE_CLASSES
+assert engine_of("mirror").kind == "mirror" and type(engine_of("openai")).__name__ == "OpenAIServer"
 store.close()
 sys.exit(main(["greet", "--name", "new contributor"]))
 """

@@ -425,7 +425,7 @@ class Llm:
             self._quota.reset()
         if usage.cost is None and self.judge.dollars_per_day is not None and not self._price_warned:
             self._price_warned = True
-            log.warning("LiteLLM knows no price for %s: judge.dollars_per_day cannot be kept", self.model)
+            log.warning("LiteLLM knows no price for %s: judge.dollars_per_day cannot be enforced", self.model)
         m = self.metrics
         m.calls.labels("answered").inc()
         m.call_seconds.observe(usage.seconds)

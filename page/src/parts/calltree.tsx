@@ -82,7 +82,7 @@ export function CallTree(props: { nodes: Node[]; chosen: string; onChoose: (id: 
 
 const WHY: Record<Node["kind"], string> = {
   start: "begins the run",
-  turn: "goes on with the call above",
+  turn: "continues the call above",
   branch: "goes on with the same call as another one does",
   edit: "the same conversation with a message changed",
   retry: "the same request again, for the first one failed or was given up",

@@ -34,7 +34,7 @@ export function Lines(props: {
   const { data, error } = useAsk<LearningAnswer>(withQuery("/learning", { by, each, ...filters }), ["reward", "adapter"]);
   if (error) return <Refused error={error} />;
   if (!data) return <div class="chart-to-come" />;
-  if (!data.points.length) return <p class="soft">{props.none ?? "No episode with a reward fits."}</p>;
+  if (!data.points.length) return <p class="soft">{props.none ?? "No rewarded episode matches."}</p>;
   const curve = linesOf(data, by, what);
   const name = what === "mean" ? "Mean reward" : `Share of episodes with a reward of ${data.success_from} or more`;
   return (

@@ -50,7 +50,7 @@ export function SavedFilters({ filters }: { filters: Filters }): JSX.Element | n
           <button>Save</button>
         </form>
       ) : null}
-      {refused ? <span role="status">This browser keeps nothing: the filters go with the tab.</span> : null}
+      {refused ? <span role="status">This browser blocks storage: filters are lost when the tab closes.</span> : null}
     </div>
   );
 }

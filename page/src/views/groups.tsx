@@ -100,7 +100,7 @@ export function Groups({ place }: { place: Place }): JSX.Element {
         />
       ) : (
         <div class="empty">
-          <p>No group fits. Runs of the same task (<code>x-slipstream-task</code>) form groups as they end.</p>
+          <p>No groups match. Runs of the same task (<code>x-slipstream-task</code>) form groups as they end.</p>
         </div>
       )}
     </>

@@ -48,7 +48,7 @@ CORE_COMMANDS = {
     "cost": Command("look", "tokens, GPU seconds, the judge's dollars: by version, task or tag"),
     "audit": Command("look", "who promoted, demoted, labelled, deleted or made keys"),
     "tenants": Command("look", "who shares this proxy: state, quota, worst trouble; remove one"),
-    "config": Command("look", "print the settings in effect; --all has those that few need"),
+    "config": Command("look", "print the settings in effect; --all includes rarely used ones"),
     "adapters": Command("steer", "list versions; promote, demote, freeze, push"),
     "feedback": Command("steer", "say what was wrong with a run or a call, in words"),
     "pause": Command("steer", "pause training"),
@@ -100,7 +100,7 @@ def renamed(argv: Sequence[str]) -> list[str]:
         if tuple(words[i] for i in at) != old:
             continue
         said = f"slipstream {' '.join(old)} is now `slipstream {' '.join(new)}`"
-        print(f"{said}; the old name goes with release {OLD_NAMES_GO}", file=sys.stderr)
+        print(f"{said}; the old name will be removed in release {OLD_NAMES_GO}", file=sys.stderr)
         for i, word in zip(at, new, strict=False):
             words[i] = word
         words[at[-1] + 1 : at[-1] + 1] = new[len(old) :]

@@ -359,16 +359,15 @@ def fitted(text: str, width: int) -> str:
 def away_line(proxy: ErasingProxy) -> str:
     """That a proxy is away whose spool holds what is forgotten."""
     where = f"the proxy {proxy.proxy} (the file `instance` in its data folder)"
-    return (
-        f"{where} is away: its spool may hold {proxy.episodes} episodes until it is started again, or the folder goes"
-    )
+    held = f"its spool may still hold {proxy.episodes} forgotten episodes"
+    return f"{where} is offline: {held} until it starts again or the folder is removed"
 
 
 def step_line(step: TaughtStep) -> str:
     """What becomes of a step that no version has yet."""
     if step.step is None:
         what = f"the trainer has batch {step.batch} of {step.model}"
-        then = "it takes no step on it, and gets the other groups again" if step.dropped else ""
+        then = "it discards the batch and gets its other groups back" if step.dropped else ""
     else:
         what = f"step {step.step} of {step.model} is in no version yet"
         then = "the trainer drops it, and trains on the other groups again" if step.dropped else ""

@@ -79,7 +79,7 @@ def model(kind: type[M]) -> Callable[[httpx.Response], M]:
         try:
             return kind.model_validate_json(response.content)
         except ValidationError as e:
-            message = f"{response.url} answered with something that is no {kind.__name__}: {e}"
+            message = f"{response.url} returned something that is not a valid {kind.__name__}: {e}"
             raise ApiError(response.status_code, message) from e
 
     return read

@@ -72,7 +72,7 @@ def _events(response: httpx.Response) -> list[c.Event]:
         # only \n ends a line of NDJSON: U+2028 and such may stand in a string
         return [c.Event.model_validate_json(line) for line in response.content.split(b"\n") if line.strip()]
     except ValidationError as e:
-        raise ApiError(response.status_code, f"{response.url} answered with something that is no event: {e}") from e
+        raise ApiError(response.status_code, f"{response.url} returned something that is not a valid event: {e}") from e
 
 
 # --- episodes ---

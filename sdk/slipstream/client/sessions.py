@@ -236,7 +236,7 @@ class Client(Methods, SyncSession):
             check(response)
             yield from response.iter_bytes()
         except httpx.RequestError as e:
-            raise Unavailable(f"{self.url} broke off: {e!r}") from e
+            raise Unavailable(f"the connection to {self.url} was lost: {e!r}") from e
 
 
 class AsyncClient(Methods, AsyncSession):
@@ -279,4 +279,4 @@ class AsyncClient(Methods, AsyncSession):
             async for chunk in response.aiter_bytes():
                 yield chunk
         except httpx.RequestError as e:
-            raise Unavailable(f"{self.url} broke off: {e!r}") from e
+            raise Unavailable(f"the connection to {self.url} was lost: {e!r}") from e

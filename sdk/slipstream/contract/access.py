@@ -39,7 +39,7 @@ class RewardSource(StrEnum):
 
 
 SCOPE_OF_SOURCE: Mapping[str, KeyScope] = {RewardSource.JUDGE: KeyScope.JUDGE, RewardSource.HUMAN: KeyScope.GRADE}
-"""Sources whose rewards need a scope, and an entry in the audit log."""
+"""Sources whose rewards need a scope."""
 SCORER_SCOPES = (KeyScope.GRADE, KeyScope.JUDGE, KeyScope.ADMIN)
 """Scopes that may score an episode of another key."""
 TEACHER_SCOPES = (KeyScope.REWARD, KeyScope.GRADE, KeyScope.JUDGE, KeyScope.ADMIN)

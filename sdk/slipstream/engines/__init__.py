@@ -18,7 +18,10 @@ def engine_of(kind: str) -> Engine:
         found = load_object("engine.kind", settings.ENGINE_CLASSES.get(kind, kind), "Class")
         if not (isinstance(found, type) and issubclass(found, Engine)):
             raise ConfigError(f"engine.kind = {kind!r} is no subclass of slipstream.engines.engine.Engine")
-        ENGINE_OBJECTS[kind] = ENGINE_OBJECTS[found.kind] = found()
+        engine = ENGINE_OBJECTS[kind] = found()
+        if found.kind != kind and found.kind in settings.ENGINE_CLASSES:
+            engine.kind = kind  # a subclass of another kind, which stays what it is
+        ENGINE_OBJECTS[engine.kind] = engine
     return ENGINE_OBJECTS[kind]
 
 

@@ -33,7 +33,7 @@ class ProxyConfig(Section):
         description=(
             "A reply ends once its call is: on the disk (power), handed to the OS (process), or at once (none)."
         ),
-        when="a call's last milliseconds count more than a call lost in a power cut",
+        when="lower latency matters more than calls lost in a power cut",
     )
     drain_timeout: Positive = rare(
         30.0,

@@ -253,7 +253,7 @@ class TrainerConfig(Section):
     seed: int = rare(
         0,
         description="Seed of LoRA's first weights and of all random choices.",
-        when="you repeat a run with other chances",
+        when="you repeat a run with another seed",
     )
     init_adapter: str | None = rare(
         None,

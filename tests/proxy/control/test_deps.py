@@ -25,7 +25,7 @@ async def test_a_change_that_cannot_be_kept_is_refused(plane, monkeypatch):
 
     monkeypatch.setattr(plane.deps.mutations, "put", full)
     status, body = await plane.ask("POST", "/episodes/e1/rewards", {"value": 1.0})
-    assert (status, body["error"]["fix"]) == (503, "free the disk and send it again")
+    assert (status, body["error"]["fix"]) == (503, "free disk space and send it again")
 
 
 async def test_who_waits_for_news_is_woken_each_time(plane):

@@ -53,7 +53,7 @@ async def test_the_page_asks_for_a_key_and_shows_what_it_may_see(tmp_path):
             assert await page.js(ROWS) == 0
             assert await page.accessibility() == []
             await give(page, "sk-of-somebody-else")
-            await page.holds("This API key is not known here")
+            await page.holds("Unknown API key")
             await give(page, secrets["wall"])
             await page.until(f"{ROWS} === 2 && !{FIELD}")
             await forget(page)

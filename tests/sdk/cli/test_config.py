@@ -79,7 +79,9 @@ def test_the_first_level_fits_in_a_head(capsys: pytest.CaptureFixture[str]) -> N
     assert shown == first_level() and len(shown) <= MOST_OF_THE_FIRST_LEVEL
     assert max(map(len, text.splitlines())) <= 80
     everything = told(printed(capsys, "--all"))
-    assert f"# {len(everything) - len(shown) - 2} more stand at their defaults" in text  # gate.guards are three
+    assert (
+        f"# {len(everything) - len(shown) - 2} rarely used settings are at their defaults" in text
+    )  # gate.guards are three
     assert len(everything) > 120
 
 

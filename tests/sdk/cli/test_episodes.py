@@ -167,7 +167,7 @@ def test_forgetting(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["episodes", "e2", "--delete", "--url", server.url]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "forgotten; trained on it: inbox@1, inbox@2",
-        "forgotten; trained on it: nothing; still in: export-1",
+        "forgotten; trained on it: nothing; still contained in: export-1",
     ]
     assert main(["episodes", "e1", "--delete", "--json", "--url", server.url]) == 0
     gone = {"id": "e1", "adapters": ["inbox@1", "inbox@2"], "made_from": [], "cases": [], "exports": [], "anew": []}

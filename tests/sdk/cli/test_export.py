@@ -30,7 +30,7 @@ def test_a_whole_file_or_none(server: Server, tmp_path: Path, capsys: pytest.Cap
     out.write_text("before")
     server.routes["GET", "/export"] = Reply(b"half", truncated=True)
     assert main(["export", "--out", str(out), "--url", server.url]) == 1
-    assert "broke off" in capsys.readouterr().err
+    assert "was lost" in capsys.readouterr().err
     assert main(["export", "--out", str(out), "--url", f"http://127.0.0.1:{free_port()}"]) == 1
     assert out.read_text() == "before"
     assert list(tmp_path.iterdir()) == [out]

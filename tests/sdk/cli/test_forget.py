@@ -28,11 +28,11 @@ def test_ids_and_what_is_told(server: Server, capsys: pytest.CaptureFixture[str]
     assert server.seen[0].json["episodes"] == ["e1", "e2", "e3"]
     said = capsys.readouterr()
     assert said.out.splitlines() == [
-        "2 forgotten; trained on: m@10, m@9",
+        "2 forgotten; adapters trained on them: m@10, m@9",
         "made from these: m@11",
         "train anew without them: slipstream adapters retrain m@9",
-        "copies are out of the sets s",
-        "still in: export-1",
+        "copies were removed from the case sets s",
+        "still contained in: export-1",
     ]
     assert said.err.splitlines() == ["no such episode: e3"]
 
@@ -40,7 +40,7 @@ def test_ids_and_what_is_told(server: Server, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("dropped", "then"),
     [
-        (True, ["the trainer drops it, and trains on the other groups again", "it takes no step on it"]),
+        (True, ["the trainer drops it, and trains on the other groups again", "it discards the batch"]),
         (False, ["the next version is made from it", "the next version is made from it"]),
     ],
 )
@@ -50,7 +50,7 @@ def test_steps_that_no_version_has_yet_are_named(server: Server, capsys, dropped
     server.on("POST", PATH, answer(1, steps=steps))
     assert main(["forget", "e1", "--url", server.url]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
-    assert first == "1 forgotten; trained on: no version yet"
+    assert first == "1 forgotten; adapters trained on them: no version yet"
     starts = ["step 27 of m is in no version yet", "the trainer has batch b2 of m"]
     assert [line.startswith(f"{s}: {t}") for line, s, t in zip(lines, starts, then, strict=True)] == [True, True]
 

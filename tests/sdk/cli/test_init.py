@@ -122,7 +122,7 @@ def test_an_old_name_still_works_and_says_the_new_one(old: tuple[str, ...], caps
 def test_watch_is_status_that_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert renamed(["watch", "--url", "http://h"]) == ["status", "--follow", "--url", "http://h"]
     assert main(["status", "--follow", "--json"]) == 2
-    assert "--follow prints lines for people" in capsys.readouterr().err
+    assert "--follow prints text only" in capsys.readouterr().err
 
 
 def test_what_the_proxy_refuses_is_one_line_and_exit_code_1(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ def test_without_a_question(capsys: pytest.CaptureFixture[str]) -> None:
     config = load_config("slipstream.toml", env={})
     assert (config.engine.model, config.engine.name) == ("Qwen/Qwen3-0.6B", "Qwen3-0.6B")
     assert main(["init", "--yes"]) == 2
-    assert "slipstream.toml is there already: --force writes over it" in capsys.readouterr().err
+    assert "slipstream.toml already exists: --force overwrites it" in capsys.readouterr().err
     flags = ["--model", "./m", "--name", "mine", "--framework", "crewai", "--judge", "openai/x", "--profile", "chat"]
     assert main(["init", "--yes", "--force", "--json", *flags, "--port", "9000"]) == 0
     said = capsys.readouterr()

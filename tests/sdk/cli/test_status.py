@@ -68,7 +68,7 @@ def test_an_engine_that_takes_no_adapters(server: Server, capsys: pytest.Capture
     server.on("GET", "/status", STATUS | {"models": models, "engines": [without]})
     assert main(["status", "--url", server.url]) == 0
     said = capsys.readouterr().out
-    assert "  engine http://e:1: ok, but takes no adapters for " in said
+    assert "  engine http://e:1: ok, but has taken no adapters for " in said
     assert "  tiny: new episodes get the base model, and tiny@3 once an engine takes adapters\n" in said
     assert "  other: new episodes get other\n" in said
     server.on("GET", "/status", STATUS | {"models": models, "engines": [without | {"loaded": ["tiny@3"]}]})

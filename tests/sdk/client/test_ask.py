@@ -53,7 +53,7 @@ def test_a_refusal_of_another_shape_is_quoted_in_part() -> None:
 
 def test_an_answer_that_does_not_fit_names_the_model() -> None:
     assert model(RewardAck)(answered(200, {"stored": True, "known": False})) == RewardAck(stored=True, known=False)
-    with pytest.raises(ApiError, match="no RewardAck"):
+    with pytest.raises(ApiError, match="not a valid RewardAck"):
         model(RewardAck)(answered(200, {"stored": "perhaps"}))
 
 

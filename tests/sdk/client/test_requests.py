@@ -77,7 +77,7 @@ def test_an_events_line_may_hold_what_other_readers_take_for_a_line_break() -> N
     found = requests.events().result(response(200, lines))
     assert [(e.id, e.kind) for e in found] == [(1, "step"), (2, "gate")]
     assert found[0].data["a"] == "x\u2028y"
-    with pytest.raises(ApiError, match="no event"):
+    with pytest.raises(ApiError, match="not a valid event"):
         requests.events().result(response(200, b"{}"))
 
 

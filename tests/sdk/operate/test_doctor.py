@@ -150,8 +150,8 @@ def test_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("package", "version", "what", "fix"),
     [
-        ("trl", "1.14.0", "trl 1.14.0 was not tried", "trl>=1.15,<1.17"),
-        ("trl", "1.17.0", "trl 1.17.0 was not tried", "trl>=1.15,<1.17"),
+        ("trl", "1.14.0", "trl 1.14.0 is untested", "trl>=1.15,<1.17"),
+        ("trl", "1.17.0", "trl 1.17.0 is untested", "trl>=1.15,<1.17"),
         ("trl", "1.15.3", "no CPU path", "trl>=1.16"),
         ("peft", "0.20.9", "peft 0.20.9: older", "slipstream[trainer]"),
     ],

@@ -130,7 +130,7 @@ class Checkpointing:
         self._tight = True
         self._set(len(self.layers))
         torch.cuda.empty_cache()
-        log.warning("the GPU's memory did not do: every layer is recomputed from now on")
+        log.warning("GPU memory was not enough: every layer is recomputed from now on")
         return True
 
 

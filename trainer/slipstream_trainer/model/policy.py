@@ -299,7 +299,7 @@ def model_path(config: Config) -> str:
     if path is None:
         raise StartError("no model: set trainer.model or engine.model")
     if path.startswith(("/", ".")) and not Path(path).is_dir():
-        raise StartError(f"the model {path} is not there: name a folder that is, or a hub name")
+        raise StartError(f"the model {path} does not exist: give an existing folder, or a hub name")
     return path
 
 

@@ -19,17 +19,17 @@ COMMON_ERRORS = {
     400: "The request cannot be read.",
     401: "No valid key.",
     403: "The key lacks the scope, or the origin may not ask.",
-    405: "Another method is meant.",
+    405: "Method not allowed.",
     422: "A parameter or the body is wrong; `field` names it.",
     429: "The key asks for more at once than its share; `Retry-After` says when to ask again.",
     503: "Not just now; `Retry-After` says when.",
 }
 MORE_ERRORS = {
-    404: "There is no such thing.",
+    404: "Not found.",
     408: "It took too long.",
-    409: "It is in the way of what is already there.",
+    409: "Conflicts with what exists.",
     413: "Too large.",
-    415: "Another content type is meant.",
+    415: "Unsupported content type.",
 }
 SCHEMA_REF = "#/components/schemas/{model}"
 

@@ -206,7 +206,7 @@ def verdict_reason(trial: GateTrial, names: Mapping[int, str], decision: Decisio
     if trial.evidence.better.wealth >= 1.0 / trial.settings.alpha:
         return f"better than {names.get(trial.control, '')}{_said(trial)}"
     missed = scaled(_missed(trial), trial.scale.span or 1.0)
-    seen = "" if missed is None else f"; a loss above {missed:.2g} would have been seen with 95 %"
+    seen = "" if missed is None else f"; a loss above {missed:.2g} would have been detected with 95 % probability"
     return f"nothing speaks against it after {trial.runs.since} episodes{seen}{_rated(trial, names)}{_said(trial)}"
 
 

@@ -33,7 +33,7 @@ def away() -> Problem:
 
 def unwritable() -> Problem:
     text = "this cannot be kept now: the spool cannot be written"
-    return Problem(503, text, fix="free the disk and send it again", headers=RETRY_HEADERS)
+    return Problem(503, text, fix="free disk space and send it again", headers=RETRY_HEADERS)
 
 
 def ignore(task: asyncio.Future[Any]) -> None:

@@ -55,7 +55,9 @@ class Admission:
             return KEYLESS_CALLER, suffix
         self.keys.generation()
         if self.keys.broken is not None:
-            message = "the proxy cannot read its keys file, so it knows no key: its administrator can mend the file"
+            message = (
+                "the proxy cannot read its keys file, so it knows no key: ask its administrator to repair the file"
+            )
             raise RequestRefused(503, message, retry_after=1.0)
         if secret is None:
             fix = "send authorization: Bearer KEY (`slipstream keys add` makes a key)"

@@ -57,7 +57,7 @@ class Limits:
             at = self._slot(key, now)
             mine = at + _ROW + 4 * self.number
             if key.concurrency is not None and self._running(at) >= key.concurrency:
-                raise RequestRefused(429, "too many requests of this API key at once", retry_after=1.0)
+                raise RequestRefused(429, "too many concurrent requests with this API key", retry_after=1.0)
             if key.rate is not None:
                 self._take(at + 16, key.rate, now)
             _COUNT.pack_into(self._table, mine, _COUNT.unpack_from(self._table, mine)[0] + 1)

@@ -34,14 +34,14 @@ log = logging.getLogger(__name__)
 _now: Final[Callable[[], float]] = time.time
 
 MAX_TRIES = 3
-UNREADABLE_TEXT = "the body is no JSON object, or nested too deeply, so that it cannot be told which model it names"
-UNTRANSLATABLE_TEXT = "the model's reply cannot be said in this format"
+UNREADABLE_TEXT = "the body is not a JSON object, or is too deeply nested to read its model"
+UNTRANSLATABLE_TEXT = "the model's reply cannot be expressed in this format"
 _JSON: Final = b"\r\n".join([b"content-type: application/json", *GUARD_LINES, b""])
 
 
 KEPT_REPLY_FIELDS: Final = ("previous_response_id", "conversation", "background")
 KEPT_REPLY_TEXT = (
-    "engines keep replies for all tenants alike, so that nobody may ask for one: send the whole conversation in input"
+    "engines share stored replies among all tenants, so nobody may ask for one: send the whole conversation in input"
 )
 CACHE_SALT_LIMIT = 128
 """Characters."""
@@ -101,7 +101,7 @@ class ActiveCall(Call):
     def _failed(self, e: Exception) -> None:
         if not isinstance(e, RequestRefused):
             log.error("a call could not be relayed", exc_info=e)
-            e = RequestRefused(502, "the proxy failed at this request")
+            e = RequestRefused(502, "internal error in the proxy")
         elif not self.route.tries:
             self.services.metrics.turn_away(e.status)
         self.refuse(e)

@@ -39,6 +39,7 @@ OVERHEAD_METRIC, UPSTREAM_METRIC = "slipstream_overhead_seconds", "slipstream_up
 CAPTURE_LOST_METRIC = "slipstream_capture_lost_total"
 """``losses.LossCount`` keeps it."""
 UNCAPTURED_METRIC = "slipstream_uncaptured_calls_total"
+OVERSIZED_STATUS = 413
 UNKNOWN_TENANTS_METRIC = "slipstream_unknown_tenants_total"
 SPLIT_NAMES = "slipstream_split_session_names_total"
 PER_FORMAT = (CALL_SECONDS_METRIC, FIRST_BYTE_METRIC, CHUNK_METRIC)
@@ -133,6 +134,12 @@ class WorkerMetrics:
 
     def turn_away(self, status: int) -> None:
         self.turned_away[status] = (self.turned_away.get(status, (0, 0.0))[0] + 1, time.time())
+
+    def refuse(self, status: int) -> None:
+        """The proxy itself answers with an error."""
+        self.add("slipstream_requests_refused_total", f'status="{status}"')
+        if status == OVERSIZED_STATUS:  # no call was made of it, which else would say so
+            self.turn_away(status)
 
     def add(self, name: str, labels: str = "", amount: float = 1.0) -> None:
         """``labels`` in Prometheus's own notation: ``status="404"``."""

@@ -103,7 +103,7 @@ class RequestHandler:
                 raise unknown
             return await self._inference(request, prefix, path)
         except RequestRefused as e:
-            self._state.services.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')
+            self._state.services.metrics.refuse(e.status)
             return error_response(e, dialect)
 
     def _control_of(self, request: web.BaseRequest) -> ControlRoutes:

@@ -51,8 +51,8 @@ _ONE_ENGINES = re.compile(r"/v1/(?:responses|files|batches)/")
 
 _KEPT_BY_ENGINE = re.compile(r"/v1/(?:responses/|files|batches)")
 KEPT_FOR_ALL_TEXT = (
-    "engines keep files, batches and replies for all tenants alike, so that nobody may ask for them: send calls, and "
-    "whole conversations"
+    "the engine shares files, batches and stored replies among all tenants, so these routes are off: send the whole "
+    "conversation in each call"
 )
 
 

@@ -44,7 +44,7 @@ class TurnedAway:
             self._until.pop(what, None)
             return
         await asyncio.sleep(min(left, MOST_HELD_S))
-        why = "this key was turned away a moment ago, and asks again sooner than it was told"
+        why = "this key was rate-limited and retried before its Retry-After had passed"
         raise RequestRefused(
             429, why, fix="wait for as long as retry-after says, and ask less at once", retry_after=1.0
         )

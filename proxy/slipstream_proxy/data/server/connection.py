@@ -279,7 +279,7 @@ class ClientConnection(Sink):
 
     def _turn_away(self, e: RequestRefused, dialect: Dialect | None = None) -> None:
         """Answer and close: what follows on this connection cannot be trusted to be a request."""
-        self._state.services.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')
+        self._state.services.metrics.refuse(e.status)
         transport = self.transport
         if transport is None:
             return

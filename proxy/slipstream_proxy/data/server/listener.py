@@ -66,7 +66,7 @@ class Handler(RequestHandler):
 
     def _turn_away(self, e: RequestRefused) -> None:
         self._since = 0.0
-        self._state.services.metrics.add("slipstream_requests_refused_total", f'status="{e.status}"')
+        self._state.services.metrics.refuse(e.status)
         if self.transport is not None:
             self.transport.write(refusal(e))
             self._linger()
@@ -122,7 +122,7 @@ class Handler(RequestHandler):
             status = 431
         if status >= 500:
             self.log_exception("Error handling request", exc_info=exc)
-        text = "the request is malformed" if status < 500 else "the proxy failed at this request"
+        text = "the request is malformed" if status < 500 else "internal error in the proxy"
         if isinstance(exc, ContentEncodingError):
             refused = refused_coding()
             status, text = refused.status, refused.message

@@ -34,7 +34,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--user", help="episodes whose tag `user` has this value")
     parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--wait", action="store_true", help="return when no file has their text any more")
+    parser.add_argument("--wait", action="store_true", help="wait until their text is gone from every file")
 
 
 def which(args: argparse.Namespace) -> list[c.ForgetIn]:
@@ -49,7 +49,7 @@ def which(args: argparse.Namespace) -> list[c.ForgetIn]:
 def confirmed(args: argparse.Namespace) -> bool:
     if args.yes or args.id or not sys.stdin.isatty():
         return True
-    return input("Every episode that this names is forgotten for good. Go on? [y/N] ").strip().lower() in ("y", "yes")
+    return input("This permanently deletes every matching episode. Continue? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def forget(client: Client, wanted: list[c.ForgetIn]) -> c.ForgetOut:
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         print(gone.model_dump_json())
         return 0
     none = "no version yet" if gone.steps else "nothing"
-    say(f"{gone.forgotten} forgotten; trained on: {', '.join(gone.adapters) or none}")
+    say(f"{gone.forgotten} forgotten; adapters trained on them: {', '.join(gone.adapters) or none}")
     for line in map(step_line, gone.steps):
         say(line)
     if gone.made_from:
@@ -112,9 +112,9 @@ def run(args: argparse.Namespace) -> int:
         first = min(gone.adapters, key=lambda name: (name.rpartition("@")[0], len(name), name))
         say(f"train anew without them: slipstream adapters retrain {first}")
     if gone.cases:
-        say(f"copies are out of the sets {', '.join(gone.cases)}")
+        say(f"copies were removed from the case sets {', '.join(gone.cases)}")
     if gone.exports:
-        say(f"still in: {', '.join(gone.exports)}")
+        say(f"still contained in: {', '.join(gone.exports)}")
     if gone.unknown:
         say(f"no such episode: {', '.join(gone.unknown)}", file=sys.stderr)
     return 0 if gone.forgotten or not gone.unknown else 1

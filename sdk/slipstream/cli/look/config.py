@@ -120,5 +120,5 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print("\n".join(show(config, shown)))
     if more := left_out(config, shown):
-        print(f"\n# {more} more stand at their defaults, and few need them: `slipstream config --all`")
+        print(f"\n# {more} rarely used settings are at their defaults: `slipstream config --all`")
     return 0

@@ -48,5 +48,5 @@ def run(args: argparse.Namespace) -> int:
     rows = [line(one, one.name or "(none)") for one in costs.lines]
     print(table(head, [*rows, line(costs.total, "all")], {args.by: 10}))
     if costs.left_out:
-        say(f"{costs.left_out} more, with fewer tokens, count in the last line alone")
+        say(f"{costs.left_out} smaller rows are included in the total only")
     return 0

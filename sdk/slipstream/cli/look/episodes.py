@@ -222,7 +222,7 @@ def run(args: argparse.Namespace) -> int:
             none = "no version yet" if gone.steps else "nothing"
             said = f"forgotten; trained on it: {', '.join(gone.adapters) or none}"
             if gone.exports:
-                said += f"; still in: {', '.join(gone.exports)}"
+                said += f"; still contained in: {', '.join(gone.exports)}"
             return tell(args, gone, "\n".join([said, *map(step_line, gone.steps)]))
         if args.id:
             episode = _named(client, args.id)
@@ -245,9 +245,7 @@ def _named(client: Client, named: str) -> EpisodeDetail:
     newest = client.episodes(limit=EPISODES_PER_PAGE).episodes
     found = [e.id for e in newest if e.id.startswith(head) and e.id.endswith(tail)]
     if len(found) > 1:
-        raise ConfigError(
-            f"{named}: {len(found)} of the newest episodes are called so, {', '.join(found[:3])} among them"
-        )
+        raise ConfigError(f"{named}: {len(found)} of the newest episodes match, {', '.join(found[:3])} among them")
     if not found and unknown is not None:
         raise unknown
     return client.episode(found[0] if found else named)

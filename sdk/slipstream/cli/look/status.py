@@ -41,7 +41,7 @@ def standing(engine: Mapping[str, JsonValue]) -> str:
     if isinstance(outage, dict) and outage.get("cause") == NoAdapters.NO_IDS:
         return f"ok; {NoAdapters.NO_IDS.what}"
     since = outage.get("since") if isinstance(outage, dict) else None
-    return f"ok, but takes no adapters for {age(since, time.time())}" if isinstance(since, int | float) else "ok"
+    return f"ok, but has taken no adapters for {age(since, time.time())}" if isinstance(since, int | float) else "ok"
 
 
 def has(engine: Mapping[str, JsonValue], adapter: str) -> bool:
@@ -102,7 +102,7 @@ async def _follow(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.follow and args.json:
-        raise ConfigError("--follow prints lines for people: GET /slipstream/v1/events has them as JSON")
+        raise ConfigError("--follow prints text only: GET /slipstream/v1/events has them as JSON")
     if not args.follow:
         return _shown(args)
     with contextlib.suppress(Unavailable):  # what follows says so, and waits

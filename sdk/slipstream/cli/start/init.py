@@ -84,7 +84,7 @@ def step_of(profile: str) -> str:
 def run(args: argparse.Namespace) -> int:
     path = Path(args.out)
     if path.exists() and not args.force:
-        raise ConfigError(f"{path} is there already: --force writes over it, --out writes elsewhere")
+        raise ConfigError(f"{path} already exists: --force overwrites it, --out writes elsewhere")
     answers = gather(args, interactive=sys.stdin.isatty() and not args.yes)
     text = render(answers)
     load_config(env={}, base=settings_of(answers))  # what is written can be read

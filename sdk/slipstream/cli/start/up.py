@@ -67,6 +67,6 @@ async def up(config: Config, *, verbose: bool = False) -> int:
         return await supervisor.wait()
     finally:
         if supervisor.stopping.is_set():
-            say("ending what it started, which may take some seconds")
+            say("shutting down; this may take a few seconds")
         await supervisor.stop()
         sidecars.remove()

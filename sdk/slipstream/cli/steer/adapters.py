@@ -13,9 +13,9 @@ from slipstream.errors import ApiError
 from slipstream.shared.intervals import told
 
 ADAPTER_ACTIONS: dict[Action, str] = {
-    "promote": "make it live; what is on trial ends, and a newer version on trial is taken back",
+    "promote": "make it live; ends the running trial, and takes back a newer version on trial",
     "demote": "take it back; new episodes get the last accepted version",
-    "freeze": "it is not accepted, and newer versions wait",
+    "freeze": "hold it: it is not accepted, and newer versions wait",
     "unfreeze": "the gate decides on it again, and no guard freezes it",
 }
 
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     header, now = ("adapter", "state", "step", "reward", "open", "age", "why"), time.time()
     print(table(header, [line(a, rewards, now) for a in found.adapters], MIN_COLUMN_WIDTHS))
     if what:
-        say(f"{what}; open: runs that go on with it")
+        say(f"{what}; open: episodes still using it")
     for a in found.adapters:
         if a.kept_from and a.state in (AdapterState.CANDIDATE, AdapterState.LIVE):
             kept = ", ".join(f"{group} gets {to}" for group, to in a.kept_from.items())

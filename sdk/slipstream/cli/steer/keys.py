@@ -20,8 +20,10 @@ from slipstream.shared.tenant_names import check_tenant_name
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--url", help="the proxy whose keys are meant; it is refused where this folder is another's")
-    parser.add_argument("--tenant", help="whose; with add, a name that is new makes the tenant")
+    parser.add_argument(
+        "--url", help="URL of the proxy whose keys to manage; refused if this folder belongs to another proxy"
+    )
+    parser.add_argument("--tenant", help="the owning tenant; with add, a new name creates one")
     add_json(parser)
     sub = parser.add_subparsers(dest="action", required=True)
     new = sub.add_parser("add", help="create a key; it is shown once")
@@ -48,8 +50,8 @@ def check_folder(args: argparse.Namespace, config: Config, serving: str | None) 
         return
     has = f"the proxy of that folder is {serving}" if serving else "no proxy runs on that folder"
     raise ConfigError(
-        f"keys stand in {config.keys_file}, and {has}, not {asked}: run this where that proxy runs, with its settings "
-        "(--config FILE, or --set data_dir=FOLDER)"
+        f"keys are stored in {config.keys_file}, and {has}, not {asked}: run this where that proxy runs, with its "
+        "settings (--config FILE, or --set data_dir=FOLDER)"
     )
 
 
@@ -85,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{secret}\n(id {key_id}; only its hash is kept, in {keys.path}, so write it down now)")
         if serving is None:
             say(
-                f"no proxy runs on {config.root}: the key counts for the one that is started with this data_dir",
+                f"no proxy runs on {config.root}: the key takes effect once a proxy starts with this data_dir",
                 file=sys.stderr,
             )
         elif len([k for k in keys.list() if not k.name.startswith("up-")]) == 1:

@@ -34,7 +34,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from-store",
         action="store_true",
-        help="let the running trainer train on stored groups again that have such a run, and exit",
+        help="have the running trainer retrain on stored groups that contain such a run, then exit",
     )
     parser.add_argument(
         "--epochs",
@@ -88,4 +88,4 @@ def _told(plan: TrainAgain, *, dry_run: bool) -> Iterator[str]:
     for why, count in sorted(plan.left_out.items()):
         yield f"  {count} left out: {LEFT_OUT.get(why, why.replace('_', ' '))}"
     if plan.groups and not dry_run:
-        yield "`slipstream status` says how far it is"
+        yield "`slipstream status` shows the progress"

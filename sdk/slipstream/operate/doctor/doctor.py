@@ -222,7 +222,7 @@ def check_trainer(config: Config) -> Iterator[Finding]:
     old = [f"{n} {versions[n]}" for n, least in TRAINED_WITH.items() if _numbers(versions[n]) < least]
     trl = _numbers(versions["trl"])
     if not (1, 15) <= trl < (1, 17):
-        yield fail(f"trl {versions['trl']} was not tried", UNTRIED_VERSION_TEXT, f"{pip} install 'trl>=1.15,<1.17'")
+        yield fail(f"trl {versions['trl']} is untested", UNTRIED_VERSION_TEXT, f"{pip} install 'trl>=1.15,<1.17'")
     elif not has_gpu() and trl < (1, 16):
         yield fail(f"trl {versions['trl']} has no CPU path for GRPO", NO_TRAINER, f"{pip} install 'trl>=1.16,<1.17'")
     elif old:

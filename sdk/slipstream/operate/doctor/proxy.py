@@ -38,7 +38,7 @@ CAUSE_TEXTS: dict[tuple[Stage, str], str] = {
     ("calls", "failing"): "agents get errors, and learn nothing from runs without an answer",
     ("calls", "refused"): "what was refused is not in the store: their senders have to send it again",
     ("calls", "orphan_rewards"): "a reward of a run that made no call trains nothing, and is dropped in the end",
-    ("calls", "orphan_marks"): "the run that was meant goes on, and ends by the clock",
+    ("calls", "orphan_marks"): "the intended run stays open until it times out",
     ("episodes", ""): "episodes that are in no group of training are not learned from",
     ("episodes", "lone"): "each turn is taken for a run of its own, so that the reward reaches only the last one",
     ("groups", ""): "a step compares the runs of a group",

@@ -43,7 +43,7 @@ ERROR_REMEDIES = (
             r"not a valid model identifier|Repository ?Not ?Found|does not appear to have a file|couldn't connect to"
             r"|LocalEntryNotFound|OfflineMode"
         ),
-        "check the model's name and the way to the hub, or give a folder",
+        "check the model's name and the connection to the hub, or give a folder",
     ),
     (r"trust_remote_code", 'the model brings its own code: set engine.args = ["--trust-remote-code"] if you trust it'),
     (
@@ -69,7 +69,7 @@ ERROR_REMEDIES = (
         "this version of transformers or vLLM does not know the model: upgrade it, or choose another model"
     )),
     (r"Target modules|target_modules|lora_targets", "set trainer.lora_targets to linear layers that the model has"),
-    (r"no kernel image|CUDA driver|NVML|nvidia-smi", "the driver and torch do not fit: see `slipstream doctor`"),
+    (r"no kernel image|CUDA driver|NVML|nvidia-smi", "GPU driver and torch are incompatible: see `slipstream doctor`"),
 )  # fmt: skip
 """Part of the words → what to do. The first one counts."""
 

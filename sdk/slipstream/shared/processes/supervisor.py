@@ -233,7 +233,7 @@ class Supervisor:
         if child.essential:
             self.stopping.set()
         else:
-            self.echo(child.name, "stays down until the next start of all; the others go on without it")
+            self.echo(child.name, "stays down until you restart `slipstream up`; the other parts keep running")
 
     async def _run_once(self, child: Child) -> None:
         child.starts += 1

@@ -32,7 +32,7 @@ from slipstream_proxy.store.values import ArrowBatch
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
 ID = "[A-Za-z0-9._~-]{1,160}"
 GROUP_PATH = "/groups/{group:" + ID + "}"
-LOST_LEASE_TEXT = "the lease has run out or is another's"
+LOST_LEASE_TEXT = "the lease has expired or belongs to another worker"
 
 
 class Parked(c.Model):

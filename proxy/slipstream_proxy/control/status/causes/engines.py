@@ -57,11 +57,11 @@ def _settings(around: Surroundings) -> Iterator[FunnelLine]:
     """A settings file that changed since the start, as far as the proxy does not follow it."""
     news = around.settings
     if news is not None and news.error is not None:
-        text = f"the changed settings file cannot be read, and the settings before go on: {news.error}"
+        text = f"the changed settings file cannot be read, and the previous settings stay in force: {news.error}"
         fix = "correct it: it is read again by itself"
         yield FunnelLine(stage="engine", cause="settings_unreadable", count=1, text=text, fix=fix, severity=SLOWS)
     if news is not None and news.waiting:
-        text = f"the settings file changed, and these count from the next start on: {', '.join(news.waiting)}"
+        text = f"the settings file changed, and these take effect at the next start: {', '.join(news.waiting)}"
         fix = "start the proxy again, one after the other where there are several"
         count = len(news.waiting)
         yield FunnelLine(stage="engine", cause="settings_waiting", count=count, text=text, fix=fix, severity=SLOWS)

@@ -28,7 +28,7 @@ ROUTER_ASTRAY_STATUSES = (404, 500, 502, 503)
 def _gone(name: str, state: str, at: float) -> str:
     since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
     model = name.rpartition("@")[0]
-    return f"{name} is {state.replace('_', ' ')} since {since} and serves no more: ask for {model}"
+    return f"{name} has been {state.replace('_', ' ')} since {since} and is no longer served: request {model}"
 
 
 class AdapterChoice(CallStep):
