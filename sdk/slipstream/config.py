@@ -28,7 +28,7 @@ ENV_PREFIX = "SLIPSTREAM_"
 CONFIG_ENV = "SLIPSTREAM_CONFIG_JSON"
 """The effective configuration, as it is handed to children."""
 FOLDER_SETTINGS = (("data_dir",), ("adapters", "dir"), ("store", "archive"))
-"""Settings that name a folder. In a file they are relative to the file's own folder."""
+"""Settings that name a folder. In a file they are relative to the file's own folder, but for a URL."""
 _SETTLE = "gate.settle says after how many ended runs a version without suspicion is accepted"
 DELETED_SETTINGS = {
     ("engine", "host"): "`up` binds vLLM to 127.0.0.1, because calls past the proxy are not recorded",
@@ -124,7 +124,7 @@ def _beside(folder: Path, read: dict[str, Any], base: Mapping[str, object]) -> N
         section = read
         for part in sections:
             section = section[part] if isinstance(section.get(part), dict) else {}
-        if isinstance(named := section.get(name), str):
+        if isinstance(named := section.get(name), str) and "://" not in named:
             section[name] = str(folder / Path(named).expanduser())
 
 

@@ -43,7 +43,7 @@ def tenant_config(config: Config, name: str) -> Config:
     if config.adapters.dir:
         tree["adapters"]["dir"] = str(config.adapters_dir / TENANTS_FOLDER_NAME / name)
     if config.store.archive:
-        tree["store"]["archive"] = f"{config.store.archive}/{TENANTS_FOLDER_NAME}/{name}"
+        tree["store"]["archive"] = config.store.archive_of(TENANTS_FOLDER_NAME, name)
     tree["store"]["url"] = _own_store(config.store.url, name)
     _bound(tree, own)
     try:

@@ -56,6 +56,8 @@ class Deps(StoreAccess):
     """Set, and replaced, after each commit: whoever waits for new events looks again."""
     last_step: float | None = None
     """When the trainer last acknowledged a batch as trained."""
+    archive_error: str = ""
+    """Why the last day that was to be archived could not be; empty: it was."""
     leasing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """No batch is leased between the moment that an ack is accepted and the one that the store has it."""
 

@@ -31,6 +31,17 @@ class QueryFailed(Exception):
     """What the caller is told."""
 
 
+class ArchiveRequest(TypedDict):
+    """Days that left the store."""
+
+    place: str
+    """A folder, or one of an object store."""
+    columns: dict[str, str]
+    """Name → Arrow's name of its type."""
+    views: list[str]
+    """SQL that puts views over ``archived`` in the place of those over the store alone."""
+
+
 class QueryRequest(TypedDict):
     """What the process reads first."""
 
@@ -43,6 +54,8 @@ class QueryRequest(TypedDict):
     query: str
     limit: int
     timeout: float
+    archive: ArchiveRequest | None
+    """None: the query names none of its views, or there is none."""
 
 
 def public(value: Any) -> Any:
@@ -115,6 +128,40 @@ def _plain_type(kind: str) -> str:
     )
 
 
+ARCHIVE_NAME_PATTERN = re.compile(r"calls-(\d{4}-\d\d-\d\d)\.parquet")
+
+
+def add_archive(con: duckdb.DuckDBPyConnection, archive: ArchiveRequest) -> None:
+    """``calls`` and ``messages`` have archived days, too. Raises ``QueryFailed``."""
+    import pyarrow as pa
+    from pyarrow import dataset, fs
+
+    place, kinds = archive["place"], archive["columns"]
+    pa.set_cpu_count(QUERY_THREADS)
+    pa.set_io_thread_count(QUERY_THREADS)
+    try:
+        if "://" in place:
+            files, root = fs.FileSystem.from_uri(place)
+        else:
+            files, root = fs.LocalFileSystem(), str(Path(place).expanduser())
+        listed = files.get_file_info(fs.FileSelector(root, allow_not_found=True))
+        found = {name[1]: f.path for f in listed if (name := ARCHIVE_NAME_PATTERN.fullmatch(f.base_name))}
+        if not found:
+            return
+        schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in kinds.items()])
+        con.register("archived", dataset.dataset([*found.values()], schema=schema, filesystem=files, format="parquet"))
+    except (OSError, pa.ArrowException) as e:
+        text = f"store.archive = {place!r} cannot be read: {str(e).splitlines()[0]}"
+        raise QueryFailed(f"{text}; episodes and rewards can be asked for without it") from e
+    days = {day for (day,) in con.execute("SELECT day FROM t_days").fetchall()}
+    live = con.execute("SELECT current_database()").fetchall()[0][0]
+    name = '"' + live.replace('"', '""') + '".main'
+    # a call that came late waits in a table of its day until it is put to the archive
+    late = f"id NOT IN (SELECT id FROM {name}.calls)" if days & found.keys() else "true"
+    for view in archive["views"]:
+        con.execute(view.format(live=name, late=late))
+
+
 def run_duckdb(request: QueryRequest) -> dict[str, object]:
     """Raises ``QueryFailed`` or ``MemoryError``."""
     import duckdb
@@ -137,6 +184,8 @@ def run_duckdb(request: QueryRequest) -> dict[str, object]:
     timer.daemon = True
     timer.start()
     try:
+        if request["archive"]:
+            add_archive(con, request["archive"])
         columns, query = as_texts(con, request["query"])
         rows = con.execute(query).fetchmany(request["limit"] + 1)
     except duckdb.InterruptException as e:

@@ -33,9 +33,16 @@ def refuse_newer(url: str) -> None:
 
 
 def open_store(
-    url: str, rules: Rules, *, memory_limit: str = "1GB", threads: int = 1, instance: str = "local"
+    url: str,
+    rules: Rules,
+    *,
+    memory_limit: str = "1GB",
+    threads: int = 1,
+    instance: str = "local",
+    archive: str | None = None,
 ) -> Store:
     """Open ``duckdb:///path`` or ``postgresql://…``. ``instance`` tells proxies that share a database apart.
+    ``archive``: where days are that left it; on DuckDB queries read them, too.
 
     Raises ``StoreError`` (one line) when it cannot be opened and ``ValueError`` for another kind of URL. A broken
     DuckDB file is set aside, and the store that comes back says ``rebuilt``.
@@ -45,7 +52,7 @@ def open_store(
         from slipstream_proxy.store.backends.duckdb import DuckStore
 
         path = "/" + unquote(url.removeprefix("duckdb:")).lstrip("/")
-        return DuckStore(path, rules, memory_limit=memory_limit, threads=threads, instance=instance)
+        return DuckStore(path, rules, memory_limit=memory_limit, threads=threads, instance=instance, archive=archive)
     if scheme in ("postgresql", "postgres"):
         from slipstream_proxy.store.backends.postgres import PostgresStore
 

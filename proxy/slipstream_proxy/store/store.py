@@ -35,10 +35,11 @@ from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.small import AuditLog, CacheTable, EventLog
 from slipstream_proxy.store.tables.tallies import TallyTable, get_meta, set_meta
 from slipstream_proxy.store.values import Erasing, Forgotten, Name, Position, RecordedCall, Rules
+from slipstream_proxy.store.write.archive import CallArchive
 from slipstream_proxy.store.write.batches import BatchQueue
 from slipstream_proxy.store.write.cases import CaseTable
 from slipstream_proxy.store.write.claims import InstanceClaim
-from slipstream_proxy.store.write.deletion import ALIVE_PREFIX, CallArchive, Deletion
+from slipstream_proxy.store.write.deletion import ALIVE_PREFIX, Deletion
 from slipstream_proxy.store.write.failed_runs import FailedRuns
 from slipstream_proxy.store.write.ingest import Ingest, Recall, Snapshots, SpoolPositions
 from slipstream_proxy.store.write.judge_queue import JudgeQueue

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from slipstream.settings.base import Positive, Section, rare
+
+ARCHIVE_SCHEMES = ("s3://", "gs://")
 
 
 class DataConfig(Section):
@@ -24,7 +26,9 @@ class StoreConfig(Section):
     keep_days: int | None = Field(None, ge=1, description="Days to keep calls; None: for ever.")
     archive: str | None = rare(
         None,
-        description="Folder that gets each day as Parquet before it is dropped.",
+        description="Folder, s3://BUCKET/PATH or gs://BUCKET/PATH that gets each day as Parquet before it is dropped. "
+        "`slipstream sql` reads it too, on DuckDB. S3 takes ?region= and ?endpoint_override=, and keys from AWS's "
+        "environment.",
         when="old days should be kept as Parquet before they are dropped",
     )
     memory_limit: str = rare(
@@ -44,6 +48,20 @@ class StoreConfig(Section):
         "takes them back, and the trainer trains anew on what else they were trained on.",
         when="versions that learned from forgotten runs must be trained anew",
     )
+
+    @field_validator("archive")
+    @classmethod
+    def _archive_place(cls, archive: str | None) -> str | None:
+        if archive and "://" in archive and not archive.startswith(ARCHIVE_SCHEMES):
+            raise ValueError(f"a folder, or a place that begins with {' or '.join(ARCHIVE_SCHEMES)}")
+        return archive
+
+    def archive_of(self, *parts: str) -> str | None:
+        """A folder inside the archive's."""
+        if self.archive is None:
+            return None
+        place, mark, options = self.archive.partition("?") if "://" in self.archive else (self.archive, "", "")
+        return "/".join([place.rstrip("/"), *parts]) + mark + options
 
 
 class AdaptersConfig(Section):

@@ -93,3 +93,23 @@ def _sweeps(plane) -> list[float]:
 
     plane.deps.store.sweep = noted
     return found
+
+
+async def test_a_day_stays_where_its_archive_cannot_be_written_and_status_says_so(make_plane, tmp_path):
+    (tmp_path / "cold").write_text("no folder")
+    plane = await make_plane(store={"keep_days": 2, "archive": str(tmp_path / "cold")})
+    await plane.call("old", at=plane.deps.now() - 5 * 86400)
+    await plane.seen("old")
+
+    async def said() -> list[dict[str, str]]:
+        plane.control.sweeper.next_retention = 0.0
+        lines = (await plane.ask("GET", "/status"))[1]["funnel"]["lines"]
+        return [line for line in lines if line["cause"] == "archive"]
+
+    await until(said)
+    (line,) = await said()
+    assert "cold" in line["text"] and "store.archive" in line["fix"] and line["severity"] == "slows"
+    assert (await plane.seen("old"))["call_list"] != []
+    (tmp_path / "cold").unlink()
+    await until(lambda: _retained(plane))
+    assert (await plane.seen("old"))["call_list"] == [] and not await said()

@@ -35,8 +35,8 @@ def opened(url: str) -> Iterator[Callable[..., Store]]:
     """Opens the store at ``url`` with rules, as often as asked; all are closed at the end."""
     made: list[Store] = []
 
-    def open_it(*, instance: str = "local", **kw: Any) -> Store:
-        made.append(open_store(url, rules(**kw), instance=instance))
+    def open_it(*, instance: str = "local", archive: str | None = None, **kw: Any) -> Store:
+        made.append(open_store(url, rules(**kw), instance=instance, archive=archive))
         return made[-1]
 
     yield open_it

@@ -12,7 +12,8 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
-from pathlib import Path
+
+import pyarrow as pa
 
 from slipstream.contract import Event
 from slipstream_proxy.control.api.routes.episodes import end_forgetting
@@ -20,6 +21,7 @@ from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import end, in_thread
 from slipstream_proxy.store.read.groups import GroupFilter
+from slipstream_proxy.store.write.archive import ArchivePlace
 
 CLOCK_SLACK_S = 60.0
 """Seconds by which the wall clock may be ahead of the monotonic one: it is set in small steps all the time."""
@@ -144,6 +146,7 @@ class Sweeper:
         if time.monotonic() < self.next_retention:
             return
         self.next_retention = time.monotonic() + RETENTION_EVERY
+        deps.archive_error = ""
         keep = settings.keep_days * 86_400 if settings.keep_days is not None else None
         await deps.ask(deps.store.prune, now, keep)
         dropped: list[str] = []
@@ -166,9 +169,12 @@ class Sweeper:
         """→ Calls that went; 0: calls of that day are just being stored."""
         deps, archive = self.deps, self.deps.store.archive
         if deps.config.store.archive:
-            folder = Path(deps.config.store.archive).expanduser()
-            folder.mkdir(parents=True, exist_ok=True)
-            rows = await deps.ask(archive.retire, day, folder)
+            rows = 0
+            try:
+                rows = await deps.ask(archive.retire, day, ArchivePlace(deps.config.store.archive))
+            except (OSError, pa.ArrowException) as e:  # the day stays, and so do later ones
+                deps.archive_error = f"{day} cannot be written to store.archive: {str(e).splitlines()[0]}"
+                log.warning("%s", deps.archive_error)
         else:
             rows = await deps.ask(archive.drop, day)
         if rows:

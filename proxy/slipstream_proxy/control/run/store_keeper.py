@@ -65,6 +65,7 @@ def open_or_none(config: Config) -> Store | None:
             memory_limit=config.store.memory_limit,
             threads=config.store.threads,
             instance=identity.instance_of(config.root),
+            archive=config.store.archive,
         )
     except NewerSchema as e:
         raise StartError(str(e)) from e

@@ -172,6 +172,7 @@ def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
         held=deps.lease.held is not None,
         behind=deps.rollout.fleet.behind,
         store_error=stats.broken if stats else None,
+        archive_error=deps.archive_error,
         missing=stats.missing if stats else None,
         lag=stats.lag_seconds if stats else 0.0,
         losses=read_losses(config.root / "metrics"),

@@ -9,7 +9,6 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from weakref import WeakValueDictionary
 
 from slipstream import contract as c
@@ -19,7 +18,7 @@ from slipstream_proxy.control.storage.store_handle import StoreHandle
 from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.tables.driver import StoreError
 from slipstream_proxy.store.values import Erasing, Forgotten, Name
-from slipstream_proxy.store.write.deletion import forget_archived
+from slipstream_proxy.store.write.archive import ArchivePlace, forget_archived
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ RETRY_INTERVAL_S = 15.0
 class Forgetter:
     def __init__(self, stores: StoreHandle, archive: str | None) -> None:
         self.stores = stores
-        self.folder = Path(archive).expanduser() if archive else None
+        self.place = ArchivePlace(archive) if archive else None
         self.shrink = False
         """The file is to be rewritten although nobody was forgotten: days were dropped."""
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -131,12 +130,12 @@ class Forgetter:
         self._step, self._error = "waiting" if self._waiting else "idle", None
 
     def _rewrite_archives(self, done: Sequence[Erasing]) -> None:
-        if self.folder is None:
+        if self.place is None:
             return
         by_file: dict[str, set[Name]] = defaultdict(set)
         for one in done:
             for name in one.archives:
                 by_file[name].add((one.key, mark_of(one.episode)))
         for name, names in by_file.items():
-            if (self.folder / name).is_file():
-                forget_archived(self.folder / name, names, self.stores.require().instance)
+            if self.place.has(name):
+                forget_archived(self.place, name, names, self.stores.require().instance)

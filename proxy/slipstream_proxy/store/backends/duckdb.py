@@ -26,7 +26,7 @@ from slipstream_proxy.store.backends.duckfile import (
     open_or_set_aside,
     restore_deleted,
 )
-from slipstream_proxy.store.backends.queries import BoundedQuery, check
+from slipstream_proxy.store.backends.queries import ARCHIVED_VIEW_PATTERN, BoundedQuery, archived_days, check
 from slipstream_proxy.store.store import Store
 from slipstream_proxy.store.tables.driver import StoreError
 from slipstream_proxy.store.values import Rules
@@ -44,8 +44,11 @@ class DuckDriver:
     lock_rows = ""
     on_conflict = ""
 
-    def __init__(self, path: str | Path, *, memory_limit: str = "1GB", threads: int = 1) -> None:
-        self.path = Path(path)
+    def __init__(
+        self, path: str | Path, *, memory_limit: str = "1GB", threads: int = 1, archive: str | None = None
+    ) -> None:
+        """``archive``: where days are that left the store; queries read them, too."""
+        self.path, self._archive = Path(path), archive
         self._config = {
             "memory_limit": memory_limit,
             "threads": str(threads),
@@ -334,7 +337,13 @@ class DuckDriver:
         """In a process of its own, which reads the file beside this one (``queries.py``)."""
         text = check(query)
         request = QueryRequest(
-            database=str(self.path), config=self._config, role=None, query=text, limit=limit, timeout=timeout
+            database=str(self.path),
+            config=self._config,
+            role=None,
+            query=text,
+            limit=limit,
+            timeout=timeout,
+            archive=archived_days(self._archive) if self._archive and ARCHIVED_VIEW_PATTERN.search(text) else None,
         )
         with BoundedQuery(request) as running, self._querying, ExitStack() as stack:
             # nobody writes while the reader opens the file, so that it finds the log whole; and whoever closes the file
@@ -366,6 +375,7 @@ class DuckStore(Store):
         memory_limit: str = "1GB",
         threads: int = 1,
         instance: str = "local",
+        archive: str | None = None,
     ) -> None:
-        driver = DuckDriver(path, memory_limit=memory_limit, threads=threads)
+        driver = DuckDriver(path, memory_limit=memory_limit, threads=threads, archive=archive)
         super().__init__(driver, rules or Rules(), instance=instance)

@@ -562,7 +562,9 @@ class PostgresDriver:
         if is_tenants(self._schema) and self._reader is None:
             raise QueryError("a tenant's queries need a role of their own: grant CREATEROLE to the user of store.url")
         role = self._reader
-        request = QueryRequest(database=self._url, config={}, role=role, query=text, limit=limit, timeout=timeout)
+        request = QueryRequest(
+            database=self._url, config={}, role=role, query=text, limit=limit, timeout=timeout, archive=None
+        )
         with BoundedQuery(request) as running:
             running.open()
             return running.result()

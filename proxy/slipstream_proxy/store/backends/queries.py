@@ -24,7 +24,14 @@ from slipstream.contract import SqlResult
 from slipstream_proxy.process import cores
 from slipstream_proxy.process import query as program
 from slipstream_proxy.store.tables.driver import QueryError
-from slipstream_proxy.store.tables.schema import EXTENSION_PREFIX, TABLE_COLUMNS, VIEW_NAMES
+from slipstream_proxy.store.tables.schema import (
+    ARCHIVED_COLUMNS,
+    EXTENSION_PREFIX,
+    TABLE_COLUMNS,
+    VIEW_NAMES,
+    archived_views_sql,
+)
+from slipstream_proxy.store.write.archive import ARCHIVE_SCHEMA
 
 if TYPE_CHECKING:
     import duckdb
@@ -186,6 +193,16 @@ FRUGAL_ENVIRONMENT = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1", "OMP
 """Address space is what is bounded, and by default arenas and numpy's threads take it by the number of cores."""
 KILL_GRACE_S = 0.5
 """Seconds beyond the query's time-out after which its process is killed."""
+
+
+ARCHIVED_VIEW_PATTERN = re.compile(r"\b(?:calls|messages)\b", re.IGNORECASE)
+"""Views that have archived days, too."""
+
+
+def archived_days(place: str) -> program.ArchiveRequest:
+    """What the process needs to know of ``store.archive``."""
+    kinds = {name: str(ARCHIVE_SCHEMA.field(name).type) for name in ARCHIVED_COLUMNS}
+    return {"place": place, "columns": kinds, "views": archived_views_sql()}
 
 
 class BoundedQuery:

@@ -211,6 +211,42 @@ def views_sql(days: Iterable[str], *, keyed: bool) -> list[str]:
     return [f"CREATE OR REPLACE VIEW calls AS {calls}", f"CREATE OR REPLACE VIEW messages AS {messages}"]
 
 
+ARCHIVED_COLUMNS = (
+    *("id", "key", "episode", "number", "at", "seconds", "dialect", "model", "trained", "adapter", "status", "outcome"),
+    *("trainable", "untrainable_reason", "temperature", "sampling", "prompt_tokens", "completion_tokens", "finish"),
+    *("reply", "error", "attempt", "extends", "kind", "messages", "keep_messages"),
+)
+"""Of an archived day, that the views show."""
+
+
+def archived_views_sql() -> list[str]:
+    """The views of DuckDB with archived days, which ``archived`` holds, in place of those that ``{live}`` has.
+
+    ``{late}``: a condition on archived calls.
+    """
+    own = "to_json(CAST(messages AS JSON[])[coalesce(keep_messages, 0) + 1:])"
+    rows = f"""SELECT key || '/' || episode AS eid, "at" AS ts, untrainable_reason AS reason, {own} AS messages,
+        coalesce(keep_messages, 0) AS keep_messages, coalesce(kind, 'main') AS kind, id, number, seconds, dialect,
+        model, trained, adapter, status, outcome, trainable, temperature, sampling, prompt_tokens,
+        completion_tokens, finish, reply, error, attempt, extends FROM archived WHERE {{late}}"""
+    messages = " UNION ALL ".join(
+        MESSAGES_VIEW.format(
+            kind=f"'{kind}'",
+            first=first,
+            table="archived_calls",
+            unnested=f"unnest(CAST(c.{column} AS JSON[]))",
+            role="m.message ->> 'role'",
+        )
+        for kind, (column, first) in {"prompt": ("messages", "c.keep_messages"), "reply": ("reply", "0")}.items()
+    )
+    calls = CALLS_VIEW.format(kind="kind") + "archived_calls"
+    return [
+        f"CREATE TEMP VIEW archived_calls AS {rows}",
+        f"CREATE TEMP VIEW calls AS SELECT * FROM {{live}}.calls UNION ALL {calls}",
+        f"CREATE TEMP VIEW messages AS SELECT * FROM {{live}}.messages UNION ALL {messages}",
+    ]
+
+
 def _reasons(tx: Tx) -> None:
     """Version 2: why an adapter stands where it does has a column of its own, so that queries can ask for it."""
     tx.run("ALTER TABLE t_adapters ADD COLUMN reason TEXT")

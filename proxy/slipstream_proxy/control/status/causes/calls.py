@@ -67,6 +67,10 @@ def store_lines(counts: FunnelCounts | None, around: Surroundings) -> Iterator[F
         text = f"the store is {span(around.lag)} behind: it reads the spool's backlog"
         severity = SLOWS if around.lag > SOON_S else REMARK
         yield FunnelLine(stage="store", cause="behind", count=round(around.lag), text=text, severity=severity)
+    if around.archive_error:
+        text = f"days do not leave the store: {around.archive_error}"
+        fix = "mend store.archive (its place, or the keys in the proxy's environment): it is tried every ten minutes"
+        yield FunnelLine(stage="store", cause="archive", count=1, text=text, fix=fix, severity=SLOWS)
 
 
 def clock_lines(recent: RecentCalls, around: Surroundings) -> Iterator[FunnelLine]:

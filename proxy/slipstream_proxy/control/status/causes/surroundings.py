@@ -111,6 +111,8 @@ class Surroundings:
     """Segments of the spool that the store has not read, and that are gone."""
     lag: float = 0.0
     """Seconds that the store is behind the spool."""
+    archive_error: str = ""
+    """Why the oldest day could not be archived the last time; empty: it was, or none had to be."""
     losses: Losses = field(default_factory=Losses)
     uncaptured: Mapping[str, int] = field(default_factory=dict)
     """Calls that workers answered and could not write down."""
