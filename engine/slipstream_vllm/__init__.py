@@ -8,6 +8,7 @@ does this:
 - ``token_logprobs``: on a GPU, they are computed by kernels that use all of it.
 - ``adapters``: several API-server processes share the adapters that are loaded at run time.
 - ``prefetch``: an adapter is read while the engine goes on with its streams.
+- ``adapter_slots``: adapters take turns where more are asked for than vLLM has slots, and their use is counted.
 - ``mends``: on a CPU, calls to the base model get no adapter's weights, heads are turned by their own positions, and
   models in INT8 take adapters. Calls to a model with a tokenizer of Mistral's own are answered.
 - ``fetch``: adapters come from the proxy where there is no shared folder.
@@ -63,7 +64,7 @@ def _change_start() -> None:
 
 
 def _change_core() -> None:
-    from slipstream_vllm import core_outputs, prefetch, versions
+    from slipstream_vllm import adapter_slots, core_outputs, prefetch, versions
 
     why = versions.unsupported("core")
     if why is not None:
@@ -74,6 +75,10 @@ def _change_core() -> None:
         prefetch.install_core()
     else:
         log.warning("slipstream plugin reads no adapters ahead: %s", why)
+    if (why := versions.unsupported("slots")) is None:
+        adapter_slots.install_core()
+    else:
+        log.warning("slipstream plugin gives adapters no turns: %s", why)
 
 
 def _change_worker() -> None:
@@ -94,6 +99,7 @@ def _change_lora() -> None:
         log.warning("slipstream plugin cannot mend this vLLM on a CPU; base calls may get an adapter: %s", e)
     _put("fetch:install_worker", "fetches no adapters from the proxy", logging.WARNING)
     _put("mends:compile_for_any_number", "leaves the adapters' kernels as they are")
+    _put("adapter_slots:install_worker", "counts no loads of adapters")
     _put("whole_adapters:install", "cannot tell whether this vLLM ignores parts of an adapter", logging.WARNING)
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from slipstream_vllm import packing
+from slipstream_vllm import adapter_slots, packing
 from slipstream_vllm.versions import resolve
 
 if TYPE_CHECKING:
@@ -264,6 +264,7 @@ def serving_routes(routes: ModuleType) -> Callable[[FastAPI], None]:
     @functools.wraps(original)
     def attach_router(app: FastAPI) -> None:
         attach_hello(app)
+        adapter_slots.attach(app)
         if os.environ.get(ROUTES_VARIABLE) != "1":
             original(app)
             return

@@ -68,7 +68,19 @@ PREFETCH_FUNCTIONS: dict[str, tuple[str, ...]] = {
 }
 """The same for adapters that are read ahead, in both processes."""
 
-EXPECTED_FUNCTIONS = {"api": API_FUNCTIONS, "core": CORE_FUNCTIONS, "prefetch": PREFETCH_FUNCTIONS}
+SLOTS_FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "vllm.v1.core.sched.scheduler:Scheduler.schedule": ("self",),
+    "vllm.v1.core.sched.request_queue:RequestQueue.remove_requests": ("self", "requests"),
+    "vllm.v1.engine.core:EngineCore.collective_rpc": ("self", "method"),
+}
+"""The same for the adapters' turns at the slots, in the engine core's process."""
+
+EXPECTED_FUNCTIONS = {
+    "api": API_FUNCTIONS,
+    "core": CORE_FUNCTIONS,
+    "prefetch": PREFETCH_FUNCTIONS,
+    "slots": SLOTS_FUNCTIONS,
+}
 """By part of the plugin."""
 
 

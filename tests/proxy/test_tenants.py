@@ -248,6 +248,40 @@ def test_prompts_are_cached_apart(shared: Shared, engine: LoraEngine) -> None:
     assert {body["model"] for body in calls} == {"inbox"}
 
 
+def test_each_sees_how_its_own_calls_met_their_adapters_and_the_operator_all(
+    shared: Shared, engine: LoraEngine
+) -> None:
+    engine.plugin = True  # from its next start on
+    counted = {"": (9, 1), "acme": (40, 3), "umbrella": (7, 7)}
+    for name, (calls, loads) in counted.items():
+        engine.use[name] = {"calls": calls, "loads": loads, "waits": loads, "wait_seconds": 2.0 * loads}
+    engine.up = False
+    for name in counted:
+        with shared.client(name) as own:
+            wait_for(lambda own=own: not own.status().engines[0]["ok"], 30, 0.2, "it is noticed")  # type: ignore[misc]
+    engine.up = True
+    with shared.client("") as client:
+        for name, expected in counted.items():
+
+            def has(name: str = name, expected: tuple[int, int] = expected) -> bool:
+                with shared.client(name) as own:
+                    use = own.status().adapter_use
+                    return (use.calls, use.loads) == expected and use.hits == expected[0] - expected[1]
+
+            wait_for(has, 30, 0.2, f"{name} sees its own")
+        assert not [t.reason for t in client.tenants().tenants if not t.running]
+        listed = {t.name: (t.adapter_use.calls, t.adapter_use.loads) for t in client.tenants().tenants}
+    assert {name: listed[name] for name in ("acme", "umbrella")} == {n: c for n, c in counted.items() if n}
+    with shared.client("acme") as client:
+        line = next(line for line in client.status().funnel.lines if line.cause == "slot_waits")
+    assert (line.count, line.severity) == (3, "slows") and "engine.max_loras" in str(line.fix)
+    sent = {"authorization": f"Bearer {shared.of['']}"}
+    text = httpx.get(f"{shared.url}/metrics", headers=sent, timeout=30, trust_env=False).text
+    assert (
+        'slipstream_adapter_loads_total{tenant="umbrella"} 7.0' in text and "slipstream_adapter_loads_total 1.0" in text
+    )
+
+
 def spooled(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
 

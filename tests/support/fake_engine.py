@@ -333,6 +333,8 @@ class LoraEngine(FakeEngine):
         """The folder of adapters is not there."""
         self.plugin = False
         """It has Slipstream's."""
+        self.use: dict[str, dict[str, float]] = {}
+        """Tenant → what the plugin counted."""
         self.version = "0.32.0"
         self.calls: list[tuple[str, str]] = []
         """``load``, ``unload`` or ``warm``, and the model."""
@@ -364,6 +366,7 @@ class LoraEngine(FakeEngine):
 
     def add_more(self, app: web.Application) -> None:
         app.router.add_get("/slipstream", self.hello)
+        app.router.add_get("/slipstream/adapters", self.told_use)
         app.router.add_get("/version", self.told_version)
 
     async def hello(self, request: web.Request) -> web.Response:
@@ -372,6 +375,9 @@ class LoraEngine(FakeEngine):
             if self.plugin
             else web.json_response({"detail": "Not Found"}, status=404)
         )
+
+    async def told_use(self, request: web.Request) -> web.Response:
+        return web.json_response({"owners": self.use})
 
     async def told_version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": self.version})

@@ -171,6 +171,7 @@ from slipstream.contract.names import name_of as name_of
 from slipstream.contract.names import said_of as said_of
 from slipstream.contract.names import sibling_of as sibling_of
 from slipstream.contract.names import tag_text as tag_text
+from slipstream.contract.status import AdapterUse as AdapterUse
 from slipstream.contract.status import EngineReleased as EngineReleased
 from slipstream.contract.status import EngineReleaseIn as EngineReleaseIn
 from slipstream.contract.status import Event as Event

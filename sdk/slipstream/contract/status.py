@@ -116,6 +116,26 @@ class Space(Model):
         return sum(self.parts.values())
 
 
+class AdapterUse(Model):
+    """How calls met their adapters in the engines since these started: vLLM's slots are a cache of all adapters. Of a
+    proxy's own versions, or of a tenant's. All 0: no engine with the plugin has said it.
+    """
+
+    calls: int = 0
+    loads: int = 0
+    """Copies into a slot. Each was some call's; the other calls found their adapter there."""
+    reads: int = 0
+    """Loads that read the adapter's file, because the host's memory did not have it."""
+    load_seconds: float = 0.0
+    waits: int = 0
+    """Calls that waited until their adapter had a slot."""
+    wait_seconds: float = 0.0
+
+    @property
+    def hits(self) -> int:
+        return max(0, self.calls - self.loads)
+
+
 class Status(Model):
     """``GET status``: where things stand, and why there was no step yet."""
 
@@ -130,6 +150,7 @@ class Status(Model):
     headlines: dict[str, str] = Field(default_factory=dict)
     """Trained model → whether it is better than its base, and how sure that is, in one sentence."""
     engines: list[dict[str, JsonValue]] = Field(default_factory=list)
+    adapter_use: AdapterUse = Field(default_factory=AdapterUse)
     learners: list[ModelLearner] = Field(default_factory=list)
     """Of each model the trainer that learns for it."""
     store: Literal["duckdb", "postgresql"] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from slipstream.contract.base import Model
+from slipstream.contract.status import AdapterUse
 
 
 class TenantStatus(Model):
@@ -20,6 +21,7 @@ class TenantStatus(Model):
     quota: dict[str, float] = Field(default_factory=dict)
     used: dict[str, float] = Field(default_factory=dict)
     """Of each quota that it has, what was used today (UTC), as far as calls are stored."""
+    adapter_use: AdapterUse = Field(default_factory=AdapterUse)
     trouble: str | None = None
     """The worst of what somebody should change."""
 

@@ -266,6 +266,10 @@ class Engine:
         """``fresh``: the engine may have been started again; else what is dear to find out is as ``before``."""
         return known(before)
 
+    def adapter_use(self, facts: EngineFacts) -> Steps[JsonDict]:
+        """Tenant → the fields of ``AdapterUse``. Empty: it counts nothing."""
+        return known({})
+
     def sampling(self, model: str, root: str | None, facts: EngineFacts) -> Steps[EngineSampling]:
         """What it samples with where a call says nothing. ``root``: where it has its model from."""
         return known(EngineSampling())

@@ -206,3 +206,20 @@ async def test_no_redirect_of_an_engine_is_followed(path):
                 assert not made.engines[0].healthy and met == []
             finally:
                 await made.stop()
+
+
+async def test_what_the_plugin_counts_is_the_tenants_own_and_survives_silence(engine):
+    engine.plugin = True
+    engine.use = {"acme": {"calls": 5, "loads": 2, "reads": 1}, "": {"calls": 70, "loads": 3}}
+    for tenant, calls in (("acme", 5), ("", 70), ("nobody", 0)):
+        made = EnginePool([engine.url, engine.url + "/v1"], None, dict, nothing, 0.1, tenant=tenant)
+        await made.start()
+        try:
+            await made.check(at(made))
+            assert made.use().calls == calls
+            engine.use, before = {tenant: {"calls": "many"}}, engine.use
+            await made.check(at(made))
+            assert made.use().calls == calls and at(made).ok, "an answer that cannot be read costs nothing"
+            engine.use = before
+        finally:
+            await made.stop()

@@ -6,6 +6,8 @@ import re
 import tomllib
 
 from slipstream.config import Config
+from slipstream.contract import AdapterUse
+from slipstream.contract.funnel import Funnel
 from slipstream.engines.engine import EngineSampling, NoAdapters
 from slipstream_proxy.control.engines.replica import AdapterOutage, EngineReplica
 from slipstream_proxy.control.status.causes.engines import engine_lines
@@ -79,3 +81,11 @@ def test_an_engine_that_samples_by_a_generation_config_is_said_once():
     assert "does not tell" in said(EngineSampling(known=False))[0].text
     assert fix_untrainable("penalties", own.values) != fix_untrainable("penalties", {})
     assert "--generation-config" in fix_untrainable("the engine's own sampling")
+
+
+def test_calls_that_waited_for_a_slot_are_said_and_long_waits_are_a_trouble():
+    for seconds, trouble in ((0.4, False), (40.0, True)):
+        around = Surroundings(Config(), NOW, engines=[(A, True, None)], use=AdapterUse(waits=8, wait_seconds=seconds))
+        (line,) = engine_lines(around)
+        assert (line.cause, line.count, line in Funnel(lines=[line]).troubles()) == ("slot_waits", 8, trouble)
+        assert f"{seconds / 8:.1f} s on average" in line.text and "engine.max_loras" in str(line.fix)

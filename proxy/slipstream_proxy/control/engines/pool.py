@@ -15,7 +15,9 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import aiohttp
+from pydantic import ValidationError
 
+from slipstream.contract import AdapterUse
 from slipstream.engines import detect
 from slipstream.engines.engine import (
     EngineAnswer,
@@ -506,6 +508,7 @@ class EnginePool:
         if not engine.healthy:
             log.info("engine %s is up", engine.url)
         engine.healthy, engine.error = True, None
+        await self._count(engine)
         self._forget_failures(engine)
         if not engine.lock.locked() and engine.turns == turns:
             engine.loaded = {n for n, root in there.items() if (paths := self.known(n)) and same(root, *paths)}
@@ -517,6 +520,17 @@ class EnginePool:
         engine.ok = serving  # calls that the base model answers need not wait
         self.changed()
         engine.ok = await self._load_again(engine, missing) or (serving and engine.healthy)
+
+    async def _count(self, engine: EngineReplica) -> None:
+        """What it says of its slots stays as it was where it does not answer."""
+        with contextlib.suppress(EngineAway, ValidationError):
+            said = (await self.run(engine, engine.server.adapter_use(engine.facts))).get(self._tenant)
+            engine.use = AdapterUse.model_validate(said) if said is not None else engine.use
+
+    def use(self) -> AdapterUse:
+        """Of all engines together."""
+        counts = [engine.use.model_dump() for engine in self.engines]
+        return AdapterUse(**{name: sum(count[name] for count in counts) for name in AdapterUse.model_fields})
 
     def _forget_failures(self, engine: EngineReplica) -> None:
         """Of adapters that it is no longer to have."""

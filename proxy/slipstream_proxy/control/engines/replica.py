@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
+from slipstream.contract import AdapterUse
 from slipstream.engines import DEFAULT_ENGINE
 from slipstream.engines.engine import (
     Engine,
@@ -98,6 +99,8 @@ class EngineReplica:
     facts: EngineFacts = field(default_factory=EngineFacts)
     sampling: EngineSampling | None = None
     """What it samples with where a call says nothing; None: it has not said yet."""
+    use: AdapterUse = field(default_factory=AdapterUse)
+    """Of the proxy's own adapters, or of its tenant's, as the engine counts."""
     error: str | None = None
     outage: AdapterOutage | None = None
     """Why it takes no adapters."""

@@ -141,6 +141,15 @@ STEP_NUMBERS = {
 }
 METRIC_ALIASES = {"clipped": "clip_ratio"}
 """Names in a step's event → names of metrics."""
+ADAPTER_USE = {
+    "calls": "Calls with an adapter that the engines' plugin has counted.",
+    "loads": "Copies of an adapter into an engine's slot; the other calls found theirs there.",
+    "reads": "Loads that read the adapter's file, because the engine's host memory did not have it.",
+    "load_seconds": "Time of these loads.",
+    "waits": "Calls that waited in an engine until their adapter had a slot.",
+    "wait_seconds": "Time that they waited.",
+}
+"""Field of ``AdapterUse`` → its metric's text."""
 BATCH_OUTCOMES = ("step", "skipped", "undone")
 """Kinds of events that say what became of a batch."""
 MAX_LEFT_OUT_REASONS = 30
@@ -344,6 +353,7 @@ class ControlMetrics:
         self.engine_restarts = counter(
             "slipstream_engine_adapter_losses", "Times that an engine had lost its adapters."
         )
+        self.adapter_use = {name: counter(f"slipstream_adapter_{name}", text) for name, text in ADAPTER_USE.items()}
         self.holds = counter(
             "slipstream_engine_holds", "Times that the trainer had the GPU (engine.share), by how it ended.", ["how"]
         )

@@ -147,6 +147,7 @@ def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
         loaded_somewhere={name for e in deps.engines.healthy() for name in e.loaded},
         lookups=list(deps.engines.discovery.errors.values()),
         rewrites=deps.engines.rewrites,
+        use=deps.engines.use(),
         settings=deps.engines.news,
         routers=[(e.url, e.several) for e in deps.engines.healthy() if e.several],
         text_only=any(not e.server.gives_ids for e in deps.engines.engines),
@@ -285,6 +286,7 @@ async def status_of(deps: Deps) -> c.Status:
         canaries=canaries_of(deps),
         headlines=headlines_of(deps, rows, bounds, changed.at if changed is not None else None),
         engines=[e.told() for e in deps.engines.engines],
+        adapter_use=deps.engines.use(),
         learners=await deps.ask(deps.store.learners.all, deps.now()) if counts else [],
         plugins=deps.plugins.all(),
         store="postgresql" if (deps.config.store.url or "").startswith("postgresql") else "duckdb",
@@ -359,6 +361,8 @@ class MetricsScrape:
         for cause, count in deps.rollout.swapper.moves.items():
             self._add(f"moves {cause}", m.moves.labels(cause), count)
         self._add("losses", m.engine_restarts, deps.engines.restarts)
+        for name, count in deps.engines.use().model_dump().items():
+            self._add(name, m.adapter_use[name], count)
         for how, count in deps.lease.ended.items():
             self._add(how, m.holds.labels(how), count)
         self._add("held", m.held_seconds, deps.lease.seconds_held())

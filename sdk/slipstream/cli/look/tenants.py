@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         return _remove(args)
     with connect(args) as client:
         found = client.tenants()
-    head = ("tenant", "calls", "runs", "live", "quota used", "worst")
+    head = ("tenant", "calls", "runs", "live", "hits", "loads", "waits", "quota used", "worst")
     rows = [_row(one) for one in found.tenants]
     return tell(args, found, table(head, rows, {"worst": 20, "live": 12}) if rows else "there are no tenants")
 
@@ -43,7 +43,9 @@ def _row(one: TenantStatus) -> tuple[object, ...]:
         for what, most in one.quota.items()
     ]
     live, worst = ", ".join(one.live.values()), one.trouble or "-"
-    return one.name, one.calls, one.episodes, live or "-", ", ".join(used) or "-", worst if one.running else one.reason
+    use, said = one.adapter_use, worst if one.running else one.reason
+    counts = (use.hits, use.loads, use.waits)
+    return one.name, one.calls, one.episodes, live or "-", *counts, ", ".join(used) or "-", said
 
 
 def _remove(args: argparse.Namespace) -> int:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from slipstream.config import Config
     from slipstream.engines.findings import Finding
 
-PLUGIN_PATH = "/slipstream"
+PLUGIN_PATH, USE_PATH = "/slipstream", "/slipstream/adapters"
 PACKED_VERSION = 1
 """``slipstream_vllm.packing.PACKING_VERSION`` that the dialects read."""
 WORKER_LISTS = ("/list_workers", "/workers")
@@ -101,6 +101,12 @@ class Vllm(Engine):
     def _hello(self) -> Steps[JsonDict]:
         """What its plugin says of itself; empty: there is none."""
         return (yield EngineQuestion("GET", PLUGIN_PATH)).object
+
+    def adapter_use(self, facts: EngineFacts) -> Steps[JsonDict]:
+        if not facts.packed:
+            return {}
+        owners = (yield EngineQuestion("GET", USE_PATH)).object.get("owners")
+        return owners if isinstance(owners, dict) else {}
 
     def _parses(self) -> Steps[bool]:
         """False only if it gives ids to a call that hides reasoning: it has no parser then. One token is sampled."""

@@ -76,6 +76,7 @@ async def _status(config: Config, name: str, why: str, now: float) -> c.TenantSt
         live=status.models,
         quota=quota,
         used=_used(today, quota),
+        adapter_use=status.adapter_use,
         trouble=worst and f"{worst.stage}: {worst.cause} ({worst.count})",
     )
 

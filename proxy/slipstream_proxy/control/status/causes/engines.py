@@ -9,8 +9,11 @@ from slipstream.engines import DEFAULT_ENGINE
 from slipstream.engines.engine import NoAdapters
 from slipstream.shared.processes.remedies import remedy
 from slipstream_proxy.control.engines.replica import AdapterOutage, EngineLacks, FailedLoad
-from slipstream_proxy.control.status.causes.surroundings import BLOCKS, SLOWS, Surroundings, in_the_file
+from slipstream_proxy.control.status.causes.surroundings import BLOCKS, REMARK, SLOWS, Surroundings, in_the_file
 from slipstream_proxy.store.read.wording import span
+
+LONG_SLOT_WAIT_S = 1.0
+"""Seconds, on average, for which a slot is worth somebody's while."""
 
 
 def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:
@@ -44,6 +47,12 @@ def engine_lines(around: Surroundings) -> Iterator[FunnelLine]:
         fix = f"{DEFAULT_ENGINE.neutral_fix}; or {in_the_file(around.config.model_name)}"
         yield FunnelLine(stage="engine", cause="generation_config", count=1, text=text, fix=fix, severity=SLOWS)
     yield from _settings(around)
+    if use := around.use.waits:
+        each, most = around.use.wait_seconds / use, around.config.engine.max_loras
+        text = f"{use} calls waited for a slot in the engine, {each:.1f} s on average (engine.max_loras is {most})"
+        fix = "raise engine.max_loras, or add an engine: more adapters were asked for at once than it has slots"
+        severity = SLOWS if each >= LONG_SLOT_WAIT_S else REMARK
+        yield FunnelLine(stage="engine", cause="slot_waits", count=use, text=text, fix=fix, severity=severity)
     if around.held:
         text = "the trainer has the GPU: calls wait until its step is done"
         yield FunnelLine(stage="engine", cause="held", count=1, text=text)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from slipstream.config import Config
-from slipstream.contract import Adapter, FunnelLine, JudgeAgreement, ModelLearner
+from slipstream.contract import Adapter, AdapterUse, FunnelLine, JudgeAgreement, ModelLearner
 from slipstream.contract.funnel import Severity
 from slipstream.contract.plugins import PluginStatus
 from slipstream.engines.engine import NEUTRAL_SAMPLING, EngineSampling
@@ -54,6 +54,8 @@ class Surroundings:
     """Why names or files of engine.urls say nothing."""
     rewrites: str | None = None
     """What engine.router makes of requests."""
+    use: AdapterUse = field(default_factory=AdapterUse)
+    """How calls met their adapters in the engines."""
     settings: SettingsNews | None = None
     """What changed in the settings file since the start."""
     routers: Sequence[tuple[str, Sequence[str]]] = ()
