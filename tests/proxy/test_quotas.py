@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.support.dataplane import ASK, post
@@ -12,7 +14,8 @@ from slipstream.settings import QuotaConfig
 from slipstream_proxy.data.access import quotas
 from slipstream_proxy.data.access.quotas import NeedsGrant, QuotaTable
 from slipstream_proxy.data.call.step import CallSteps
-from slipstream_proxy.data.call.steps.quotas import Quotas
+from slipstream_proxy.data.call.steps.quotas import UNCHECKED_METRIC, Quotas
+from slipstream_proxy.data.observe.metrics import WorkerMetrics
 from slipstream_proxy.data.wire.errors import RequestRefused
 
 
@@ -119,3 +122,60 @@ async def test_an_ended_call_has_left_and_spent_its_tokens(start):
         await post(proxy.url, ASK)
         assert table.used["calls_per_day"] == calls
     assert table.used["input_tokens_per_day"] >= 2 and table.used["output_tokens_per_day"] >= 2
+
+
+class Link:
+    """The control plane, as far as quotas ask it."""
+
+    def __init__(self) -> None:
+        self.asked, self.answer = 0, asyncio.Event()
+        self.granted: int | None = None
+
+    async def allowance(self, what: str, patience: float) -> int | None:
+        self.asked += 1
+        await self.answer.wait()
+        return self.granted
+
+
+class Waits:
+    """A call that waits for more of a quota."""
+
+    def __init__(self) -> None:
+        self.asked = SimpleNamespace(id=str(id(self)))
+        self.told: list[RequestRefused | None] = []
+
+    def go_on(self) -> None:
+        self.told.append(None)
+
+    def refuse(self, why: RequestRefused) -> None:
+        self.told.append(why)
+
+
+@pytest.mark.parametrize(("granted", "lifted", "served", "unchecked"), [
+    (10, False, 6, 0), (0, False, 0, 0), (None, False, 2, 2), (None, True, 6, 0), (0, True, 6, 0),
+])  # fmt: skip
+async def test_calls_and_what_is_passed_through_wait_in_one_way(
+    granted: int | None, lifted: bool, served: int, unchecked: int
+) -> None:
+    link, metrics = Link(), WorkerMetrics()
+    quota = QuotaConfig(calls_per_day=200)
+    table = QuotaTable(quota, shared=True)
+    steps = Quotas(lambda: table, link, metrics)  # type: ignore[arg-type]
+    steps.follow(quota)
+    calls = [Waits() for _ in range(3)]
+    assert not any(steps.choose(call) for call in calls)  # type: ignore[arg-type]
+    passed = [asyncio.create_task(steps.enter()) for _ in range(3)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert link.asked == 1, "all wait for one answer"
+    if lifted:
+        steps.follow(QuotaConfig())
+    link.granted = granted
+    link.answer.set()
+    done = await asyncio.gather(*passed, return_exceptions=True)
+    well = [c for c in calls if c.told == [None] and steps.choose(c)]  # type: ignore[arg-type]
+    assert len(well) + sum(found is table for found in done) == served
+    refused = [e for c in calls for e in c.told if e is not None] + [e for e in done if isinstance(e, RequestRefused)]
+    assert len(refused) == 6 - served and all(e.status == 429 for e in refused)
+    assert table.used["calls_per_day"] == served
+    assert metrics.values.get((UNCHECKED_METRIC, ""), 0) == unchecked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from slipstream_proxy.data.access.quotas import NeedsGrant, QuotaTable, refusal, until_midnight
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from slipstream_proxy.data.call.result import CallResult
     from slipstream_proxy.data.engines.control_link import ControlLink
     from slipstream_proxy.data.observe.metrics import WorkerMetrics
+    from slipstream_proxy.data.wire.errors import RequestRefused
+
+    Waiter = Callable[[RequestRefused | None], None]
 
 UNCHECKED_METRIC: Final = "slipstream_quota_unchecked_calls_total"
 
@@ -30,8 +34,8 @@ class Quotas(CallStep):
         self._table: QuotaTable | None = None
         self._tokens = False
         self._entered: set[str] = set()
-        self._waiting: dict[str, list[Call]] = {}
-        """Quota → calls that wait for more of it."""
+        self._waiting: dict[str, list[Waiter]] = {}
+        """Quota → who waits for more of it."""
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     def follow(self, quota: QuotaConfig) -> None:
@@ -49,7 +53,7 @@ class Quotas(CallStep):
         try:
             table.enter()
         except NeedsGrant as need:
-            self._wait(call, need.what)
+            self._wait(need.what, partial(_go_on, call))
             return False
         self._entered.add(call.asked.id)
         return True
@@ -76,20 +80,19 @@ class Quotas(CallStep):
                 wanted = need.what
             if not wanted:
                 break
-            granted = await self._link.allowance(wanted, ALLOWANCE_PATIENCE_S)
-            if granted:
-                table.grant(wanted, granted)
-            elif granted == 0 or not table.go_unchecked(wanted):
-                limit: int = getattr(table.quota, wanted)
-                raise refusal(wanted, limit, until_midnight() if granted == 0 else 1.0)
+            told: asyncio.Future[RequestRefused | None] = asyncio.get_running_loop().create_future()
+            self._wait(wanted, partial(_tell, told))
+            refused = await told
+            if refused is not None:
+                raise refused
         return table
 
     def close(self) -> None:
         if self._table is not None:
             self._table.close()
 
-    def _wait(self, call: Call, what: str) -> None:
-        self._waiting.setdefault(what, []).append(call)
+    def _wait(self, what: str, waiter: Waiter) -> None:
+        self._waiting.setdefault(what, []).append(waiter)
         if what not in self._asking:
             self._asking[what] = asyncio.create_task(self._ask(what), name=f"quota {what}")
 
@@ -101,18 +104,31 @@ class Quotas(CallStep):
         finally:
             del self._asking[what]
             waiting = self._waiting.pop(what, [])
+        if granted and self._table is not None:
+            self._table.grant(what, granted)
+        for waiter in waiting:
+            waiter(self._refused(what, granted))
+
+    def _refused(self, what: str, granted: int | None) -> RequestRefused | None:
+        """Why one that waited is refused. None: it tries again. ``granted`` None: nobody answered."""
         table = self._table
         assert table is not None  # it said that it needs more
-        if granted:
-            table.grant(what, granted)
-        for call in waiting:
-            if granted is None and table.go_unchecked(what):
-                self._metrics.add(UNCHECKED_METRIC)
-            elif not granted:
-                limit: int | None = getattr(table.quota, what)
-                if limit is None:  # the limit was lifted meanwhile
-                    call.go_on()
-                    continue
-                call.refuse(refusal(what, limit, until_midnight() if granted == 0 else 1.0))
-                continue
-            call.go_on()
+        limit: int | None = getattr(table.quota, what)
+        if granted or limit is None:  # the limit was lifted meanwhile
+            return None
+        if granted is None and table.go_unchecked(what):
+            self._metrics.add(UNCHECKED_METRIC)
+            return None
+        return refusal(what, limit, until_midnight() if granted == 0 else 1.0)
+
+
+def _tell(told: asyncio.Future[RequestRefused | None], refused: RequestRefused | None) -> None:
+    if not told.done():
+        told.set_result(refused)
+
+
+def _go_on(call: Call, refused: RequestRefused | None) -> None:
+    if refused is None:
+        call.go_on()
+    else:
+        call.refuse(refused)
