@@ -26,7 +26,7 @@ export LITELLM_LOCAL_MODEL_COST_MAP ?= True
 # where it is set, each process compiles torch and vLLM again, which is half of a start of vLLM
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs page pictures structure test test-fast test-engine test-slow test-deploy chaos fuzz fuzz-bulk lint setup warm services bench bench-proxy bench-ruler bench-trainer bench-peers bench-store bench-growth bench-gate bench-replay curves curves-ci models first-hour first-hour-ci findings clean
+.PHONY: demo docs page pictures structure test test-fast test-engine test-slow test-deploy chaos fuzz fuzz-bulk lint setup warm services bench bench-proxy bench-ruler bench-trainer bench-peers bench-store bench-growth bench-gate bench-replay bench-tenants curves curves-ci models first-hour first-hour-ci findings clean
 
 PIP = $(BIN)/python -m pip install -q --disable-pip-version-check
 # --no-compile: most of 31,000 files are never imported, and compiling all takes longer than the rest of the setup.
@@ -138,6 +138,13 @@ bench-gate: setup
 bench-replay: setup
 	$(BIN)/python -m benchmarks.replay.bench_replay $(ARGS)
 
+# real vLLM twice: many tenants at few slots (ARGS="--tenants 64 --slots 8 --calls 1000"), and two that learn
+bench-tenants: setup
+	$(BIN)/python -m benchmarks.tenants.serving $(ARGS)
+	$(BIN)/python -m benchmarks.tenants.learning
+
+imports: setup
+	$(BIN)/python -m benchmarks.imports.bench_imports $(ARGS)
 
 models: setup
 	$(BIN)/python -m benchmarks.models.bench_models $(ARGS)
