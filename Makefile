@@ -143,9 +143,6 @@ bench-tenants: setup
 	$(BIN)/python -m benchmarks.tenants.serving $(ARGS)
 	$(BIN)/python -m benchmarks.tenants.learning
 
-imports: setup
-	$(BIN)/python -m benchmarks.imports.bench_imports $(ARGS)
-
 models: setup
 	$(BIN)/python -m benchmarks.models.bench_models $(ARGS)
 

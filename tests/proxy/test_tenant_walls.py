@@ -42,14 +42,20 @@ EXPORTS = ("jsonl", "sft", "dpo", "parquet")
 class EchoEngine(LoraEngine):
     """Replies with what it was asked, so that replies have secrets, too; and it keeps files, as some servers do."""
 
+    reached = 0
+    """Requests for what it keeps of all."""
+
     def add_more(self, app: web.Application) -> None:
         super().add_more(app)
         app.router.add_get("/v1/files", self.kept)
         app.router.add_get("/v1/batches", self.kept)
-        app.router.add_get("/v1/responses/{id}", self.kept)
+        app.router.add_post("/v1/responses", self.kept)
+        for path in ("responses/{id}", "conversations/{id}", "chat/completions/{id}", "vector_stores", "uploads/{id}"):
+            app.router.add_get(f"/v1/{path}", self.kept)
         app.router.add_post("/v1/audio/transcriptions", self.heard)
 
     async def kept(self, request: web.Request) -> web.Response:
+        self.reached += 1
         return web.json_response({"data": [{"filename": secret} for secret in SECRETS.values()]})
 
     async def heard(self, request: web.Request) -> web.Response:
@@ -302,6 +308,23 @@ def test_no_body_reaches_anothers_adapter_or_cache(house: House) -> None:
     salts = [body["cache_salt"] for body in bodies if "cache_salt" in body]
     assert salts == ["acme.umbrella."] * 2 + [".umbrella."] * 2
     del house.engine.adapters["inbox@umbrella.9"]
+
+
+def test_what_an_engine_keeps_of_one_is_not_known_to_another(house: House) -> None:
+    """Neither a stored reply nor a conversation: not by its own id, by another's, nor by one that nobody has."""
+    reached = house.engine.reached
+    for tenant in SECRETS:
+        for field, value in itertools.product(("previous_response_id", "conversation"), ("resp_1", {"id": "conv_1"})):
+            for path, asked in (
+                ("/v1/responses", {"input": "x"}),
+                ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+            ):
+                got = house.ask(tenant, "POST", path, json={"model": "inbox", field: value, **asked})
+                assert (got.status_code, got.json()["error"]["param"]) == (400, field), (tenant, path, got.text)
+        for kept in ("conversations/c", "chat/completions/c", "vector_stores", "uploads/u", "responses/resp_1"):
+            assert house.ask(tenant, "GET", f"/v1/{kept}").status_code == 404
+        assert house.ask(tenant, "POST", "/v1/responses", json={"model": "inbox", "input": "x", "previous_response_id": None}).status_code == 200  # fmt: skip
+    assert house.engine.reached == reached
 
 
 def test_files_and_what_is_counted_are_apart(house: House) -> None:

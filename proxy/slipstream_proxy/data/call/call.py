@@ -39,7 +39,7 @@ UNTRANSLATABLE_TEXT = "the model's reply cannot be expressed in this format"
 _JSON: Final = b"\r\n".join([b"content-type: application/json", *GUARD_LINES, b""])
 
 
-KEPT_REPLY_FIELDS: Final = ("previous_response_id", "conversation", "background")
+KEPT_REPLY_FIELDS: Final = frozenset(("previous_response_id", "conversation", "background"))
 KEPT_REPLY_TEXT = (
     "engines share stored replies among all tenants, so nobody may ask for one: send the whole conversation in input"
 )
@@ -58,9 +58,11 @@ def keep_apart(payload: JsonObject, tenant: str, kind: str) -> None:
 
 
 def refuse_kept(payload: JsonObject | None) -> None:
-    """Engines keep replies for all tenants alike. Raises ``RequestRefused`` where one is asked for."""
-    for name in KEPT_REPLY_FIELDS if payload is not None else ():
-        if payload is not None and payload.get(name):
+    """Engines keep replies for all tenants alike. Raises ``RequestRefused`` where one is asked for, or may be."""
+    if payload is None:
+        raise RequestRefused(400, UNREADABLE_TEXT)
+    for name in KEPT_REPLY_FIELDS:
+        if payload.get(name):
             raise RequestRefused(400, KEPT_REPLY_TEXT, param=name)
 
 
@@ -117,10 +119,9 @@ class ActiveCall(Call):
         if payload is not None:
             self.asked.dialect.read_path(self.asked.request.path, payload)
         self.asked.admit(key, suffix, payload)
-        if payload is None and (services.tenant or (services.tenants is not None and services.tenants.some)):
-            raise RequestRefused(400, UNREADABLE_TEXT)
-        if services.tenant or (services.tenants is not None and services.tenants.some):
-            refuse_kept(payload)
+        if payload is None or not KEPT_REPLY_FIELDS.isdisjoint(payload):
+            if services.tenant or (services.tenants is not None and services.tenants.some):
+                refuse_kept(payload)
         self.route.ask(payload, None)
         services.in_flight.add(self)
         return all(not step.request(self) for step in services.steps.request)

@@ -49,7 +49,9 @@ _WHOLE = 16 * 2**20
 _ONE_ENGINES = re.compile(r"/v1/(?:responses|files|batches)/")
 """What one engine has made and the others do not know."""
 
-_KEPT_BY_ENGINE = re.compile(r"/v1/(?:responses/|files|batches)")
+_KEPT_BY_ENGINE = re.compile(
+    r"/v1/(?:responses/|chat/completions/|conversations|files|batches|uploads|threads|vector_stores)"
+)
 KEPT_FOR_ALL_TEXT = (
     "the engine shares files, batches and stored replies among all tenants, so these routes are off: send the whole "
     "conversation in each call"
