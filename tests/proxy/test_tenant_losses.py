@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 from tests.support import slipstream, wait_for
-from tests.support.fake_engine import FakeEngine, LoraEngine, beside
+from tests.support.adapters import write_adapter
+from tests.support.fake_engine import LoraEngine, inbox_engine  # noqa: F401 - a fixture
 from tests.support.postgres import fresh_schema, postgres  # noqa: F401 - a fixture
 from tests.support.running import Running, run_proxy
 
 from slipstream.client import Client
-from slipstream.contract import Headers
+from slipstream.contract import AdapterIn, Headers
 from slipstream_proxy.keys import Keys
 
 pytestmark = pytest.mark.timeout(300)
 NAMES = ("acme", "umbrella")
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[FakeEngine]:
-    engine = LoraEngine()
-    engine.models = {"inbox"}
-    with beside(engine):
-        yield engine
 
 
 def call(http: httpx.Client, key: str, episode: str) -> int:
@@ -78,7 +72,7 @@ def _starter(pid: int, of: int) -> bool:
     return False
 
 
-def test_kills_lose_nothing_of_any_tenant(engine: FakeEngine, tmp_path: Path) -> None:
+def test_kills_lose_nothing_of_any_tenant(engine: LoraEngine, tmp_path: Path) -> None:
     keys = Keys(tmp_path / "data" / "keys.json")
     of = {name: keys.add(name, ("admin",), tenant=name)[1] for name in NAMES}
     with run_proxy(tmp_path, engine.url, proxy={"port": 0, "workers": 2}) as running:
@@ -122,7 +116,7 @@ def test_kills_lose_nothing_of_any_tenant(engine: FakeEngine, tmp_path: Path) ->
             assert len(found) == len(set(found)) and all(episode.startswith(f"{name}-") for episode in found)
 
 
-def test_a_tenant_that_comes_back_loses_nothing(engine: FakeEngine, tmp_path: Path) -> None:
+def test_a_tenant_that_comes_back_loses_nothing(engine: LoraEngine, tmp_path: Path) -> None:
     keys = Keys(tmp_path / "data" / "keys.json")
     keys.add("ops", ("admin",))
     key = keys.add("a", ("admin",), tenant="acme")[1]
@@ -150,7 +144,7 @@ def test_a_tenant_that_comes_back_loses_nothing(engine: FakeEngine, tmp_path: Pa
         assert [entry.target for entry in entries if entry.action == "key_add"] == [keys.named("a").id]
 
 
-def test_a_quota_of_two_proxies_is_exact_to_one_call(engine: FakeEngine, tmp_path: Path, postgres: str) -> None:  # noqa: F811 - the fixture
+def test_a_quota_of_two_proxies_is_exact_to_one_call(engine: LoraEngine, tmp_path: Path, postgres: str) -> None:  # noqa: F811 - the fixture
     quota = 1000
     store = {"url": fresh_schema(postgres).partition("&options")[0]}
     tenants = {"acme": {"quota": {"calls_per_day": quota}}}
@@ -181,3 +175,45 @@ def test_a_quota_of_two_proxies_is_exact_to_one_call(engine: FakeEngine, tmp_pat
         for thread in agents:
             thread.join()
         assert (statuses.count(200), statuses.count(429)) == (quota, 8)
+
+
+def test_a_removed_tenant_leaves_nothing_and_the_others_keep_all(
+    engine: LoraEngine,
+    tmp_path: Path,
+    postgres: str,  # noqa: F811 - the fixture
+) -> None:
+    url = fresh_schema(postgres).partition("&options")[0]
+    keys = Keys(tmp_path / "data" / "keys.json")
+    of = {name: keys.add(name, ("admin",), tenant=name)[1] for name in NAMES}
+    with run_proxy(tmp_path, engine.url, proxy={"port": 0, "workers": 2}, store={"url": url}) as running:
+        http = httpx.Client(base_url=running.url, timeout=30, trust_env=False)
+        for name in NAMES:
+            wait_for(lambda name=name: stored(running.url, of[name]) is not None, 60, 0.2, name)  # type: ignore[misc]
+            write_adapter(running.data_dir / "tenants" / name / "adapters" / "inbox@1", fill=len(name))
+            with Client(running.url, of[name]) as client:
+                client.add_adapter(AdapterIn(path="inbox@1"))
+                wait_for(lambda c=client: c.status().models["inbox"] == "inbox@1", 60, 0.2, name)  # type: ignore[misc]
+            assert call(http, of[name], f"open-{name}") == 200, "a run that stays open"
+            wait_for(partial(_all_stored, running.url, of[name], [f"open-{name}"]), 60, 0.2, name)
+        assert {"inbox@acme.1", "inbox@umbrella.1"} <= engine.adapters.keys()
+        checkpoints = running.data_dir / "tenants" / "acme" / "checkpoints"
+        checkpoints.mkdir(parents=True)
+        argv = [*slipstream("tenants", "remove", "acme", "--config", str(running.config)), "--yes"]
+        with (checkpoints / "lock").open("w") as trains:
+            fcntl.flock(trains, fcntl.LOCK_EX)  # its trainer is in a step
+            removing = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            wait_for(lambda: call(http, of["acme"], "gone") == 401, 30, 0.1, "its keys are revoked")
+            wait_for(lambda: "inbox@acme.1" not in engine.adapters, 30, 0.1, "the engine has lost its adapter")
+            time.sleep(3.0)
+            assert removing.poll() is None and checkpoints.exists(), "it waits for the step's end"
+        said, _ = removing.communicate(timeout=60)
+        assert removing.returncode == 0, said
+        assert not checkpoints.parent.exists()
+        with psycopg.connect(url) as con:
+            schemas = {row[0] for row in con.execute("SELECT nspname FROM pg_namespace").fetchall()}
+            roles = {row[0] for row in con.execute("SELECT rolname FROM pg_roles").fetchall()}
+        assert "slipstream_umbrella" in schemas and "slipstream_acme" not in schemas
+        assert "slipstream_reader_slipstream_acme" not in roles
+        assert "inbox@umbrella.1" in engine.adapters
+        assert stored(running.url, of["umbrella"]) == ["open-umbrella"]
+        assert call(http, of["umbrella"], "goes-on") == 200

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from tests.support import slipstream, wait_for
 from tests.support.adapters import write_adapter
-from tests.support.fake_engine import LoraEngine, beside
+from tests.support.fake_engine import LoraEngine, inbox_engine  # noqa: F401 - a fixture
 from tests.support.running import Running, run_proxy
 
 from slipstream.client import Client
@@ -25,14 +25,6 @@ from slipstream_proxy.keys import Keys
 from slipstream_proxy.process.settings_file import LOOK_INTERVAL_S
 
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[LoraEngine]:
-    engine = LoraEngine()
-    engine.models = {"inbox"}
-    with beside(engine):
-        yield engine
 
 
 class Shared:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from tests.support.sleeping import Sleeping
@@ -432,3 +433,12 @@ def lp(word: str, body: dict[str, Any]) -> dict[str, Any]:
 
 def sse(value: Any) -> bytes:
     return f"data: {dump(value)}\n\n".encode()
+
+
+@pytest.fixture(scope="module", name="engine")
+def inbox_engine() -> Iterator[LoraEngine]:
+    """It serves the inbox model, and takes adapters."""
+    engine = LoraEngine()
+    engine.models = {"inbox"}
+    with beside(engine):
+        yield engine

@@ -47,6 +47,8 @@ class TenantProcess:
     """The settings that it was started with."""
     renewed: bool = False
     """It was asked to end, for others."""
+    left: bool = False
+    """It was asked to end, for good."""
 
 
 class TenantProcesses:
@@ -89,10 +91,10 @@ class TenantProcesses:
     def _leave(self, name: str) -> None:
         """Nothing declares it any more, and it has no key."""
         found = self._all[name]
-        found.again = None
         if found.pid is None:
             del self._all[name]
         else:
+            found.left = True
             os.kill(found.pid, worker.LEAVE_SIGNAL)
             os.kill(found.pid, signal.SIGTERM)
 
@@ -105,7 +107,7 @@ class TenantProcesses:
             os.kill(found.pid, signal.SIGTERM)
 
     def _start(self, name: str, found: TenantProcess) -> None:
-        found.renewed = False
+        found.renewed = found.left = False
         try:
             config = tenant_config(self.config, name)
         except ConfigError as e:
@@ -127,7 +129,10 @@ class TenantProcesses:
                     one.why, one.pause = "", FIRST_PAUSE_S
                 continue
             code, one.pid = os.waitstatus_to_exitcode(status), None
-            if self.stopping or one.renewed or (code == 0 and one.again is None):
+            if one.left:
+                one.again = 0.0  # one that came under its name meanwhile starts
+                continue
+            if self.stopping or one.renewed:
                 continue
             one.why = f"its control plane {how_ended(code)}"
             if code == NEWER_STORE_EXIT_CODE:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import shutil
 import time
 
 from slipstream.cli.common import add_client, connect, read_config, say, table, tell
+from slipstream.config import Config
 from slipstream.contract import TenantStatus
 from slipstream.errors import ConfigError
 from slipstream.shared.functions import need
@@ -14,7 +17,7 @@ from slipstream.tenants import schema_of, tenant_config
 WORKERS_KNOW_S = 2.0
 """Seconds within which workers know of a key that is revoked, and leave its tenant's folder."""
 END_PATIENCE_S = 60.0
-"""Seconds that `remove` waits for the tenant's control plane to end."""
+"""Seconds that `remove` waits for the tenant's control plane and its trainer to end."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -73,6 +76,10 @@ def _remove(args: argparse.Namespace) -> int:
     if own.socket.exists():
         text = f"its control plane has not ended: {own.root} stays, and its keys are revoked"
         raise ConfigError(f"{text}. Run this again, or after a restart of the proxy")
+    while _trains(own):
+        if time.monotonic() > until:
+            raise ConfigError(f"a trainer still works in {own.checkpoints_dir}: run this again once its step is over")
+        time.sleep(0.2)
     if own.store_url.startswith("postgres"):
         postgres = need("slipstream_proxy.store.backends.postgres", "proxy")
         if why := postgres.drop_schema(own.store_url, schema_of(args.name)):
@@ -90,3 +97,13 @@ def _remove(args: argparse.Namespace) -> int:
 
 def _keys(count: int) -> str:
     return f"{count} key{'s' * (count != 1)}"
+
+
+def _trains(own: Config) -> bool:
+    """Whether its trainer has not ended yet: it holds the lock in its folder until then, and would write there."""
+    with contextlib.suppress(FileNotFoundError), (own.checkpoints_dir / "lock").open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
