@@ -119,9 +119,8 @@ class ActiveCall(Call):
         if payload is not None:
             self.asked.dialect.read_path(self.asked.request.path, payload)
         self.asked.admit(key, suffix, payload)
-        if payload is None or not KEPT_REPLY_FIELDS.isdisjoint(payload):
-            if services.tenant or (services.tenants is not None and services.tenants.some):
-                refuse_kept(payload)
+        if (payload is None or not KEPT_REPLY_FIELDS.isdisjoint(payload)) and services.has_tenants:
+            refuse_kept(payload)
         self.route.ask(payload, None)
         services.in_flight.add(self)
         return all(not step.request(self) for step in services.steps.request)
@@ -144,7 +143,7 @@ class ActiveCall(Call):
             if services.tenant and asked.target.kind != "upstream":
                 payload["model"] = engine_name(route.adapter, services.tenant)
                 keep_apart(payload, services.tenant, services.live.kind)
-            elif "cache_salt" in payload and services.tenants is not None and services.tenants.some:
+            elif "cache_salt" in payload and services.has_tenants:
                 keep_apart(payload, "", services.live.kind)
             route.write(dumps(payload))
         upstream = route.next()

@@ -73,6 +73,11 @@ class Services:
         self.default_model, self.redaction = default_model, redaction
         self.in_flight: set[Call] = set()
 
+    @property
+    def has_tenants(self) -> bool:
+        """Whether engines serve others, too."""
+        return bool(self.tenant) or (self.tenants is not None and self.tenants.some)
+
     def may_name_tenants(self, headers: Headers) -> bool:
         for field in self.tenant_fields:  # noqa: SIM110 - compiled, a generator costs more than the look
             if field in headers:

@@ -149,8 +149,7 @@ class Passthrough:
 
     def _guarded(self) -> bool:
         """Whether other tenants' adapters are there, which a body that is not read might name."""
-        tenants = self._services.tenants
-        return bool(self._config.tenant) or (tenants is not None and tenants.some)
+        return self._services.has_tenants
 
     def _mapped_form(self, body: bytes, kind: str) -> tuple[bytes, Names | None]:
         found = find_model(body, kind)
