@@ -67,7 +67,7 @@ class Names:
         self.sayable = [
             token
             for token in range(len(heads_VD))
-            if int(scores_VV[token].argmax()) == token and self.tokens.decode([token]).strip().isalnum()
+            if int(scores_VV[token].argmax()) == token and str(self.tokens.decode([token])).strip().isalnum()
         ]
         random.Random(0).shuffle(self.sayable)
 
@@ -151,7 +151,7 @@ def serve(up: Up, keys: dict[str, str], names: Names) -> dict[str, str]:
 
     with ThreadPoolExecutor(GIVEN_AT_ONCE) as pool:
         list(pool.map(give, keys))
-    return {name: names.tokens.decode([token] * TOKENS).strip() for name, token in tokens.items()}
+    return {name: str(names.tokens.decode([token] * TOKENS)).strip() for name, token in tokens.items()}
 
 
 def measured(tenants: int, slots: int, calls: int) -> dict[str, Any]:
