@@ -50,7 +50,7 @@ def owner_of(name: str) -> str:
 
 
 @dataclass(slots=True)
-class AdapterUse:
+class OwnerUse:
     """Of one owner since the start. Each load is one call's at least; the other calls found their adapter in a slot."""
 
     calls: int = 0
@@ -64,11 +64,11 @@ class AdapterUse:
     wait_seconds: float = 0.0
 
 
-class UseCounts(dict[str, AdapterUse]):
+class UseCounts(dict[str, OwnerUse]):
     """Owner → use."""
 
-    def __missing__(self, owner: str) -> AdapterUse:
-        self[owner] = AdapterUse()
+    def __missing__(self, owner: str) -> OwnerUse:
+        self[owner] = OwnerUse()
         return self[owner]
 
     def told(self) -> dict[str, dict[str, float]]:
