@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from benchmarks.harness import EXAMPLES, RESULTS, Up, child_env, quantile, report, say, slipstream, wait_for
+from benchmarks.harness import EXAMPLES, RESULTS, Up, child_env, provenance, quantile, report, say, slipstream, wait_for
 from openai import AsyncOpenAI
 
 from slipstream.client import Client
@@ -194,6 +194,7 @@ def measured(tenants: int, slots: int, calls: int) -> dict[str, Any]:
     return {
         "tenants": tenants,
         "slots": slots,
+        "agents": 2 * slots,
         "calls": calls,
         "failed": len(traffic.failed),
         "wrong": len(traffic.wrong),
@@ -219,7 +220,7 @@ def main() -> None:
     args = parser.parse_args()
     found = measured(args.tenants, args.slots, args.calls)
     before = json.loads(args.out.read_text()) if args.out.exists() else {}
-    report({**before, "serving": found}, args.out)
+    report({**before, "serving": {**found, "made_by": provenance()}}, args.out)
     if found["failed"] or found["wrong"]:
         raise SystemExit(f"{found['failed']} calls failed, {found['wrong']} had a wrong adapter")
 
