@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.support import ROOT, process, slipstream, wait_for
 from tests.support.control import FakeControl, serve
-from tests.support.machines import Machine, machines
+from tests.support.machines import NETWORK_PREFIX, Machine, machines
+from tests.support.node_files import SBATCH, SKY, SLURM, said_by
 from tests.support.tiny import conversation, make_config, make_trainer, table
 
 from slipstream.client import Client
@@ -116,7 +118,7 @@ def test_processes_of_one_machine(rank: int, tiny: Path, tmp_path: Path, world: 
 Commands = list[tuple[list[str], dict[str, str]]]
 
 
-def torchrun(url: str, folder: Path) -> Commands:
+def torchrun(url: str, folder: Path, model: Path) -> Commands:
     """What docs/gpus.md tells to type on each machine; with two processes on each."""
     (said,) = re.findall(
         r"^(SLIPSTREAM\S+ TORCH\S+ \\\ntorchrun .*?--url \S+)", (ROOT / "docs" / "gpus.md").read_text(), re.M | re.S
@@ -129,7 +131,41 @@ def torchrun(url: str, folder: Path) -> Commands:
     return [(argv, env)] * 2
 
 
-RECIPES = {"torchrun": (torchrun, ["node0", "node1"], 3)}
+def slurm(url: str, folder: Path, model: Path) -> Commands:
+    given = SLURM | {
+        "SLURM_SUBMIT_DIR": str(folder),
+        "SLURM_GPUS_ON_NODE": "1",
+        "PROXY_URL": url,
+        "MODEL": str(model),
+        "MODEL_NAME": "tiny",
+    }
+    words, env = said_by(SBATCH.read_text(), folder, given)  # as srun got them, which runs them on each node
+    return [([sys.executable, "-m", "torch.distributed.run", *words], env)] * 2
+
+
+def skypilot(url: str, folder: Path, model: Path) -> Commands:
+    script = yaml.safe_load(SKY.read_text())["run"].replace("/adapters", str(folder / "bucket"))
+    program = folder / "slipstream-venv" / "bin" / "torchrun"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m torch.distributed.run "$@"\n')
+    program.chmod(0o755)
+    env = {
+        "HOME": str(folder),
+        "PROXY_URL": url,
+        "MODEL": str(model),
+        "MODEL_NAME": "tiny",
+        "SKYPILOT_NUM_NODES": "2",
+        "SKYPILOT_NUM_GPUS_PER_NODE": "1",
+    }
+    ips = {"SKYPILOT_NODE_IPS": f"{NETWORK_PREFIX}.1\n{NETWORK_PREFIX}.2"}
+    return [(["bash", "-c", script], env | ips | {"SKYPILOT_NODE_RANK": str(n)}) for n in range(2)]
+
+
+RECIPES = {
+    "torchrun": (torchrun, ["node0", "node1"], 3),
+    "slurm": (slurm, ["gpu04", "gpu05"], 1),
+    "skypilot": (skypilot, ["first", "second"], 0),
+}
 """How it is started, the machines' host names, and the rank that is killed."""
 
 
@@ -151,7 +187,7 @@ def test_two_nodes(recipe: str, tiny: Path, tmp_path: Path, world: dict[str, str
     one = alone(tiny, tmp_path / "alone")
     make, hosts, rank = RECIPES[recipe]
     with machines(hosts) as (here, places), serve(fed(FakeControl()), here) as control:
-        commands = make(control.url, tmp_path)
+        commands = make(control.url, tmp_path, tiny)
         config = settings(tiny, tmp_path / "d")
         env = world | {CONFIG_ENV: config.model_dump_json(), "DYING_RANK": str(rank)}
         with nodes(commands, places, env, tmp_path) as running:
