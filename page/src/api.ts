@@ -47,9 +47,24 @@ export function setKey(value: string): void {
   else sessionStorage.removeItem("key");
 }
 
+/** In whose place an operator looks. Empty: in none's. */
+export function tenant(): string {
+  return sessionStorage.getItem("tenant") ?? "";
+}
+
+/** The whole page is another's then. */
+export function goInto(name: string): void {
+  if (name) sessionStorage.setItem("tenant", name);
+  else sessionStorage.removeItem("tenant");
+  location.hash = name ? "#/now" : "#/tenants";
+  location.reload();
+}
+
 export function headers(): Record<string, string> {
   const known = key();
-  return known ? { authorization: `Bearer ${known}` } : {};
+  const sent: Record<string, string> = known ? { authorization: `Bearer ${known}` } : {};
+  if (tenant()) sent["x-slipstream-tenant"] = tenant();
+  return sent;
 }
 
 /** Raises `ApiError` or `ConnectionLost`; an abort raises the `AbortError` of fetch. */

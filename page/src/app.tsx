@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { key, setKey } from "./api";
+import { goInto, key, setKey, tenant } from "./api";
 import { useAsk, useConnection } from "./data";
 import { KEYS, useKeys } from "./keyboard";
 import { tell } from "./live";
@@ -23,6 +23,7 @@ import { Label } from "./views/label";
 import { Now } from "./views/now";
 import { Plugins } from "./views/plugins";
 import { Tasks } from "./views/tasks";
+import { Tenants } from "./views/tenants";
 import { Training } from "./views/training";
 
 const VIEWS: { view: string; name: string; key: string; also?: string[] }[] = [
@@ -38,6 +39,7 @@ const VIEWS: { view: string; name: string; key: string; also?: string[] }[] = [
   { view: "label", name: "Label", key: "l" },
   { view: "audit", name: "Audit", key: "u" },
   { view: "plugins", name: "Plug-ins", key: "p" },
+  { view: "tenants", name: "Tenants", key: "m" },
 ];
 
 function View({ place, status }: { place: Place; status: Status | null }): JSX.Element {
@@ -68,6 +70,8 @@ function View({ place, status }: { place: Place; status: Status | null }): JSX.E
       return <Judge status={status} />;
     case "audit":
       return <Audit place={place} />;
+    case "tenants":
+      return <Tenants />;
     case "plugins":
       return <Plugins place={place} />;
     case "label":
@@ -106,6 +110,18 @@ function Lost({ since }: { since: number }): JSX.Element {
       <span>What you see is from {new Date(since).toLocaleTimeString("en-GB")}. The page tries again by itself.</span>
       <button type="button" onClick={() => tell("all")}>
         Try again now
+      </button>
+    </div>
+  );
+}
+
+function InPlace({ of }: { of: string }): JSX.Element {
+  return (
+    <div class="banner warn" role="status">
+      <strong>You are in the place of {of}.</strong>
+      <span>All that you see and change here is this tenant’s.</span>
+      <button type="button" onClick={() => goInto("")}>
+        Back to all
       </button>
     </div>
   );
@@ -188,7 +204,7 @@ export function App(): JSX.Element {
       else location.hash = link("episodes", "", { focus: "q" });
     },
     g: () => (Date.now() - going.current < 1000 ? go("g") : void (going.current = Date.now())),
-    ...Object.fromEntries(["n", "e", "w", "a", "c", "t", "o", "r", "l", "u", "p"].map((name) => [name, () => go(name)])),
+    ...Object.fromEntries(["n", "e", "w", "a", "c", "t", "o", "r", "l", "u", "p", "m"].map((name) => [name, () => go(name)])),
   });
   const engines = status?.engines ?? [];
   const down = engines.filter((e) => !e.ok).length;
@@ -200,7 +216,7 @@ export function App(): JSX.Element {
       <header class="top">
         <strong>Slipstream</strong>
         <nav aria-label="Views" tabIndex={-1}>
-          {VIEWS.map((v) => (
+          {VIEWS.filter((v) => v.view !== "tenants" || status?.tenants).map((v) => (
             <a key={v.view} href={link(v.view)} aria-current={v === current ? "page" : undefined}>
               {v.name}
             </a>
@@ -218,6 +234,7 @@ export function App(): JSX.Element {
           ?
         </button>
       </header>
+      {tenant() ? <InPlace of={tenant()} /> : null}
       {needsKey ? <Login /> : null}
       {lost ? <Lost since={seen.current} /> : null}
       <main id="main" ref={main} tabIndex={-1}>

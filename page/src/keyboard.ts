@@ -8,7 +8,7 @@ export const KEYS: [string, string][] = [
   ["← / →", "the token before or after, in a call's tokens"],
   ["/", "search"],
   ["1, 0, c, a, Enter", "good, bad, a note, assign, save and go on, where you label"],
-  ["g then n, e, w, g, a, c, t, o, r, l, u, p", "go to Now, Episodes, Tasks, Groups, Adapters, Cases, Training, Cost, Judge, Label, Audit, Plug-ins"],
+  ["g then n, e, w, g, a, c, t, o, r, l, u, p, m", "go to Now, Episodes, Tasks, Groups, Adapters, Cases, Training, Cost, Judge, Label, Audit, Plug-ins, Tenants"],
   ["?", "show or hide these keys"],
   ["Esc", "close, or leave the field"],
 ];

@@ -143,6 +143,10 @@ class Status(Model):
     scopes: list[str] = Field(default_factory=list)
     """Of the key that asks."""
     started: float
+    tenant: str = ""
+    """Whose status it is. Empty: no tenant's."""
+    tenants: int = 0
+    """Whom the proxy serves beside itself."""
     models: dict[str, str]
     """Trained model → what is live."""
     canaries: dict[str, str] = Field(default_factory=dict)

@@ -68,3 +68,45 @@ async def test_the_page_asks_for_a_key_and_shows_what_it_may_see(tmp_path):
     finally:
         await asyncio.to_thread(running.__exit__, None, None, None)
         await engine.stop()
+
+
+async def test_an_operator_sees_tenants_and_goes_into_one_and_a_tenant_sees_itself_alone(tmp_path):
+    keys = Keys(tmp_path / "proxy" / "data" / "keys.json")
+    keys.path.parent.mkdir(parents=True)
+    ops, acme = (keys.add(name or "ops", ["admin"], tenant=name)[1] for name in ("", "acme"))
+    engine = await FakeEngine().start()
+    running = run_proxy(tmp_path / "proxy", engine.url, engine={"name": "tiny"}, tenants={"umbrella": {}})
+    proxy = await asyncio.to_thread(running.__enter__)
+    tenants_link = "!!document.querySelector('nav a[href=\"#/tenants\"]')"
+    try:
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+            headers = {"authorization": f"Bearer {acme}", "x-slipstream-episode": "run-of-acme"}
+            body = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
+            assert (
+                await client.post(f"{proxy.url}/v1/chat/completions", json=body, headers=headers)
+            ).status_code == 200
+        async with browser(tmp_path, f"{proxy.url}/#/now") as page:
+            await give(page, ops)
+            await page.until(tenants_link)
+            await page.js("location.hash = '#/tenants'")
+            await page.until(f"{ROWS} === 2")
+            await page.until("document.querySelectorAll('main button:not([disabled])').length === 2")
+            assert await page.accessibility() == []
+            await click(page, "acme")
+            await page.holds("You are in the place of acme.")
+            await page.until(f"!({tenants_link})")
+            await page.js("location.hash = '#/episodes'")
+            await page.holds("run-of-acme")
+            await click(page, "Back to all")
+            await page.until(f"{ROWS} === 2 && {tenants_link}")
+            await page.js("location.hash = '#/episodes'")
+            await page.until("!document.querySelector('main').innerText.includes('run-of-acme')")
+            await forget(page)
+            await give(page, acme)
+            await page.js("location.hash = '#/episodes'")
+            await page.holds("run-of-acme")
+            assert not await page.js(tenants_link)
+            assert not [e for e in page.errors if "Uncaught" in e]
+    finally:
+        await asyncio.to_thread(running.__exit__, None, None, None)
+        await engine.stop()

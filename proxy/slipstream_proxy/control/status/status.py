@@ -26,6 +26,7 @@ from slipstream_proxy.control.gate.suspicion import is_frozen
 from slipstream_proxy.control.observe.activity import Role
 from slipstream_proxy.control.observe.metrics import OTHER_LABEL, RECENT_REWARD_SPAN_S
 from slipstream_proxy.control.shared.problem import Problem
+from slipstream_proxy.control.shared.tenant_states import states_of
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.status.causes.surroundings import Surroundings
 from slipstream_proxy.control.status.funnel import funnel_of
@@ -282,6 +283,8 @@ async def status_of(deps: Deps) -> c.Status:
     return c.Status(
         version=__version__,
         started=deps.started,
+        tenant=deps.config.tenant,
+        tenants=0 if deps.config.tenant else len(await in_thread(states_of, deps.config.root)),
         models={m: deps.rollout.registry.live(m) for m in deps.rollout.registry.models},
         canaries=canaries_of(deps),
         headlines=headlines_of(deps, rows, bounds, changed.at if changed is not None else None),
