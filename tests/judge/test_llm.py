@@ -4,6 +4,7 @@ import asyncio
 import email.utils
 import time
 
+import httpx
 import pytest
 from aiohttp import web
 from pydantic import ValidationError
@@ -384,4 +385,7 @@ async def test_what_redirects_sends_neither_the_conversation_nor_the_key_elsewhe
             llm.key = "sk-test"
             with pytest.raises(JudgeFailed, match=f"redirects .status {status}.*judge.api_base"):
                 await ask(llm)
-    assert met == []
+            assert met == []
+            async with httpx.AsyncClient(follow_redirects=True, trust_env=False) as own:
+                assert (await own.get(base + "/own")).status_code == 200
+    assert met == ["/own"], "a program's own clients follow as before"

@@ -19,6 +19,7 @@ import random
 import re
 import time
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -129,6 +130,10 @@ class Answer:
     usage: Usage
 
 
+_ASKING: ContextVar[bool] = ContextVar("asking", default=False)
+"""A judge's call is under way, here and in threads that it starts."""
+
+
 @functools.cache
 def litellm() -> Any:
     """Imported once, when it is first needed: it takes seconds, and would fetch a price list from the network."""
@@ -142,14 +147,17 @@ def litellm() -> Any:
 
 
 def _follow_nothing() -> None:
-    """LiteLLM's clients follow redirects, with the conversation and some APIs' keys, to whatever host is named."""
+    """LiteLLM's clients follow redirects, with the conversation and some APIs' keys, to whatever host is named.
+
+    Those of the program that imports this go on as they are: a judge's calls alone follow nothing.
+    """
     once, later = httpx.Client.send, httpx.AsyncClient.send
 
     def send(self: httpx.Client, *args: Any, **more: Any) -> httpx.Response:
-        return once(self, *args, **{**more, "follow_redirects": False})
+        return once(self, *args, **(more | {"follow_redirects": False} if _ASKING.get() else more))
 
     async def send_later(self: httpx.AsyncClient, *args: Any, **more: Any) -> httpx.Response:
-        return await later(self, *args, **{**more, "follow_redirects": False})
+        return await later(self, *args, **(more | {"follow_redirects": False} if _ASKING.get() else more))
 
     httpx.Client.send, httpx.AsyncClient.send = send, send_later  # type: ignore[method-assign]
 
@@ -407,8 +415,12 @@ class Llm:
             began = time.monotonic()
             usage = Usage(calls=1)
             try:
-                async with asyncio.timeout(arguments["timeout"] + 5):
-                    reply = await module.acompletion(**arguments)
+                asking = _ASKING.set(True)
+                try:
+                    async with asyncio.timeout(arguments["timeout"] + 5):
+                        reply = await module.acompletion(**arguments)
+                finally:
+                    _ASKING.reset(asking)
                 usage.seconds = time.monotonic() - began
                 answer = _read(reply, usage)
             except Exception as error:
