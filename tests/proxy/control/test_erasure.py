@@ -3,7 +3,7 @@ from __future__ import annotations
 from tests.support.leases import group_of
 from tests.support.plane import until
 
-from slipstream_proxy.control.storage.ingester import BLANK_KIND, blank, instead
+from slipstream_proxy.control.storage.spool_eraser import BLANK_KIND, blank, instead
 from slipstream_proxy.log.records import Kind, mark_of
 from slipstream_proxy.log.segments import encode, read_segment
 from slipstream_proxy.store.values import Position

@@ -25,7 +25,7 @@ from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.storage.access import away
 from slipstream_proxy.control.storage.identity import remember_forgotten
-from slipstream_proxy.control.storage.ingester import BLANK_KIND
+from slipstream_proxy.control.storage.spool_eraser import BLANK_KIND
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.redaction import redaction_of

@@ -24,7 +24,7 @@ from slipstream_proxy.control.api.routes.episodes import (
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.threads import in_thread
-from slipstream_proxy.control.storage.ingester import advantages_without
+from slipstream_proxy.control.storage.spool_eraser import advantages_without
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.values import ArrowBatch
