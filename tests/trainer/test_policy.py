@@ -31,7 +31,7 @@ def test_qlora_needs_a_gpu(tmp_path) -> None:
 
 
 def test_no_such_model(tmp_path) -> None:
-    with pytest.raises(StartError, match="is not there: name a folder"):
+    with pytest.raises(StartError, match="does not exist: give an existing folder"):
         load_policy(make_config(tmp_path / "none", tmp_path))
 
 

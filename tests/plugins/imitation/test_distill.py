@@ -188,7 +188,7 @@ def test_clear_errors(tiny, tmp_path) -> None:
     config = make_config(tiny, tmp_path / "data")
     with pytest.raises(StartError, match=r"x.jsonl:1: key: Field required; give what `slipstream export"):
         distill(config, written(tmp_path / "x.jsonl", [{"id": "a"}]))
-    with pytest.raises(StartError, match="is not there: name a folder"):
+    with pytest.raises(StartError, match="does not exist: give an existing folder"):
         distill(make_config(tmp_path / "none", tmp_path / "data"), tmp_path / "x.jsonl")
     mute = shutil.copytree(tiny, tmp_path / "mute")
     (mute / "chat_template.jinja").unlink()

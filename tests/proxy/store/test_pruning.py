@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.support.records import NOW, call, done, reward
 
 from slipstream.shared.clock import DAY_S
+from slipstream_proxy.store.write.archive import ArchivePlace
 
 
 def rows(store, sql):
@@ -26,7 +27,7 @@ def test_ids_and_pins_go_by_age_and_those_in_use_stay(store):
 
 def test_lists_of_exports_go_with_retention_and_those_of_archives_stay(store, tmp_path):
     store.ingest([call("a"), call("b")], {})
-    store.archive.write(store.archive.days()[0], tmp_path)
+    store.archive.write(store.archive.days()[0], ArchivePlace(str(tmp_path)))
     store.archive.note_export("x1", "jsonl", [("-", "a"), ("-", "b")], NOW)
     store.archive.note_export("x2", "jsonl", [("-", "a")], NOW + 2 * DAY_S)
     assert store.prune(NOW + 3 * DAY_S, None) == 0
