@@ -57,6 +57,8 @@ class Shared:
 @pytest.fixture(scope="module")
 def shared(engine: LoraEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     folder = tmp_path_factory.mktemp("t")
+    (folder / "data").mkdir()
+    (folder / "data").chmod(0o755)  # whatever the tests before left as umask
     Keys(folder / "data" / "keys.json").add("first", ("admin",))
     with run_proxy(
         folder, engine.url, proxy={"port": 0, "workers": 2, "tenant_tag": "customer"}, tenants={"acme": {}}
