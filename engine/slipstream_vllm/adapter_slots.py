@@ -227,7 +227,6 @@ def by_turns(original: Callable[..., Any]) -> Callable[..., Any]:
             turns.count(self, output.scheduled_new_reqs)
         return output
 
-    schedule.by_turns = True  # type: ignore[attr-defined]
     return schedule
 
 

@@ -10,6 +10,7 @@ A slow server is asked less at once (``Llm.limit``) and waited for longer (``Llm
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import email.utils
 import functools
 import json
@@ -132,6 +133,15 @@ class Answer:
 
 _ASKING: ContextVar[bool] = ContextVar("asking", default=False)
 """A judge's call is under way, here and in threads that it starts."""
+
+
+@contextlib.contextmanager
+def _asking() -> Iterator[None]:
+    before = _ASKING.set(True)
+    try:
+        yield
+    finally:
+        _ASKING.reset(before)
 
 
 @functools.cache
@@ -415,12 +425,9 @@ class Llm:
             began = time.monotonic()
             usage = Usage(calls=1)
             try:
-                asking = _ASKING.set(True)
-                try:
+                with _asking():
                     async with asyncio.timeout(arguments["timeout"] + 5):
                         reply = await module.acompletion(**arguments)
-                finally:
-                    _ASKING.reset(asking)
                 usage.seconds = time.monotonic() - began
                 answer = _read(reply, usage)
             except Exception as error:

@@ -6,18 +6,17 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import socket
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from slipstream.config import Config
-from slipstream.contract import API_PREFIX, KeyScope
+from slipstream.contract import API_PREFIX
 from slipstream.errors import ConfigError
 from slipstream.shared.tenant_names import TENANTS_FOLDER_NAME
 from slipstream.tenants import known_tenants, tenant_config
-from slipstream_proxy.control.api.http import AUTH_HEADER
+from slipstream_proxy.control.api.http import OWN_AUTH
 from slipstream_proxy.store.tables.driver import StoreError
 
 TENANT_TIMEOUT_S = 600.0
@@ -55,10 +54,9 @@ def served_tenants(config: Config) -> dict[str, Path]:
 def add_tenants(tar: tarfile.TarFile, tenants: Mapping[str, Path], *, with_adapters: bool) -> None:
     """Raises ``StoreError`` or ``OSError``."""
     for name, path in tenants.items():
-        asks = {AUTH_HEADER: json.dumps({"key": "-", "scopes": [KeyScope.ADMIN]})}
         try:
             with contextlib.closing(_ControlConnection(path)) as connection:
-                connection.request("GET", f"{API_PREFIX}/backup", headers=asks)
+                connection.request("GET", f"{API_PREFIX}/backup", headers=OWN_AUTH)
                 answer = connection.getresponse()
                 if answer.status != http.client.OK:
                     raise StoreError(f"the tenant {name} has made no backup: {answer.read(2000)!r}")

@@ -18,7 +18,7 @@ from slipstream.contract import KeyScope
 from slipstream.errors import ConfigError
 from slipstream.settings import TenantConfig
 from slipstream.shared.files import open_way
-from slipstream.shared.tenant_names import is_tenant_name
+from slipstream.shared.tenant_names import TENANT_NAME_RULE, is_tenant_name
 from slipstream.tenants import tenant_config
 from slipstream_proxy.data.observe.exposition import render
 from slipstream_proxy.data.observe.metrics import UNKNOWN_TENANTS_METRIC, read_parts
@@ -167,7 +167,7 @@ class TenantPlanes:
         if name not in self._known():
             fix = f'declare it ([tenants."{name}"]), or make a key of it: slipstream keys add NAME --tenant {name}'
             if not is_tenant_name(name):
-                fix = "a tenant's name has 1 to 32 of a-z, 0-9 and -, and begins with no -"
+                fix = f"name a tenant: {TENANT_NAME_RULE}"
             raise RequestRefused(404, f"there is no tenant {name}", field=field, fix=fix)
         try:
             config = tenant_config(self._declared, name)

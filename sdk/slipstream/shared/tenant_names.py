@@ -8,6 +8,7 @@ from slipstream.errors import ConfigError
 
 TENANTS_FOLDER_NAME = "tenants"
 TENANT_PATTERN = r"^[a-z0-9][a-z0-9-]{0,31}$"
+TENANT_NAME_RULE = "it has 1 to 32 of a-z, 0-9 and -, and begins with no -"
 TENANT_PART = r"@[a-z0-9][a-z0-9-]{0,31}\."
 """Of the names that engines know tenants' adapters by."""
 _TENANTS_NAME = re.compile(TENANT_PART)
@@ -20,7 +21,7 @@ def is_tenant_name(text: str) -> bool:
 def check_tenant_name(name: str) -> None:
     """Raises ``ConfigError``."""
     if not is_tenant_name(name):
-        raise ConfigError(f"{name!r} is no tenant's name: it has 1 to 32 of a-z, 0-9 and -, and begins with no -")
+        raise ConfigError(f"{name!r} is no tenant's name: {TENANT_NAME_RULE}")
 
 
 def engine_name(adapter: str, tenant: str) -> str:

@@ -61,7 +61,7 @@ class Rollout:
         self.gatekeeper.notify()
 
     async def leave(self) -> None:
-        """No engine keeps an adapter of this proxy, or for another that comes under its name."""
+        """Unload all: this proxy ends for good, and another one may come under its name."""
         for name in [name for name in self.engines.loaded() if name in self.registry.items]:
             await self.engines.unload(name)
 

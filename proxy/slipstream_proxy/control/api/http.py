@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 AUTH_HEADER = "x-slipstream-auth"
 """Set by the data plane after it has checked the key; the socket is readable by its owner only, so it is trusted."""
+OWN_AUTH = {AUTH_HEADER: json.dumps({"key": "-", "scopes": [KeyScope.ADMIN]})}
+"""Headers with which one control plane asks another of the same proxy, on its socket."""
 WRITE_HEADER = "x-slipstream-write"
 BEGUN_HEADER = "x-slipstream-begun"
 """Names a reward or an end mark. The data plane makes the name once, and keeps it when it sends the request again."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, TypeVar
 
 import aiohttp
@@ -14,7 +13,7 @@ from slipstream import contract as c
 from slipstream.contract import API_PREFIX, KeyScope
 from slipstream.errors import ConfigError
 from slipstream.tenants import tenant_config
-from slipstream_proxy.control.api.http import AUTH_HEADER, Ctx, Routes, reply
+from slipstream_proxy.control.api.http import OWN_AUTH, Ctx, Routes, reply
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.tenant_states import states_of
 from slipstream_proxy.process.settings_file import told_tenants
@@ -95,7 +94,6 @@ def _used(today: c.CostTable | None, quota: dict[str, float]) -> dict[str, float
 
 
 async def _ask(session: aiohttp.ClientSession, path: str, kind: type[M]) -> M:
-    auth = {AUTH_HEADER: json.dumps({"key": "-", "scopes": [KeyScope.ADMIN]})}
     # without keys, a control plane answers to this machine's own names alone
-    async with session.get(f"http://localhost{API_PREFIX}{path}", headers=auth, raise_for_status=True) as answer:
+    async with session.get(f"http://localhost{API_PREFIX}{path}", headers=OWN_AUTH, raise_for_status=True) as answer:
         return kind.model_validate_json(await answer.read())
