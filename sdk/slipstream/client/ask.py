@@ -14,9 +14,9 @@ from pydantic import BaseModel, ValidationError
 
 from slipstream import contract as c
 from slipstream.errors import ApiError
+from slipstream.models import M, read_model
 
 T = TypeVar("T")
-M = TypeVar("M", bound=BaseModel)
 Params = dict[str, str | int | float | bool]
 
 
@@ -77,7 +77,7 @@ def check(response: httpx.Response) -> None:
 def model(kind: type[M]) -> Callable[[httpx.Response], M]:
     def read(response: httpx.Response) -> M:
         try:
-            return kind.model_validate_json(response.content)
+            return read_model(kind, response.content)
         except ValidationError as e:
             message = f"{response.url} returned something that is not a valid {kind.__name__}: {e}"
             raise ApiError(response.status_code, message) from e

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from slipstream import contract as c
 from slipstream.client.ask import Ask, model, nothing, part, query
 from slipstream.errors import ApiError, Unavailable
+from slipstream.models import read_model
 from slipstream.shared.prefixes import whole_group
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _groups(response: httpx.Response) -> c.GroupLease | None:
 def _events(response: httpx.Response) -> list[c.Event]:
     try:
         # only \n ends a line of NDJSON: U+2028 and such may stand in a string
-        return [c.Event.model_validate_json(line) for line in response.content.split(b"\n") if line.strip()]
+        return [read_model(c.Event, line) for line in response.content.split(b"\n") if line.strip()]
     except ValidationError as e:
         raise ApiError(response.status_code, f"{response.url} returned something that is not a valid event: {e}") from e
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.support.records import call
 
@@ -9,6 +11,7 @@ from slipstream.shared.chat_template import for_template
 from slipstream_proxy.dialects.responses import begun_input, decoded_input
 from slipstream_proxy.store.read.recent_calls import error_text
 from slipstream_proxy.store.store import Store
+from slipstream_proxy.store.tables.rows import TOO_DEEP_TEXT, dump
 from slipstream_replay.comparison import calls_of
 
 DEEP = "[" * 4000
@@ -31,6 +34,22 @@ def test_a_call_s_text_is_kept_however_deep_its_arguments_are(store: Store, dept
         assert kept is not None
         (found,) = kept.call_list
         assert found.reply[0]["tool_calls"][0]["function"]["arguments"] == arguments
+
+
+@pytest.mark.parametrize("depth", [190, 300, 990, 1020])
+def test_a_run_is_kept_and_read_however_deep_its_request_is(store: Store, depth: int) -> None:
+    nested = json.loads("[" * 190 + "]" * 190)
+    for _ in range(depth - 190):
+        nested = [nested]
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"x": nested}}}
+    said = {"role": "user", "content": nested}
+    store.ingest([call("e", messages=[said], tools=[tool], choices=[(said, [7], [-0.5])])], {})
+    kept = store.episodes.get("-", "e")
+    assert kept is not None
+    text = dump(kept.model_dump(mode="json")) if depth < 254 else json.dumps(kept.call_list[0].messages)
+    assert (TOO_DEEP_TEXT in text) == (depth > 254)
+    assert kept.call_list[0].tools[0]["function"]["name"] == "f"
+    assert kept.call_list[0].completion_tokens == 1
 
 
 def test_a_gate_s_measure_counts_such_arguments_as_broken(store: Store) -> None:

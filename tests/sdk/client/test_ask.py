@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import httpx
 import pytest
+from pydantic import BaseModel
 
 from slipstream.client.ask import Ask, check, model, nothing, part, query
 from slipstream.contract import DoneIn, RewardAck, RewardIn
@@ -55,6 +57,15 @@ def test_an_answer_that_does_not_fit_names_the_model() -> None:
     assert model(RewardAck)(answered(200, {"stored": True, "known": False})) == RewardAck(stored=True, known=False)
     with pytest.raises(ApiError, match="not a valid RewardAck"):
         model(RewardAck)(answered(200, {"stored": "perhaps"}))
+
+
+@pytest.mark.parametrize("said", ["[" * 260 + "]" * 260, '"\\ud83d"'], ids=["deep", "half a surrogate pair"])
+def test_an_answer_may_hold_whatever_an_agent_sent(said: str) -> None:
+    class Transcript(BaseModel):
+        messages: list[dict[str, Any]]
+
+    read = model(Transcript)(answered(200, text='{"messages": [{"content": %s}]}' % said))
+    assert read.messages == [{"content": json.loads(said)}]
 
 
 @pytest.mark.parametrize(

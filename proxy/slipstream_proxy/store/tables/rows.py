@@ -28,15 +28,31 @@ Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
 
+NESTING_LIMIT = 200
+"""Levels that a value may have which orjson cannot write; it writes 254. A text stands in place of deeper ones."""
+TOO_DEEP_TEXT = "(nested too deeply to be kept)"
+
+
 def dump(value: object) -> str:
     """JSON text.
 
     What orjson cannot write (lone surrogates, integers beyond 64 bits) is ASCII-escaped, after a space that marks it.
+    What is nested deeper than its readers go is cut.
     """
     try:
         return orjson.dumps(value).decode()
     except TypeError:
-        return " " + json.dumps(value, separators=(",", ":"))
+        return " " + json.dumps(_cut(value, NESTING_LIMIT), separators=(",", ":"))
+
+
+def _cut(value: object, levels: int) -> object:
+    if not isinstance(value, dict | list):
+        return value
+    if not levels:
+        return TOO_DEEP_TEXT
+    if isinstance(value, list):
+        return [_cut(held, levels - 1) for held in value]
+    return {name: _cut(held, levels - 1) for name, held in value.items()}
 
 
 def load(text: str | None, default: Any = None) -> Any:

@@ -16,6 +16,7 @@ from slipstream.contract import (
     CaseSet,
     EpisodeDetail,
 )
+from slipstream.models import read_model
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.rows import (
     clean,
@@ -25,7 +26,6 @@ from slipstream_proxy.store.tables.rows import (
     name_of,
 )
 from slipstream_proxy.store.values import Name
-from slipstream_proxy.store.write.restore import detail_of
 
 PAGE_CHARACTERS = 8 * 2**20
 """JSON text of the episodes on one page, about; one alone may weigh more."""
@@ -59,12 +59,12 @@ class CaseRow(NamedTuple):
             calls=self.calls,
             since=self.version,
             added=self.ts,
-            detail=detail_of(self.body) if whole else None,
+            detail=read_model(EpisodeDetail, self.body) if whole else None,
         )
 
 
 def _changed(detail: EpisodeDetail, text: str, stored: str) -> bool:
-    return text != stored and detail != detail_of(stored)
+    return text != stored and detail != read_model(EpisodeDetail, stored)
 
 
 class CaseTable:
@@ -118,7 +118,7 @@ class CaseTable:
         sql = f"SELECT body FROM t_cases WHERE name = ? AND {IN_SET_CONDITION} AND eid {IN}"
         with self.db.read() as tx:
             rows = tx.all(sql, (name, version, version, [eid_of(*one) for one in names]))
-        return [detail_of(body) for (body,) in rows]
+        return [read_model(EpisodeDetail, body) for (body,) in rows]
 
     def labelled(self, model: str, without: str, most: int) -> list[Name]:
         """(key, id) of a model's ended episodes that people rewarded, newest first. ``without``: a set."""
@@ -148,7 +148,7 @@ class CaseTable:
         there: dict[str, str] = dict(tx.all(sql, (name, list(copies))))
         rows = []
         for eid, (text, now) in copies.items():
-            detail = detail_of(text)
+            detail = read_model(EpisodeDetail, text)
             if eid not in there or _changed(detail, text, there[eid]):
                 tags, task = dump({clean(k): clean(v) for k, v in detail.tags.items()}), clean(detail.task)
                 calls = len(detail.call_list)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-
-from pydantic import ValidationError
 
 from slipstream.contract import (
     IMPORT_UPSTREAM,
     CallRecord,
     EpisodeDetail,
 )
+from slipstream.models import read_model
 from slipstream.shared.prefixes import Conversations
 from slipstream_proxy.log.records import CallHead, Choice, Mutation, Parsed
 from slipstream_proxy.store.conversation.call_rows import left_out_reason
@@ -115,13 +113,6 @@ def episode_row(detail: EpisodeDetail, first: RecordedCall | None) -> EpisodeRow
     )
 
 
-def detail_of(text: str) -> EpisodeDetail:
-    try:
-        return EpisodeDetail.model_validate_json(text)
-    except ValidationError:  # a transcript may hold lone surrogates, which only Python's own reader takes
-        return EpisodeDetail.model_validate(json.loads(text))
-
-
 class _Lineage:
     """Groups and batches that some episodes come back into: read once, changed in memory, written once."""
 
@@ -174,7 +165,7 @@ class EpisodeRestore:
         """Those that are here already, or were forgotten here, are left as they are."""
         for start in range(0, len(items), AT_ONCE):
             some = items[start : start + AT_ONCE]
-            details = [detail_of(item.data["text"]) for item in some]
+            details = [read_model(EpisodeDetail, item.data["text"]) for item in some]
             stored, lineage = set(self._stored(tx, details)), _Lineage(tx, details)
             for item, detail in zip(some, details, strict=True):
                 self._apply(tx, changes, lineage, stored, item, detail)
