@@ -66,7 +66,7 @@ export function funnelOf(status: Status): FunnelStage[] {
   const held = groups.eval ?? 0;
   if (held) {
     const text = `${held} held-out ${held === 1 ? "group measures" : "groups measure"} (split = eval): such runs never train`;
-    stages[2]?.losses.push({ stage: "groups", cause: "eval", count: held, text, fix: null, severity: "remark", blocks: false });
+    stages[2]?.losses.push({ stage: "groups", cause: "eval", count: held, text, fix: null, severity: "remark" });
   }
   // what the gate says stands with the steps' adapters
   const gate = stages.pop();

@@ -22,7 +22,7 @@ import type { Adapter, Json, Status } from "./types";
 import { spanOf } from "./views/judge";
 
 test("causes keep the proxy's order, and remarks stand apart", () => {
-  const line = (cause: string, severity: "blocks" | "slows" | "remark") => ({ stage: "step", cause, count: 1, text: cause, fix: null, severity, blocks: severity === "blocks" });
+  const line = (cause: string, severity: "blocks" | "slows" | "remark") => ({ stage: "step", cause, count: 1, text: cause, fix: null, severity });
   const lines = [line("a", "blocks"), line("b", "slows"), line("c", "remark"), line("d", "slows")];
   const { troubles, remarks } = causesOf({ funnel: { lines } } as unknown as Status);
   expect([troubles.map((l) => l.cause), remarks.map((l) => l.cause)]).toEqual([["a", "b", "d"], ["c"]]);
@@ -187,7 +187,7 @@ test("rows in sight, and the next row of j and k", () => {
 });
 
 test("the funnel counts training groups alone, and keeps every line", () => {
-  const line = (stage: string) => ({ stage, cause: stage, count: 1, text: stage, fix: null, severity: "remark" as const, blocks: false });
+  const line = (stage: string) => ({ stage, cause: stage, count: 1, text: stage, fix: null, severity: "remark" as const });
   const stages = ["engine", "store", "calls", "episodes", "groups", "judge", "reward", "untrainable", "lost", "ready", "trainer", "step", "gate", "plugin"];
   const status = {
     calls: 50, episodes: { open: 2, done: 20, deleted: 3 }, groups: { forming: 2, eval: 7, waiting_reward: 1, ready: 1, trained: 3, skipped: 1 },

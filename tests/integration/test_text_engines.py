@@ -38,7 +38,7 @@ def test_relayed_recorded_judged_exported_never_trained(tmp_path: Path, server: 
         line = engine_line(http)
         assert (
             line["cause"] == "no_token_ids"
-            and line["blocks"]
+            and line["severity"] == "blocks"
             and "never trained on" in line["text"]
             and "vLLM" in line["fix"]
         )

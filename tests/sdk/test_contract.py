@@ -90,23 +90,6 @@ def test_batch_columns_are_distinct() -> None:
     assert {"prompt_ids", "completion_ids", "logprobs", "reward", "temperature"} <= set(c.BATCH_COLUMNS)
 
 
-OLD_ADAPTER = {
-    "name": "m@2", "model": "m", "version": 2, "state": "live", "created": 1.0, "path": "m@2",
-    "numbers": {
-        "sha256": "ab", "engine_path": "/mnt/m@2", "forced": True, "accepted": True, "meta": {"kl": 0.1}, "p": 0.5,
-        "gate": {"decision": "accept", "control": "m@1", "pairs": 9, "wealth": 3.0},
-    },
-}  # fmt: skip
-
-
-def test_an_adapter_of_version_0_1_reads_into_typed_fields() -> None:
-    one = c.Adapter.model_validate(OLD_ADAPTER)
-    assert (one.sha256, one.engine_path, one.forced, one.accepted) == ("ab", "/mnt/m@2", True, True)
-    assert one.gate == c.GateReport(decision="accept", control="m@1")  # another gate's field is left out
-    assert one.meta == {"kl": 0.1, "p": 0.5}
-    assert c.Adapter.model_validate_json(one.model_dump_json()) == one
-
-
 @pytest.mark.parametrize(
     ("rank", "word"), [(0, "r = 0"), (True, "r = True"), ("8", "r = '8'"), (17, "above"), (12, ""), (16, "")]
 )

@@ -49,7 +49,7 @@ export function Judge({ status }: { status: Status | null }): JSX.Element {
       <ul class="small">
         {lines.map((l) => (
           <li key={l.stage + l.cause}>
-            {l.blocks ? <strong><Said text={l.text} /></strong> : <Said text={l.text} />}
+            {l.severity === "blocks" ? <strong><Said text={l.text} /></strong> : <Said text={l.text} />}
             {l.fix ? <span class="soft"> → <Said text={l.fix} /></span> : null}
           </li>
         ))}

@@ -49,7 +49,7 @@ export function Now({ status }: { status: Status | null }): JSX.Element {
 /** The one line to paste. It turns into the first call when that arrives, for the status is asked again then. */
 function FirstCall({ status }: { status: Status }): JSX.Element {
   const line = `export OPENAI_BASE_URL=${location.origin}/v1`;
-  const blocking = status.funnel.lines.filter((l) => l.blocks && l.stage !== "calls");
+  const blocking = status.funnel.lines.filter((l) => l.severity === "blocks" && l.stage !== "calls");
   const textOnly = blocking.some((l) => l.cause === "no_token_ids");
   return (
     <div class="empty">

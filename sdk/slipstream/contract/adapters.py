@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, StringConstraints, model_validator
 
@@ -371,27 +371,11 @@ class Adapter(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_older_forms(cls, data: object) -> object:
-        """Version 0.1 kept these in one dict ``numbers``, and its gate had other fields. A path is never believed."""
-        if not isinstance(data, dict):
-            return data
-        fields = dict(data)
-        if "numbers" in fields:
-            cls._read_numbers(fields)
-        if isinstance(name := fields.get("name"), str):
-            fields["path"] = folder_of(name)
-        if isinstance(gate := fields.get("gate"), dict):
-            fields["gate"] = {k: v for k, v in gate.items() if k in GateReport.model_fields}
-        return fields
-
-    @staticmethod
-    def _read_numbers(fields: dict[str, Any]) -> None:
-        numbers = dict(fields.pop("numbers") or {})
-        for name in ("forced", "accepted", "sha256", "engine_path", "gate"):
-            if name in numbers:
-                fields.setdefault(name, numbers.pop(name))
-        meta = numbers.pop("meta", None)
-        fields.setdefault("meta", {**numbers, **(meta if isinstance(meta, dict) else {})})
+    def _place(cls, data: object) -> object:
+        """The folder follows from the name: a path that somebody wrote is never believed."""
+        if isinstance(data, dict) and isinstance(name := data.get("name"), str):
+            data = data | {"path": folder_of(name)}
+        return data
 
 
 def fallen(adapters: Mapping[str, Adapter], name: str | None) -> str | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, computed_field, model_validator
+from pydantic import Field
 
 from slipstream.contract.base import Model
 
@@ -53,16 +53,6 @@ class FunnelLine(Model):
     fix: str | None = None
     severity: Severity = Severity.REMARK
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_an_older_proxy(cls, data: Any) -> Any:
-        """It says ``blocks`` alone."""
-        if isinstance(data, dict) and "blocks" in data:
-            stands = {"severity": Severity.BLOCKS} if data["blocks"] else {}
-            data = stands | {name: value for name, value in data.items() if name != "blocks"}
-        return data
-
-    @computed_field  # type: ignore[prop-decorator]
     @property
     def blocks(self) -> bool:
         return self.severity is Severity.BLOCKS

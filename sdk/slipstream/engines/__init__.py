@@ -55,11 +55,6 @@ def detect(kind: str, model: str) -> Steps[tuple[Engine, str]]:
     return DEFAULT_ENGINE, DEFAULT_ENGINE.title
 
 
-def was_the_engines(reason: str | None, name: str) -> bool:
-    """Whether a stored adapter was refused for a condition of its engine. It may be promoted."""
-    return any(engine.was_the_engines(reason, name) for engine in ENGINE_OBJECTS.values())
-
-
 def started(config: Config) -> Engine:
     """The kind that ``slipstream up`` starts for this configuration."""
     return DEFAULT_ENGINE if config.engine.kind == "auto" else engine_of(config.engine.kind)

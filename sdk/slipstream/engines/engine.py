@@ -298,10 +298,6 @@ class Engine:
         """A chat whose prompt shows whether somebody on the way changes requests. None: there is no such."""
         return None
 
-    def was_the_engines(self, reason: str | None, name: str) -> bool:
-        """Whether a stored adapter was refused for a condition of the engine, as older versions did."""
-        return False
-
     def load(self, name: str, path: str) -> EngineQuestion:
         """Make the adapter in ``path`` (as the engine sees it) a model called ``name``."""
         raise NotImplementedError

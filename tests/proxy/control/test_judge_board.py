@@ -93,7 +93,7 @@ async def test_a_judge_that_fails_names_its_error_and_not_its_speed_until_a_grou
     plane.deps.now = lambda: now + 59
     plane.deps.judges._reports["j1"].at = now + 59
     found = await lines()
-    assert "no model x is served" in found["failing"]["text"] and found["failing"]["blocks"]
+    assert "no model x is served" in found["failing"]["text"] and found["failing"]["severity"] == "blocks"
     assert "judge.model" in found["failing"]["fix"] and found["waiting"]["fix"] is None
     await plane.ask("POST", "/judge/report", REPORT | {"failed": 2, "scored": 1})
     assert "failing" not in await lines()

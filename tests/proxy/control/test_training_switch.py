@@ -30,7 +30,9 @@ async def test_nothing_is_handed_out_while_training_is_paused(make_plane, monkey
     assert (await plane.ask("POST", "/batches/lease", lease))[0] == 204
     _, status_ = await plane.ask("GET", "/status")
     (line,) = [x for x in status_["funnel"]["lines"] if x["cause"] == "paused"]
-    assert line["blocks"] and "a new reward is coming" in line["text"] and "slipstream resume" in line["fix"]
+    assert (
+        line["severity"] == "blocks" and "a new reward is coming" in line["text"] and "slipstream resume" in line["fix"]
+    )
     await plane.again()
     assert (await plane.ask("GET", "/training/paused"))[1]["paused"] is True
     assert (await plane.ask("POST", "/batches/lease", lease))[0] == 204
@@ -102,7 +104,7 @@ async def test_by_day_nothing_is_handed_out_and_what_waited_is_not_stale_at_nigh
     assert (await lease_of(plane)).status == 204
     _, status = await plane.ask("GET", "/status")
     (line,) = [x for x in status["funnel"]["lines"] if x["cause"] == "schedule"]
-    assert line["blocks"] and time.strftime("%H:%M", time.localtime(opens)) in line["text"]
+    assert line["severity"] == "blocks" and time.strftime("%H:%M", time.localtime(opens)) in line["text"]
     assert abs(line["count"] - 7200) < 60
     assert "slipstream_training_schedule_seconds 7" in (await (await plane.client.get("/internal/metrics")).text())
     plane.deps.rollout.registry.versions = lambda model: ({}, 99)  # so many versions later

@@ -78,17 +78,6 @@ def test_who_gets_a_canary(server: Server, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.startswith(f"inbox: new episodes get inbox@1, but {gate['gets']}\n")
 
 
-def test_how_to_bring_back_what_an_older_version_refused(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    lost = REFUSED | {"reason": 'the engine refuses it: load_lora_adapter answered 404: {"detail":"Not Found"}'}
-    server.on("GET", "/adapters", {"adapters": [lost | {"files": True}, REFUSED], "live": {}})
-    assert main(["adapters", "--url", server.url]) == 0
-    (said,) = [line for line in capsys.readouterr().out.splitlines() if "promote" in line]
-    assert "`slipstream adapters promote inbox@2`" in said and "took no adapters" in said
-    server.on("GET", "/adapters", {"adapters": [lost | {"files": False}, REFUSED], "live": {}})
-    assert main(["adapters", "--url", server.url]) == 0
-    assert "promote" not in capsys.readouterr().out
-
-
 def test_those_since(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.on("GET", "/adapters", {"adapters": [ADAPTER, REFUSED | {"created": 2e9}], "live": {}})
     assert main(["adapters", "list", "--since", "2026-05-01", "--json", "--url", server.url]) == 0

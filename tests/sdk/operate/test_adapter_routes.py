@@ -7,7 +7,7 @@ import json
 import pytest
 
 from slipstream.engines.engine import NoAdapters
-from slipstream.engines.vllm.adapter_routes import cause_of, fix_of, was_the_engines
+from slipstream.engines.vllm.adapter_routes import cause_of, fix_of
 
 ASKED = ("x@1", "/adapters/x@1")
 NOT_FOUND = json.dumps({"detail": "Not Found"})
@@ -48,20 +48,6 @@ def test_what_an_answer_says_of_the_engine(status: int, text: str, cause: NoAdap
 def test_a_path_may_say_anything() -> None:
     path = "/runs/enable-lora/x@1"
     assert cause_of(404, error(f"Loading lora x@1 failed: No adapter found for {path}"), ("x@1", path)) is None
-
-
-@pytest.mark.parametrize(
-    ("reason", "engines"),
-    [
-        (f"the engine refuses it: load_lora_adapter answered 404: {NOT_FOUND}", True),
-        (f"the engine refuses it: load_lora_adapter answered 500: {error(LORA_OFF)}", True),
-        (f"the engine refuses it: load_lora_adapter answered 404: {error(BAD)}", False),
-        ("rank 64 is above 16", False),
-        (None, False),
-    ],
-)
-def test_what_an_older_version_refused(reason: str | None, engines: bool) -> None:
-    assert was_the_engines(reason, "x@1") is engines
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_good_proxy(server: Server) -> None:
         ({"judging": {"judges": [{"at": 1.0, "worker": "j", "scored": 9, "by_chance": True, "between_votes": {"value": 0.1, "pairs": 30}}]}}, "fail", "the judge j scores by chance", "slipstream judge eval"),
         ({"ingest_lag_seconds": 100.0}, "warn", "100 s behind the spool", "raise store.memory_limit"),
         ({"engines": [{"url": "http://e", "ok": False, "error": "refused"}]}, "fail", "http://e is down: refused", "see its log (`up.log` in data_dir"),
-        ({"funnel": {"lines": [LINE | {"stage": "untrainable", "text": "9 calls can't be trained on: temperature 0", "fix": "ask 1.0", "blocks": True}]}}, "warn", "temperature 0", "ask 1.0"),
+        ({"funnel": {"lines": [LINE | {"stage": "untrainable", "text": "9 calls can't be trained on: temperature 0", "fix": "ask 1.0", "severity": "blocks"}]}}, "warn", "temperature 0", "ask 1.0"),
         ({"funnel": {"lines": [LINE | {"stage": "engine", "cause": "no_adapter_routes", "text": "the engine http://e (for 12 min) takes no adapters", "fix": "start vLLM again", "severity": "slows"}]}}, "warn", "http://e (for 12 min) takes no adapters", "start vLLM again"),
         ({"calls": 201, "episodes": {"open": 1}}, "warn", "all 201 calls are one episode", "x-slipstream-episode"),
         ({"calls": 500, "episodes": {"done": 9}, "episodes_": [{"id": "a", "calls": 400}, {}]}, "warn", "400 of 500 calls are one episode (a)", "x-slipstream-episode"),
@@ -53,7 +53,7 @@ def test_a_good_proxy(server: Server) -> None:
         ({"funnel": {"lines": [LINE | {"stage": "groups", "cause": "forming", "text": "no task has come twice", "fix": "run each task again", "severity": "blocks"}]}}, "warn", "no task has come twice", "run each task"),
         ({"funnel": {"lines": [LINE | {"stage": "calls", "cause": "failing", "text": "64 of 64 calls fail", "fix": "leave tools out", "severity": "blocks"}]}}, "fail", "64 of 64 calls fail", "leave tools out"),
         ({"judging": {"judges": [{"at": 1.0, "worker": "j", "last_error": "RateLimitError: insufficient_quota"}]}}, "fail", "insufficient_quota", "restore the quota"),
-        ({"funnel": {"lines": [LINE | {"stage": "trainer", "cause": "restarting", "text": "the trainer ended", "fix": None, "blocks": True}]}}, "warn", "the trainer ended", "`up.log`"),
+        ({"funnel": {"lines": [LINE | {"stage": "trainer", "cause": "restarting", "text": "the trainer ended", "fix": None, "severity": "blocks"}]}}, "warn", "the trainer ended", "`up.log`"),
     ],
 )  # fmt: skip
 def test_a_proxy_in_trouble(server: Server, told: dict, level: str, what: str, fix: str) -> None:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from slipstream.contract import SERVED_STATES, Action, Adapter, AdapterState, Event, GateReport, fallen
-from slipstream.engines import was_the_engines
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.shared.problem import Problem
 
@@ -185,8 +184,7 @@ class StateChanges:
             text = f"{adapter.name} cannot be served: its files are gone from {self.registry.files.folder(adapter)}"
             fix = "put its folder back, or promote another version; adapters.keep says how many stay on disk"
             raise Problem(409, text, field="path.adapter", fix=fix)
-        by_engine = adapter.state == S.REFUSED and not adapter.failed_replay
-        if by_engine and not was_the_engines(adapter.reason, adapter.name):
+        if adapter.state == S.REFUSED and not adapter.failed_replay:
             text, fix = f"{adapter.name} cannot be served: {adapter.reason}", "publish it again under the next number"
             raise Problem(409, text, field="path.adapter", fix=fix)
 

@@ -247,51 +247,6 @@ def archived_views_sql() -> list[str]:
     ]
 
 
-def _reasons(tx: Tx) -> None:
-    """Version 2: why an adapter stands where it does has a column of its own, so that queries can ask for it."""
-    tx.run("ALTER TABLE t_adapters ADD COLUMN reason TEXT")
-    for name, body in tx.all("SELECT name, body FROM t_adapters"):
-        tx.run("UPDATE t_adapters SET reason = ? WHERE name = ?", (json.loads(body).get("reason"), name))
-
-
-def _tree(tx: Tx) -> None:
-    """Version 3: which call each call extends; when an episode's last call ended, and whether it is untagged; why a
-    group was lost; with which probabilities an episode was assigned its adapter.
-    """
-    days = [table_of(day) for (day,) in tx.all("SELECT day FROM t_days")]
-    for table in ("t_calls_none", *days):
-        tx.run(f"ALTER TABLE {table} RENAME COLUMN parent TO delta_base")
-        tx.run(f"ALTER TABLE {table} ADD COLUMN extends TEXT")
-    for column in ("untagged BOOLEAN", "last_end FLOAT8", "idle BOOLEAN", "chances TEXT"):
-        tx.run(f"ALTER TABLE t_episodes ADD COLUMN {column}")
-    # 26 letters after ep-: the data plane's own name for a run that nothing named
-    tx.run(
-        """UPDATE t_episodes SET last_end = last_at, idle = FALSE,
-        untagged = (id LIKE 'ep-%' AND length(split_part(id, '~', 1)) = 29)"""
-    )
-    tx.run("ALTER TABLE t_groups ADD COLUMN cause TEXT")
-    tx.run("ALTER TABLE t_pins ADD COLUMN chances TEXT")
-
-
-def _tallies(_: Tx) -> None:
-    """Version 4: counters are kept (``t_tallies``), and an older program would not keep them; what is forgotten waits
-    in ``t_erasing`` for the file to be rewritten (``t_rewrite`` is of before).
-    """
-
-
-def _cases(_: Tx) -> None:
-    """Version 5: sets of cases hold copies of episodes, and an older program would leave those of forgotten ones."""
-
-
-def _failures(tx: Tx) -> None:
-    """Version 6: why the judge did not score a group outlives the judge's report; how often a group is still to be
-    trained on, and whether it was kept for the trainer.
-    """
-    for column in ("failure TEXT", "again INTEGER", "kept BOOLEAN"):
-        tx.run(f"ALTER TABLE t_groups ADD COLUMN {column}")
-    tx.run("UPDATE t_groups SET again = 0, kept = FALSE")
-
-
 def _failed_runs(tx: Tx) -> None:
     """Version 7: a run in which the model never said anything has its error, and counts as no run."""
     tx.run("ALTER TABLE t_episodes ADD COLUMN error TEXT")
@@ -302,15 +257,8 @@ def _failed_runs(tx: Tx) -> None:
             tx.run(sql, (name, batch))
 
 
-SCHEMA_MIGRATIONS: dict[int, Callable[[Tx], None]] = {
-    1: _reasons,
-    2: _tree,
-    3: _tallies,
-    4: _cases,
-    5: _failures,
-    6: _failed_runs,
-}
-"""From version n to n + 1."""
+SCHEMA_MIGRATIONS: dict[int, Callable[[Tx], None]] = {6: _failed_runs}
+"""From version n to n + 1. No release wrote a version below 6."""
 
 
 class NewerSchema(StoreError):
@@ -329,11 +277,18 @@ def _writer(tx: Tx) -> str | None:
 
 
 def prepare(tx: Tx, *, keyed: bool) -> None:
-    """Create what is missing and migrate what is older. Raises ``StoreError`` for a schema newer than this code."""
+    """Create what is missing and migrate what is older. Raises ``StoreError`` for a schema newer than this code, and
+    for one that no release wrote.
+    """
     tx.run("CREATE TABLE IF NOT EXISTS t_meta (name TEXT, value TEXT" + (", PRIMARY KEY (name))" if keyed else ")"))
     found = tx.all("SELECT value FROM t_meta WHERE name = 'schema'")
     if found and int(found[0][0]) > SCHEMA_VERSION:
         raise NewerSchema(int(found[0][0]), _writer(tx))
+    if found and int(found[0][0]) < min(SCHEMA_MIGRATIONS):
+        text = (
+            f"the store's schema is version {found[0][0]}, which no release wrote, and {__version__} does not read it"
+        )
+        raise StoreError(f"{text}: let data_dir and store.url name new places")
     for name in DUCKDB_INDEXES if found and int(found[0][0]) < SCHEMA_VERSION and not keyed else ():
         tx.run(f"DROP INDEX IF EXISTS {name}")
     for version in range(int(found[0][0]) if found else SCHEMA_VERSION, SCHEMA_VERSION):

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from slipstream.cli.common import add_client, add_since, add_verbs, age, connect, say, since, table, tell
 from slipstream.client import Client
 from slipstream.contract import Action, Adapter, AdapterState, LearningPoint
-from slipstream.engines import was_the_engines
 from slipstream.errors import ApiError
 from slipstream.shared.intervals import told
 
@@ -112,6 +111,4 @@ def run(args: argparse.Namespace) -> int:
             say(f"{a.name} is not for all runs: {kept}")
         if a.given and a.state in (AdapterState.CANDIDATE, AdapterState.LIVE):
             say(f"{a.name} was given by hand to {', '.join(a.given)}: their losses alone do not speak against it")
-        if a.state == AdapterState.REFUSED and a.files and was_the_engines(a.reason, a.name):
-            say(f"{a.name} was refused because the engine took no adapters: `slipstream adapters promote {a.name}`")
     return 0

@@ -28,7 +28,6 @@ _OF_FILES = re.compile(
 )
 """How Python and safetensors say that a file is not there, not readable, or not whole yet."""
 _OF_A_ROUTE = re.compile(r"not found|not allowed|not implemented|no (such )?route", re.IGNORECASE)
-_REFUSED = re.compile(r"load_lora_adapter answered (\d+): (.*)", re.DOTALL)
 _AGAIN = "start vLLM again with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and one API server"
 """vLLM refuses to start with this variable and several."""
 
@@ -69,12 +68,6 @@ def _message(text: str) -> str | None:
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return str(error.get("message")) if isinstance(error, dict) else None
-
-
-def was_the_engines(reason: str | None, name: str) -> bool:
-    """Whether an adapter was refused for a condition of the engine, as older versions did. It may be promoted."""
-    found = _REFUSED.search(reason or "")
-    return found is not None and cause_of(int(found[1]), found[2], (name,)) is not None
 
 
 def fix_of(cause: NoAdapters, *, plugin: bool, version: str) -> str:

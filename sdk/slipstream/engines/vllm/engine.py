@@ -26,7 +26,6 @@ from slipstream.engines.vllm.adapter_routes import (
     cause_of,
     fix_of,
     lacks_files,
-    was_the_engines,
 )
 from slipstream.engines.vllm.sampling import NO_CONFIG, find_sampling
 from slipstream.errors import StartError
@@ -169,9 +168,6 @@ class Vllm(Engine):
             if isinstance(found, list) and found and all(isinstance(url, str) for url in found):
                 return tuple(url.rstrip("/") for url in found)
         return ()
-
-    def was_the_engines(self, reason: str | None, name: str) -> bool:
-        return was_the_engines(reason, name)
 
     def load(self, name: str, path: str) -> EngineQuestion:
         return EngineQuestion("POST", LOAD_ROUTE, {"lora_name": name, "lora_path": path}, LOAD_TIMEOUT)
