@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.support.plane import until
 
 from slipstream_proxy.control.status.causes.surroundings import Surroundings
@@ -103,7 +105,7 @@ async def test_groups_that_a_failing_judge_lost_name_its_error(make_plane):
     plane = await make_plane()
     counts = await plane.deps.ask(plane.deps.store.statistics.funnel, "judge", plane.deps.now())
     said = "no model x is served"
-    counts = counts._replace(lost={("stale", "judge"): 3}, failures={"lost": said, "parked": said}, parked=2)
+    counts = replace(counts, lost={("stale", "judge"): 3}, failures={"lost": said, "parked": said}, parked=2)
     around = Surroundings(config=plane.deps.config, now=0.0, judge_expected=True)
     (lost,) = [line for line in funnel_of(counts, around).lines if line.stage == "lost"]
     assert said in lost.text and "judge.model" in lost.fix and "concurrency" not in lost.fix

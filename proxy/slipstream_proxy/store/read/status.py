@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from slipstream.contract import GroupKind, Split
@@ -77,20 +78,28 @@ class AdapterReward(NamedTuple):
     """Of one reward."""
 
 
-class DearFigures(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class DearFigures:
     """Figures that cost a look at every group that waits, or at every episode."""
 
     missing: dict[str, int]
+    """Reward name → episodes of complete groups without it."""
     waiting: int
+    """Episodes of those groups, with a reward or without."""
     unweighted: dict[str, int]
+    """Reward name without a weight → episodes of those groups that have it."""
     to_judge: int
+    """Complete groups with an episode that the judge has not scored."""
     oldest_to_judge: float | None
     best: float | None
+    """The highest training reward ever."""
     worst: float | None
     shape: RewardShape | None
     live: bool
+    """A call came through the proxy: imported ones are counted too."""
     lone: int
-    recent: RecentCalls = RecentCalls()
+    """Latest untagged runs of one call each that begin with replies of the model: they are parts of longer runs."""
+    recent: RecentCalls
 
 
 class Teaching(NamedTuple):
@@ -109,26 +118,43 @@ class Teaching(NamedTuple):
     """Runs that are over, of which a batch has one piece of feedback each."""
 
 
-class FunnelFigures(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class FunnelFigures:
     """Figures that a look at little finds, whenever it is."""
 
     outcomes: list[GroupOutcome]
+    """Outcomes of the ``RECENT_GROUPS`` latest complete groups that have all rewards."""
     teaching: Teaching
+    """Of the groups that are ready: whose runs differ in reward."""
     last_skipped: str | None
+    """Why the trainer skipped its latest batch; None: it trained on it."""
     kls: list[float]
+    """The KL of each of the latest steps, newest first. Below 1, a step was near zero."""
     aged: tuple[int, int]
+    """Calls of these steps that were too old to train on, and all that the steps were handed."""
     engine_gap: float | None
+    """Nats a token between the engine's log-probabilities and the trainer's of the same weights, when last known."""
     again: TrainingAgain
     ends: list[tuple[Agent, bool, float]]
     """Of open episodes: agent, whether untagged, and when the latest call of the first of them to end was over."""
-    unrewarded: int = 0
+    unrewarded: int
+    """Runs that left a group because they never got a reward."""
 
 
 def funnel_figures(tx: Tx, rules: Rules, found: StoreCounts) -> FunnelFigures:
     going = any(t.n for (state, *_), t in found.kept.episodes.items() if state == "open")
     ends = _ends(tx) if going else []
-    recent = (_outcomes(tx), _teaching(tx, rules), _last_skipped(tx, found), _kls(tx), _aged(tx), _engine_gap(tx))
-    return FunnelFigures(*recent, training_again(tx), ends, left_unrewarded(tx))
+    return FunnelFigures(
+        outcomes=_outcomes(tx),
+        teaching=_teaching(tx, rules),
+        last_skipped=_last_skipped(tx, found),
+        kls=_kls(tx),
+        aged=_aged(tx),
+        engine_gap=_engine_gap(tx),
+        again=training_again(tx),
+        ends=ends,
+        unrewarded=left_unrewarded(tx),
+    )
 
 
 def _live(tx: Tx) -> bool:
@@ -154,11 +180,13 @@ def dear_figures(tx: Tx, rules: Rules, judge_name: str) -> DearFigures:
     waiting = waiting_groups(tx)
     sql = "SELECT max(reward), min(reward) FROM t_episodes WHERE split = 'train' AND state <> 'deleted'"
     ((best, worst),) = tx.all(sql)
+    unscored, oldest = to_judge(tx, judge_name)
     return DearFigures(
-        missing_rewards(tx, rules, waiting),
-        waiting_episodes(tx, waiting),
-        unweighted_rewards(tx, rules, waiting),
-        *to_judge(tx, judge_name),
+        missing=missing_rewards(tx, rules, waiting),
+        waiting=waiting_episodes(tx, waiting),
+        unweighted=unweighted_rewards(tx, rules, waiting),
+        to_judge=unscored,
+        oldest_to_judge=oldest,
         best=best,
         worst=worst,
         shape=None if best is None else reward_shape(tx, best, worst),
@@ -182,14 +210,11 @@ def _lone(tx: Tx) -> int:
     return found if 2 * found >= len(latest) else 0
 
 
-class FunnelCounts(NamedTuple):
-    """Times are seconds since the epoch."""
+@dataclass(frozen=True, kw_only=True)
+class FunnelCounts(FunnelFigures, DearFigures):
+    """The numbers behind "why is there no step yet". Times are seconds since the epoch."""
 
     calls: int
-    live: bool
-    """One of them came through the proxy: imported ones are counted too."""
-    lone: int
-    """Latest untagged runs of one call each that begin with replies of the model: they are parts of longer runs."""
     trained_calls: int
     """Calls that asked for a trained model."""
     train_episodes: int
@@ -202,56 +227,27 @@ class FunnelCounts(NamedTuple):
     """Done episodes that no group takes because they have no task."""
     forming: Forming
     evaluating: Forming
-    missing: dict[str, int]
-    """Reward name → episodes of complete groups without it."""
-    waiting: int
-    """Episodes of those groups, with a reward or without."""
-    unweighted: dict[str, int]
-    """Reward name without a weight → episodes of those groups that have it."""
-    to_judge: int
-    """Complete groups with an episode that the judge has not scored."""
-    oldest_to_judge: float | None
     judged: int
     """Episodes that the judge scored in the last ``RATE_SECONDS``."""
     parked: int
     ready: int
-    teaching: Teaching
-    """Of those that are ready: whose runs differ in reward."""
     leased: int
     lost: dict[tuple[str, str], int]
     """(stale or dropped, cause) → groups."""
     failures: dict[str, str]
     """``parked`` or ``lost`` → what the judge failed with."""
-    outcomes: list[GroupOutcome]
-    """Outcomes of the ``RECENT_GROUPS`` latest complete groups that have all rewards."""
-    best: float | None
-    """The highest training reward ever."""
-    worst: float | None
-    shape: RewardShape | None
     standing: list[AdapterReward]
     """By version, oldest first."""
     trained: int
     """Batches."""
-    last_skipped: str | None
-    """Why the trainer skipped its latest batch; None: it trained on it."""
-    kls: list[float]
-    """The KL of each of the latest steps, newest first. Below 1, a step was near zero."""
-    aged: tuple[int, int]
-    """Calls of these steps that were too old to train on, and all that the steps were handed."""
-    engine_gap: float | None
-    """Nats a token between the engine's log-probabilities and the trainer's of the same weights, when last known."""
+    stepped_at: float
+    """When the newest batch that was trained on was leased."""
     untrainable: dict[str, int]
     siblings: int
     """Further samples of agents' steps."""
     orphans: Orphans
-    recent: RecentCalls = RecentCalls()
-    stepped_at: float = 0.0
-    """When the newest batch that was trained on was leased."""
-    again: TrainingAgain = TrainingAgain(None, 0, 0, 0)
-    corrected: int = 0
+    corrected: int
     """Trained groups whose rewards are others by now."""
-    unrewarded: int = 0
-    """Runs that left a group because they never got a reward."""
 
 
 def _forming(groups: GroupCounts, split: str) -> Forming:
@@ -385,25 +381,18 @@ def funnel_counts(
         judged=judged,
         parked=states.get("parked", 0),
         ready=states.get("ready", 0),
-        teaching=figures.teaching,
         leased=states.get("leased", 0),
         lost=found.groups.lost_by_state(),
         failures=found.groups.failures(),
-        outcomes=figures.outcomes,
         standing=standing(kept),
         trained=trained.n if trained else 0,
         stepped_at=trained.newest if trained else 0.0,
-        last_skipped=figures.last_skipped,
-        kls=figures.kls,
-        aged=figures.aged,
-        unrewarded=figures.unrewarded,
-        engine_gap=figures.engine_gap,
         untrainable=untrainable_calls(kept),
         siblings=count_siblings(kept),
         orphans=orphans,
-        again=figures.again,
         corrected=sum(row.n for row in found.groups.of("trained") if row.cause == CORRECTED_CAUSE),
-        **dear._asdict(),
+        **vars(figures),
+        **vars(dear),
     )
 
 
