@@ -11,9 +11,9 @@ from tests.support.dataplane import ASK, post, read_request
 from tests.support.dialects import CHAT, reply, turn, user
 from tests.support.fake_engine import dump, sse
 
-from slipstream.chat.report import Report
 from slipstream.contract import PLAIN_ID_PATTERN, name_of
 from slipstream.settings import IdentityConfig
+from slipstream_chat.report import Report
 from slipstream_imports.records import LogRun, said
 from slipstream_proxy.data.episode.memory import EpisodeMemory
 from slipstream_proxy.data.episode.shared_table import SharedTable

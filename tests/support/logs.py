@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from slipstream.chat.report import Report
+from slipstream_chat.report import Report
 from slipstream_imports.upload import read_log
 
 ASK: dict[str, Any] = {"role": "user", "content": "hi"}

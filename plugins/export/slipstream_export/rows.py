@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aiohttp import web
 from pydantic import BaseModel
 
-from slipstream.chat import inputs
-from slipstream.chat.inputs import tool_of
-from slipstream.chat.report import Place, Report
 from slipstream.contract import CallRecord, EpisodeDetail, Form, Reward, RewardSource
 from slipstream.shared.chat_template import for_template, template_of, tools_for_template
 from slipstream.shared.prefixes import Conversations
+from slipstream_chat import inputs
+from slipstream_chat.inputs import tool_of
+from slipstream_chat.report import Place, Report
 from slipstream_proxy.control.api.http import json_of
 from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.json_types import JsonObject

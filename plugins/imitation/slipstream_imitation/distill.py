@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import ValidationError
 
-from slipstream.chat.inputs import chat_of, tool_of
-from slipstream.chat.report import Place, Report
 from slipstream.config import Config
 from slipstream.contract import THUMBS_REWARD, CallRecord, EpisodeDetail, EpisodeState, Reward, Split, TrainedOn
 from slipstream.errors import StartError
 from slipstream.shared.hub import check_own_code
 from slipstream.shared.prefixes import whole_calls
+from slipstream_chat.inputs import chat_of, tool_of
+from slipstream_chat.report import Place, Report
 from slipstream_imitation.teaching import Method, TaughtRow
 from slipstream_trainer.batch.dataset import Unrendered, read_rows, rendered
 from slipstream_trainer.batch.rows import Sample, merge_chains

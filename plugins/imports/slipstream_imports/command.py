@@ -14,7 +14,7 @@ from slipstream.client import AsyncClient
 from slipstream.errors import SlipstreamError
 
 if TYPE_CHECKING:
-    from slipstream.chat.report import Report
+    from slipstream_chat.report import Report
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -71,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _logs(args: argparse.Namespace, paths: list[Path]) -> int:
-    from slipstream.chat.report import Report
     from slipstream.operate.demo.progress import wanted
+    from slipstream_chat.report import Report
     from slipstream_imports.survey import Survey
     from slipstream_imports.upload import bring_in, read_log
 

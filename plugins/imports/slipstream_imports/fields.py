@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-from slipstream.chat.report import Place, Refused, Value
-from slipstream.chat.values import first, parsed
+from slipstream_chat.report import Place, Refused, Value
+from slipstream_chat.values import first, parsed
 from slipstream_imports.records import LogRun
 
 IMPORTED_SPLITS = ("train", "eval")

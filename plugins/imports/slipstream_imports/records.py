@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 
-from slipstream.chat.messages import Message, plain_key, with_ids
-from slipstream.chat.report import Place, Report, Value
 from slipstream.contract import name_of, tag_text
+from slipstream_chat.messages import Message, plain_key, with_ids
+from slipstream_chat.report import Place, Report, Value
 
 YEAR_2100 = 4_102_444_800.0
 

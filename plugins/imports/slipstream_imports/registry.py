@@ -8,8 +8,8 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
-from slipstream.chat.report import Place, Refused, Report, Value
 from slipstream.shared.functions import module_in
+from slipstream_chat.report import Place, Refused, Report, Value
 from slipstream_imports.records import LogRun
 from slipstream_imports.rows import LogRow
 

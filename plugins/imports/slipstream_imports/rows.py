@@ -21,8 +21,8 @@ from types import ModuleType
 from typing import Any, BinaryIO, NamedTuple
 from uuid import UUID
 
-from slipstream.chat.report import Report, Value
 from slipstream.errors import SlipstreamError, StartError
+from slipstream_chat.report import Report, Value
 
 MIB_BYTES = 2**20
 CHUNK_BYTES = MIB_BYTES

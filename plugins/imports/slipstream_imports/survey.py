@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from slipstream.chat.report import Counts, Value
-from slipstream.chat.values import mapping
 from slipstream.client import AsyncClient
+from slipstream_chat.report import Counts, Value
+from slipstream_chat.values import mapping
 from slipstream_imports.contract import LOG_ROWS_MOST, LogFile, LogFilesIn, import_files
 
 Body = dict[str, Value]

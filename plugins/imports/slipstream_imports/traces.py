@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from slipstream.chat.inputs import messages_of, tool_of
-from slipstream.chat.messages import Message
-from slipstream.chat.report import Place, Report, Value
-from slipstream.chat.values import listed, mapping, parsed, whole
+from slipstream_chat.inputs import messages_of, tool_of
+from slipstream_chat.messages import Message
+from slipstream_chat.report import Place, Report, Value
+from slipstream_chat.values import listed, mapping, parsed, whole
 from slipstream_imports.records import LogRun, ModelCall
 from slipstream_imports.registry import ReadRows, guarded
 from slipstream_imports.rows import LogRow

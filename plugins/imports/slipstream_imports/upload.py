@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from slipstream.chat.report import Counts, Report, Value
-from slipstream.chat.values import listed, mapping
 from slipstream.client import AsyncClient
 from slipstream.contract import Imported
 from slipstream.errors import ApiError
 from slipstream.operate.demo.progress import Progress
 from slipstream.shared.backoff import Backoff
+from slipstream_chat.report import Counts, Report, Value
+from slipstream_chat.values import listed, mapping
 from slipstream_imports.contract import import_episode, import_episodes
 from slipstream_imports.records import LogRun, digest
 from slipstream_imports.registry import detected, form_of

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from tests.support.log_corpus.files import files
 
-from slipstream.chat.report import Report
 from slipstream.client import AsyncClient
+from slipstream_chat.report import Report
 from slipstream_imports.survey import Entry, Survey
 from slipstream_imports.upload import bring_in, read_log
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.logs import ASK, END, read
 
-from slipstream.chat.report import Place, Refused, Report
+from slipstream_chat.report import Place, Refused, Report
 from slipstream_imports.fields import described, labels_in, names_in, rewards_in
 
 

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 from tests.support.logs import ASK, END, taken, written
 
-from slipstream.chat.report import Report
+from slipstream_chat.report import Report
 from slipstream_imports import rows
 from slipstream_imports import rows as files
 from slipstream_imports.rows import Log, encoding_of

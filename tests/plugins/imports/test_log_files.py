@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from slipstream.chat.report import Report
 from slipstream.client import AsyncClient
+from slipstream_chat.report import Report
 from slipstream_imports.contract import LogFile
 from slipstream_imports.server.log_files import _Known, likeness
 from slipstream_imports.survey import Survey

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support.logs import ASK, USE
 
-from slipstream.chat.messages import plain_key, with_ids
+from slipstream_chat.messages import plain_key, with_ids
 
 
 def test_spellings_of_one_message_have_one_key():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.chat.messages import part_of
-from slipstream.chat.report import Place, Report
+from slipstream_chat.messages import part_of
+from slipstream_chat.report import Place, Report
 
 
 @pytest.mark.parametrize(

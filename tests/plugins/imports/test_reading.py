@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.log_corpus.files import files
 from tests.support.logs import ASK, END, read, taken
 
-from slipstream.chat.report import Report
+from slipstream_chat.report import Report
 from slipstream_imports.registry import FORM_MODULES, form_of
 from slipstream_imports.rows import LogRow
 from slipstream_imports.upload import entry_of

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support.logs import ASK, END, TOLD, USE
 
-from slipstream.chat.report import Place, Report
+from slipstream_chat.report import Place, Report
 from slipstream_imports.records import LogRun, ModelCall, Told, labels, said, talks_of
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from tests.support.logs import ASK, END
 
-from slipstream.chat.report import Place, Report
+from slipstream_chat.report import Place, Report
 from slipstream_imports.registry import FORM_MODULES, detected, form_of, guarded
 
 

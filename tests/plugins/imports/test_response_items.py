@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream.chat.inputs import messages_of, of_items
-from slipstream.chat.report import Place, Report
+from slipstream_chat.inputs import messages_of, of_items
+from slipstream_chat.report import Place, Report
 
 
 def test_one_go_of_the_model_is_one_message():

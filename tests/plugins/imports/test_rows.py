@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.logs import written
 
-from slipstream.chat.report import Report
+from slipstream_chat.report import Report
 from slipstream_imports import rows
 from slipstream_imports.rows import read_rows
 

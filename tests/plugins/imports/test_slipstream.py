@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.chat.report import Refused
+from slipstream_chat.report import Refused
 from slipstream_imports.forms.datasets.slipstream import exported, is_one
 
 

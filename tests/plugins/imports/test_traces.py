@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.support.logs import ASK, END, TOLD, USE
 
-from slipstream.chat.inputs import tool_of
-from slipstream.chat.report import Place, Report
+from slipstream_chat.inputs import tool_of
+from slipstream_chat.report import Place, Report
 from slipstream_imports.records import ModelCall
 from slipstream_imports.traces import Trace, replies_of, sent_of, usage_of
 

@@ -6,9 +6,9 @@ import pytest
 from tests.support.logs import ASK, END, read, whys
 from tests.support.server import Reply, Seen, Server, imported
 
-from slipstream.chat.report import Report
 from slipstream.client import AsyncClient
 from slipstream.errors import ApiError
+from slipstream_chat.report import Report
 from slipstream_imports import upload as module
 from slipstream_imports.survey import Entry
 from slipstream_imports.upload import upload

@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from slipstream.chat.values import listed, mapping
 from slipstream.contract import filter_of
 from slipstream.errors import SlipstreamError, StartError
-from slipstream.shared.chat_template import chosen, for_template, tools_for_template
+from slipstream.shared.chat_template import Message, chosen, for_template, tools_for_template
 from slipstream.shared.tables import PackedPrompts
 from slipstream_trainer.batch.rows import Ints, Sample, fault
-
-if TYPE_CHECKING:
-    from slipstream.chat.messages import Message
 
 NO_LOGPROBS = "no_logprobs"
 
@@ -156,7 +152,8 @@ def _as_engine(messages: Sequence[Message], template: str) -> list[Message]:
     """Raises ``Unrendered`` for pictures and sound."""
     made: list[Message] = for_template([dict(m) for m in messages], template, said=True)
     for message in made:
-        if any("text" not in mapping(part) for part in listed(message.get("content"))):
+        parts = message.get("content")
+        if isinstance(parts, list) and any(not isinstance(part, dict) or "text" not in part for part in parts):
             raise Unrendered("not_text")
     return made
 

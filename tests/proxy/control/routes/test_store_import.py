@@ -11,7 +11,7 @@ from tests.support.adapters import write_adapter
 from tests.support.fake_engine import LoraEngine
 from tests.support.plane import API, Plane, make_config, until
 
-from slipstream.chat.report import Report
+from slipstream_chat.report import Report
 from slipstream_imports.forms.datasets.slipstream import exported
 from slipstream_imports.rows import read_rows
 

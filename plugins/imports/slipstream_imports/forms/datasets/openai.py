@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from slipstream.chat.inputs import messages_of, tool_of
-from slipstream.chat.messages import Message
-from slipstream.chat.report import Place, Refused, Value
-from slipstream.chat.values import first, listed
+from slipstream_chat.inputs import messages_of, tool_of
+from slipstream_chat.messages import Message
+from slipstream_chat.report import Place, Refused, Value
+from slipstream_chat.values import first, listed
 from slipstream_imports.fields import described, json_in
 from slipstream_imports.records import LogRun, Talk, said
 from slipstream_imports.registry import each

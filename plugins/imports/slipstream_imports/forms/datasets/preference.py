@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from slipstream.chat.inputs import messages_of
-from slipstream.chat.messages import with_ids
-from slipstream.chat.report import Place, Refused, Value
-from slipstream.chat.values import first, mapping
+from slipstream_chat.inputs import messages_of
+from slipstream_chat.messages import with_ids
+from slipstream_chat.report import Place, Refused, Value
+from slipstream_chat.values import first, mapping
 from slipstream_imports.fields import described
 from slipstream_imports.forms.datasets.openai import tools_in
 from slipstream_imports.records import LogRun, Talk, Told, digest

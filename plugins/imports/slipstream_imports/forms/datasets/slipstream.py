@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from slipstream.chat.report import Place, Refused, Value
+from slipstream_chat.report import Place, Refused, Value
 from slipstream_imports.fields import json_in
 from slipstream_imports.records import LogRun
 from slipstream_imports.registry import each

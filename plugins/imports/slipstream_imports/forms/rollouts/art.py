@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
-from slipstream.chat.report import Place, Refused, Report, Value
-from slipstream.chat.values import listed, mapping
+from slipstream_chat.report import Place, Refused, Report, Value
+from slipstream_chat.values import listed, mapping
 from slipstream_imports.fields import described, names_in
 from slipstream_imports.forms.datasets.openai import talk_of
 from slipstream_imports.records import LogRun, digest

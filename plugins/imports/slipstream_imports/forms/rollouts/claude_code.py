@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slipstream.chat.messages import Message, expand, grow, with_ids
-from slipstream.chat.report import Place, Report, Value
-from slipstream.chat.values import listed, mapping, text_of
+from slipstream_chat.messages import Message, expand, grow, with_ids
+from slipstream_chat.report import Place, Report, Value
+from slipstream_chat.values import listed, mapping, text_of
 from slipstream_imports.records import LogRun, Talk, Told
 from slipstream_imports.registry import guarded
 from slipstream_imports.rows import LogRow

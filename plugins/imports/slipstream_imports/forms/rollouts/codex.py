@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from slipstream.chat.inputs import of_items
-from slipstream.chat.messages import Message, grow, with_ids
-from slipstream.chat.report import Place, Report, Value
-from slipstream.chat.values import listed, mapping, text_of
+from slipstream_chat.inputs import of_items
+from slipstream_chat.messages import Message, grow, with_ids
+from slipstream_chat.report import Place, Report, Value
+from slipstream_chat.values import listed, mapping, text_of
 from slipstream_imports.records import LogRun, Talk, Told
 from slipstream_imports.registry import guarded
 from slipstream_imports.rows import LogRow

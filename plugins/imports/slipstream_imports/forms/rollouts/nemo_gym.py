@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from slipstream.chat.inputs import messages_of, of_items, tool_of
-from slipstream.chat.messages import Message, expand, with_ids
-from slipstream.chat.report import Place, Refused, Value
-from slipstream.chat.values import first, listed, mapping, text_of
+from slipstream_chat.inputs import messages_of, of_items, tool_of
+from slipstream_chat.messages import Message, expand, with_ids
+from slipstream_chat.report import Place, Refused, Value
+from slipstream_chat.values import first, listed, mapping, text_of
 from slipstream_imports.fields import numbers_in, rewards_in
 from slipstream_imports.records import LogRun, Talk, Told
 from slipstream_imports.registry import each

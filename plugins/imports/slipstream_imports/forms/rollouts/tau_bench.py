@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from slipstream.chat.messages import Message, expand
-from slipstream.chat.report import Place, Value
-from slipstream.chat.values import first, listed, mapping, text_of
+from slipstream_chat.messages import Message, expand
+from slipstream_chat.report import Place, Value
+from slipstream_chat.values import first, listed, mapping, text_of
 from slipstream_imports.records import LogRun, said
 from slipstream_imports.registry import each
 from slipstream_imports.traces import usage_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slipstream.chat.inputs import tool_of
-from slipstream.chat.report import Place, Value
-from slipstream.chat.values import first, listed, mapping
+from slipstream_chat.inputs import tool_of
+from slipstream_chat.report import Place, Value
+from slipstream_chat.values import first, listed, mapping
 from slipstream_imports.records import ModelCall, Told
 from slipstream_imports.rows import LogRow
 from slipstream_imports.traces import Traces, gathered, replies_of, sent_of, usage_of

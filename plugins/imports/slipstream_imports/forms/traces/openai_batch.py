@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from slipstream.chat.report import Place, Refused, Report, Value
-from slipstream.chat.values import mapping
+from slipstream_chat.report import Place, Refused, Report, Value
+from slipstream_chat.values import mapping
 from slipstream_imports.forms.traces.request import asked, body_of
 from slipstream_imports.records import LogRun
 from slipstream_imports.registry import guarded

@@ -7,10 +7,10 @@ import binascii
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from slipstream.chat.inputs import tool_of
-from slipstream.chat.messages import Message, expand
-from slipstream.chat.report import Place, Report, Value
-from slipstream.chat.values import first, in_order, listed, mapping, nested, parsed
+from slipstream_chat.inputs import tool_of
+from slipstream_chat.messages import Message, expand
+from slipstream_chat.report import Place, Report, Value
+from slipstream_chat.values import first, in_order, listed, mapping, nested, parsed
 from slipstream_imports.forms.traces.phoenix import openinference_call
 from slipstream_imports.records import LogRun, ModelCall, Told
 from slipstream_imports.registry import guarded

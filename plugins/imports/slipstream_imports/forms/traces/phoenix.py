@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slipstream.chat.inputs import tool_of
-from slipstream.chat.messages import Message, expand
-from slipstream.chat.report import Place, Value
-from slipstream.chat.values import first, in_order, listed, mapping, nested, parsed, text_of, whole
+from slipstream_chat.inputs import tool_of
+from slipstream_chat.messages import Message, expand
+from slipstream_chat.report import Place, Value
+from slipstream_chat.values import first, in_order, listed, mapping, nested, parsed, text_of, whole
 from slipstream_imports.records import ModelCall, Told
 from slipstream_imports.rows import LogRow
 from slipstream_imports.traces import Late, Traces, gathered, replies_of, sent_of

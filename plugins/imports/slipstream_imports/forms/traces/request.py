@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from slipstream.chat.report import Place, Refused, Value
-from slipstream.chat.values import first, listed, mapping
+from slipstream_chat.report import Place, Refused, Value
+from slipstream_chat.values import first, listed, mapping
 from slipstream_imports.fields import described, json_in
 from slipstream_imports.forms.datasets.openai import tools_in
 from slipstream_imports.records import LogRun, ModelCall, Told

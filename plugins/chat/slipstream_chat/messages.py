@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from slipstream.chat.report import Place, Value
-from slipstream.chat.values import first, listed, mapping, parsed, text_of, tool_call
+from slipstream_chat.report import Place, Value
+from slipstream_chat.values import first, listed, mapping, parsed, text_of, tool_call
 
 Part = Literal["text", "media", "call", "answer", "thought"]
 Found = Iterator[tuple[Part, Value]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream.chat.values import in_order, nested, parsed, tool_call, whole
+from slipstream_chat.values import in_order, nested, parsed, tool_call, whole
 
 
 def test_flat_names_become_objects():

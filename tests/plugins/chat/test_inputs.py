@@ -7,8 +7,8 @@ import json
 import pytest
 from tests.support.logs import ASK, END
 
-from slipstream.chat.inputs import messages_of
-from slipstream.chat.report import Place, Report
+from slipstream_chat.inputs import messages_of
+from slipstream_chat.report import Place, Report
 
 
 @pytest.mark.parametrize(

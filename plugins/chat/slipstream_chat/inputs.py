@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slipstream.chat.messages import (
+from slipstream_chat.messages import (
     Message,
     Spoken,
     content_into,
@@ -15,8 +15,8 @@ from slipstream.chat.messages import (
     is_plain,
     names_role,
 )
-from slipstream.chat.report import Place, Value
-from slipstream.chat.values import first, listed, mapping, parsed, text_of, tool_call
+from slipstream_chat.report import Place, Value
+from slipstream_chat.values import first, listed, mapping, parsed, text_of, tool_call
 
 ITEM_TYPES = (
     "function_call",

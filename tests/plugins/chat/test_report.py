@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from slipstream.chat.report import MOST_LINES, Counts, Place, Refused, Report, time_of
+from slipstream_chat.report import MOST_LINES, Counts, Place, Refused, Report, time_of
 
 
 @pytest.mark.parametrize(

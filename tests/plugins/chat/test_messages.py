@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from slipstream.chat.messages import call_of, expand
-from slipstream.chat.report import Place, Report
+from slipstream_chat.messages import call_of, expand
+from slipstream_chat.report import Place, Report
 
 CALL = {"id": "c", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
 

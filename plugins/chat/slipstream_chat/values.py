@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from slipstream.chat.report import Value
+from slipstream_chat.report import Value
 
 
 def parsed(value: Value) -> Value:
