@@ -6,7 +6,7 @@ from pathlib import Path
 import duckdb
 import psycopg
 import pytest
-from tests.support.records import call, reward
+from tests.support.records import call, new_id, reward
 from tests.support.store_writes import all_adapters, put_adapter
 
 from slipstream import __version__
@@ -60,7 +60,7 @@ def test_a_store_of_every_version_opens(opened, url, version):
         assert rows == [["m@1", "rolled_back", "worse than m"], ["m@2", "live", None]]
         assert [a.name for a in all_adapters(store)] == ["m@1", "m@2"]
         assert store.episodes.get("-", "e1").reward == 0.5
-        store.ingest([call("e2"), reward("e2", 0.25)], {})
+        store.ingest([call("e2", id=new_id("z")), reward("e2", 0.25, id=new_id("y"))], {})
         assert store.episodes.get("-", "e2").reward == 0.25
         put_adapter(store, all_adapters(store)[0])
         store.close()

@@ -18,7 +18,7 @@ BLOCK = {
     "count": 1,
     "text": "training is paused by ann",
     "fix": "slipstream resume",
-    "blocks": True,
+    "severity": "blocks",
 }
 
 
@@ -197,8 +197,8 @@ def test_a_curve_in_a_line() -> None:
 
 async def test_the_worst_comes_first_and_what_slows_is_said_once(server: Server) -> None:
     said: list[str] = []
-    slow = BLOCK | {"cause": "skipped", "text": "a batch was skipped", "fix": None, "blocks": False}
-    lines = [BLOCK | {"severity": "blocks"}, slow | {"severity": "slows"}, slow | {"severity": "remark", "cause": "x"}]
+    slow = BLOCK | {"cause": "skipped", "text": "a batch was skipped", "fix": None}
+    lines = [BLOCK, slow | {"severity": "slows"}, slow | {"severity": "remark", "cause": "x"}]
     server.on("GET", "/training/events", "")
     server.on("GET", "/learning", {"points": [], "success_from": 0.5, "left_out": 0, "bucket": None})
     async with AsyncClient(server.url) as client:
