@@ -28,14 +28,8 @@ def test_stages_go_from_call_to_adapter() -> None:
 
 
 def test_it_travels_as_json() -> None:
-    funnel = Funnel(lines=[line(fix="x", blocks=True)])
+    funnel = Funnel(lines=[line(fix="x", severity="blocks")])
     assert Funnel.model_validate_json(funnel.model_dump_json()) == funnel
-
-
-def test_what_an_older_proxy_says_is_read() -> None:
-    old = {"stage": "calls", "cause": "none", "count": 0, "text": "no call"}
-    assert FunnelLine.model_validate(old | {"blocks": True}).severity is Severity.BLOCKS
-    assert FunnelLine.model_validate(old | {"blocks": False}).severity is Severity.REMARK
 
 
 def test_troubles_and_remarks_are_all_lines() -> None:
