@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -26,13 +26,15 @@ from slipstream.contract import name_of
 from slipstream.shared.functions import load_function
 from slipstream_proxy.dialects.base import Dialect, nulled, whole_events
 from slipstream_proxy.dialects.token_arrays import null_members
-from slipstream_proxy.json_types import Json
+from slipstream_proxy.json_types import Json, JsonObject
 from slipstream_proxy.parse_weight import MOST_OF_REPLY, too_heavy
 
 log = logging.getLogger(__name__)
 
 Redact = Callable[[dict[str, str]], dict[str, str]]
 """``{"request": …, "reply": …, "tag.<name>": …, …}`` → the same as it may be stored."""
+Run = list[tuple[JsonObject, str]]
+"""Objects and the member of each that has a piece of one text."""
 
 REDACTION_FAILED = "redaction failed"
 _TOKENS: Final = frozenset(
@@ -46,6 +48,11 @@ _ESCAPE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
 _USUAL: Final = 2**20
 """Characters of a text that nobody need weigh before it is read."""
 _EVENT: Final = "data: "
+_BLANK: Final = " \t\r\n"
+"""What JSON takes for space."""
+_PART_START: Final = re.compile(r"^(?:data:|[{\[])", re.MULTILINE)
+_CONTROL: Final = re.compile("[\\x00-\\x08\\x0e-\\x1f]")
+_UNDECODED: Final = re.compile("[\udc80-\udcff]")
 _GENERATION: Final = re.compile(r"([^~]*)((?:~[0-9]{1,12}){1,2})", re.DOTALL)
 """A name and which run of it, ``~2``."""
 
@@ -89,6 +96,7 @@ class Redaction:
     def texts(self, record: Mapping[str, str]) -> dict[str, str]:
         """What may be stored of these texts; ``request`` and ``reply`` are JSON. Raises whatever the function does."""
         given = {name: _plain(text) if name in _JSON else text for name, text in record.items()}
+        self._put_together(given)
         shown: dict[str, str] = {}
         """Texts as they read → what may be stored of them."""
         _texts_in(given, shown)
@@ -101,6 +109,22 @@ class Redaction:
             if tree is not None:
                 found[name] = _dumped(_walk(tree, lambda text: more.get(shown.get(text, text), shown.get(text, text))))
         return found
+
+    def _put_together(self, given: dict[str, str]) -> None:
+        """Pieces of a text become the first of them where the function knows more of the whole than of each."""
+        trees = {name: tree for name in _JSON if (tree := _read(given.get(name, ""))) is not None}
+        found = [(name, run, _texts_of(run)) for name, tree in trees.items() for run in _runs(tree)]
+        if not found:
+            return
+        parts = {text: text for _, _, texts in found for text in ("".join(texts), *texts)}
+        self._asked({}, parts)
+        for name, run, texts in sorted(found, key=lambda one: -len(one[1])):
+            whole = "".join(texts)
+            known = parts[whole] not in (whole, "".join(parts[text] for text in texts))
+            if known and _texts_of(run) == texts:  # else a longer run had them
+                for holder, field in run:
+                    holder[field], whole = whole, ""
+                given[name] = _dumped(trees[name])
 
     def tree(self, field: str, value: Json) -> Json:
         """What may be stored of JSON that somebody wrote, each of its texts and numbers by itself. Raises likewise."""
@@ -225,6 +249,8 @@ def make_texts(
         events = reply if stream is None or not reply else whole_events(stream, reply)
         before = {"request": _decoded(request), "reply": _joined(events) if stream is not None else _decoded(events)}
         before = {name: _plain(text) for name, text in before.items()}
+        for text in before.values():
+            _check_readable(text)
         after = redaction.texts({**before, **{f"tag.{name}": value for name, value in tags.items()}})
         tags.update({name: after[f"tag.{name}"].encode("utf-8", "replace").decode() for name in tags})
     except BaseException as e:  # a sys.exit() in it must not cost the client its reply either
@@ -251,7 +277,21 @@ def _as_stream(text: bytes) -> bytes:
 
 
 def _decoded(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogateescape")  # bytes of the request that are no UTF-8
+    """As Python's reader of JSON takes it, UTF-16 too. Bytes that are no text stay as they are."""
+    return raw.decode(json.detect_encoding(raw), "surrogateescape")
+
+
+class UnreadableText(ValueError):
+    """What ``proxy.redact`` cannot be shown as it reads."""
+
+
+def _check_readable(text: str) -> None:
+    """Raises ``UnreadableText`` for what is compressed, and for a stream that another type than an event stream's
+    hides.
+    """
+    compressed = _UNDECODED.search(text) is not None and _CONTROL.search(text) is not None
+    if _read(text) is None and (compressed or len(_PART_START.findall(text)) > 1):
+        raise UnreadableText
 
 
 def _encoded(text: str) -> bytes:
@@ -275,7 +315,7 @@ def _checked(value: object) -> str:
 
 def _read(text: str) -> Json | None:
     """The object or list that a text is; None: it is none, or takes too much memory."""
-    if text.lstrip()[:1] not in ("{", "["):
+    if text.lstrip(_BLANK)[:1] not in ("{", "["):
         return None
     if len(text) > _USUAL and too_heavy(text.encode("utf-8", "replace"), MOST_OF_REPLY):
         return None
@@ -320,6 +360,47 @@ def _walk(value: Json, say: Callable[[str], str], depth: int = 0) -> Json:
     return [_walk(held, say, depth) for held in value] if isinstance(value, list) else value
 
 
+def _runs(value: Json) -> Iterator[Run]:
+    """The texts in it that a reader may take for one: parts of a message, and messages of one role in a row."""
+    if isinstance(value, dict):
+        for held in value.values():
+            yield from _runs(held)
+    if not isinstance(value, list):
+        return
+    run: Run = []
+    before: object = None
+    for item in value:
+        yield from _runs(item)
+        pieces, kind = _pieces(item), _kind(item)
+        if run and (not pieces or kind != before):
+            if len(run) > 1:
+                yield run
+            run = []
+        run, before = run + pieces, kind
+    if len(run) > 1:
+        yield run
+
+
+def _pieces(item: Json) -> Run:
+    """Where an item of a list has its text, in one piece or several; nowhere, if it has more than text."""
+    if not isinstance(item, dict):
+        return []
+    for field in ("text", "content", "thinking"):
+        if isinstance(item.get(field), str):
+            return [(item, field)]
+    inner = item.get("content", item.get("parts"))
+    found = [_pieces(part) for part in inner] if isinstance(inner, list) else []
+    return [piece for pieces in found for piece in pieces] if all(found) else []
+
+
+def _kind(item: Json) -> object:
+    return [item.get(name) for name in ("role", "type", "thought", "index")] if isinstance(item, dict) else None
+
+
+def _texts_of(run: Run) -> list[str]:
+    return [holder[field] for holder, field in run]
+
+
 def _each_text(value: Json, say: Callable[[str], str]) -> Json:
     if isinstance(value, dict):
         return {say(name): _each_text(held, say) for name, held in value.items()}
@@ -333,7 +414,7 @@ def _each_text(value: Json, say: Callable[[str], str]) -> Json:
 
 
 def _walk_text(text: str, say: Callable[[str], str], depth: int) -> str:
-    held = _read(text) if depth < _NESTED and text[:1] in ("{", "[", " ", "\n") else None
+    held = _read(text) if depth < _NESTED and text[:1] in ("{", "[", *_BLANK) else None
     if held is not None:
         said = _walk(held, say, depth + 1)
         if said != held:

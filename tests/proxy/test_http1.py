@@ -246,6 +246,8 @@ def test_response_heads():
     head = ResponseHead(b"HTTP/1.1 204 No Content\r\n")
     assert head.length == 0 and head.keep_alive
     assert not ResponseHead(b"HTTP/1.0 200 OK\r\n").keep_alive
+    assert not head.streams
+    assert ResponseHead(b"HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream;charset=utf-8\r\n").streams
     for bad in (
         b"HTP/1.1 200 OK\r\n",
         b"HTTP/1.1 200 OK\r\nno colon\r\n",

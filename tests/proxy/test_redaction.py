@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
+import zlib
 
 import pytest
 from tests.support.dataplane import post, redact_with
@@ -97,6 +99,76 @@ def test_no_secret_is_stored_whatever_it_is_and_however_it_comes(seed):
         assert not parsed.prompt_ids and not any(c.completion_ids or c.logprobs for c in parsed.choices)
         for part in (b'"token":', b'"bytes":', b'"tokens":'):
             assert part not in kept
+
+
+SECRET = "4111-1111-1111-1111"
+HALVES = [SECRET[:7], SECRET[7:]]
+ESCAPED = "".join(f"\\u{ord(sign):04x}" for sign in SECRET)
+PARTS = [{"type": "text", "text": half} for half in HALVES]
+
+
+def stored(value: object, coding: str = "utf-8") -> bytes:
+    """What is kept of a reply."""
+    _, kept, note = make_texts(redaction_of(SECRET), b"{}", json.dumps(value).encode(coding))
+    assert note == "redacted"
+    return kept
+
+
+@pytest.mark.parametrize("coding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_a_secret_is_seen_in_each_coding_that_a_reader_of_json_takes(coding):
+    kept = stored({"choices": [{"message": {"content": SECRET, "x": json.dumps({"a": SECRET})}}]}, coding)
+    assert SECRET.encode() not in kept and SECRET.encode(coding)[4:] not in kept
+    assert json.loads(kept)["choices"][0]["message"]["content"] == "[GONE]"
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n", "\t", "\r\n", " \t "])
+def test_a_secret_is_seen_in_json_behind_any_blank(blank):
+    kept = stored({"tool_calls": [{"function": {"arguments": f'{blank}{{"card": "{ESCAPED}"}}'}}]})
+    assert json.loads(json.loads(kept)["tool_calls"][0]["function"]["arguments"]) == {"card": "[GONE]"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"messages": [{"role": "user", "content": PARTS}]},
+        {"messages": [{"role": "assistant", "content": half} for half in HALVES]},
+        {"messages": [{"role": "user", "content": [PARTS[0]]}, {"role": "user", "content": [PARTS[1]]}]},
+        {"contents": [{"role": "model", "parts": [{"text": sign}]} for sign in SECRET]},
+        {"content": [{"type": "thinking", "thinking": half} for half in HALVES]},
+        {"output": [{"type": "message", "content": [{"type": "output_text", "text": half}]} for half in HALVES]},
+    ],
+)
+def test_a_secret_is_seen_that_lies_in_several_parts(value):
+    kept = stored(value).decode()
+    assert "[GONE]" in kept and not [half for half in HALVES if f'"{half}"' in kept]
+
+
+def test_parts_of_different_speakers_or_choices_are_not_taken_for_one_text():
+    apart: list[dict[str, list[dict[str, object]]]] = [
+        {
+            "messages": [
+                {"role": role, "content": half} for role, half in zip(("user", "assistant"), HALVES, strict=True)
+            ]
+        },
+        {"choices": [{"index": number, "text": half} for number, half in enumerate(HALVES)]},
+    ]
+    for value in apart:
+        said = json.dumps(value, separators=(",", ":")).encode()
+        assert make_texts(redaction_of(SECRET), said, b"{}") == (said, b"{}", None)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"".join(b'data: {"choices":[{"delta":{"content":"%b"}}]}\n\n' % half.encode() for half in HALVES),
+        b"".join(b'{"choices":[{"delta":{"content":"%b"}}]}\n' % half.encode() for half in HALVES),
+        gzip.compress(SECRET.encode()),
+        zlib.compress(SECRET.encode()),
+    ],
+    ids=["events", "lines", "gzip", "deflate"],
+)
+def test_what_cannot_be_shown_as_it_reads_is_not_stored(reply):
+    assert make_texts(redaction_of(SECRET), b'{"model":"tiny"}', reply) == (b"{}", b"", "redaction failed")
 
 
 @pytest.mark.parametrize("seed", range(4))

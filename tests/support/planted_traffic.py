@@ -22,6 +22,7 @@ from tests.support.fake_engine import LoraEngine
 from tests.support.planted import PIECE_PATTERN, case, dumped, planted
 
 from slipstream.contract import GroupLease
+from slipstream.models import read_model
 from slipstream_judge.text.excerpts import force
 from slipstream_judge.text.prompt import build
 from slipstream_judge.text.transcript import of_episode
@@ -283,7 +284,7 @@ async def read(scan: Scan, session: aiohttp.ClientSession, url: str) -> None:
     await get("metrics", "/metrics")
     asked = {"worker": "w", "names": ["judge"], "limit": 64, "seconds": 600.0, "singles": True}
     while leased := await get("judge's groups", f"{API}/groups/lease", method="POST", json=asked):
-        for group in GroupLease.model_validate_json(leased).groups:
+        for group in read_model(GroupLease, leased).groups:
             shown = force([of_episode(e) for e in group.episodes], 10**6)
             names = [e.episode.id for e in group.episodes]
             scan.look("judge's prompts", build(shown, names, "The rubric.", "group").messages)

@@ -306,7 +306,7 @@ class ResponseHead:
         elif self.length is None:
             self.keep_alive = False
         fields += GUARD_LINES
-        self.streams = self.content_type.startswith(b"text/event-stream")
+        self.streams = self.content_type[:17].lower() == b"text/event-stream"
         """Its body is events."""
         self.fields = fields
         self.block = b"".join([b"%b\r\n" % line for line in fields])
