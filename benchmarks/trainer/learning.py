@@ -7,9 +7,12 @@ MODEL: a folder with a Llama or Gemma 3 (text) in safetensors. TASKS.json: of ``
     {"runs": 104, "seeds": [0, 1], "steps": 24, "variants": [{"lag": 1, "target_kl": 0.03, "betas": [0.8, 0.95]}]}
 
 A variant has a fixed ``learning_rate``, or a ``target_kl`` that its rate follows as the trainer's does; ``lag``: how many
-steps old the policy is that its runs are sampled from; ``betas`` of AdamW; ``beta`` of the KL to the base model. All of
-them share one base, one forward pass and one backward pass, so that 24 of them take a GPU little longer than one does.
-KL is of the sampled tokens. The last line is one JSON object; FILE has each variant's rewards, KL and rates by step.
+steps old the policy is that its runs are sampled from; ``betas`` of AdamW; ``beta`` of the KL to the base model;
+``is_max`` of the importance weights (0: none); ``passes`` over a batch; ``units`` of a minibatch, each of
+``unit_groups`` groups, which stands beside ``runs`` (without them a batch is one minibatch). All of them share one base,
+one forward pass and one backward pass, so that 24 of them take a GPU little longer than one does. KL is of the sampled
+tokens, of a minibatch's last unit. The last line is one JSON object; FILE has each variant's rewards, KL and rates by
+step.
 """
 
 from __future__ import annotations
@@ -224,6 +227,10 @@ class Learner:
     order: Iterator[int]
     pace: StepPace = field(default_factory=StepPace)
     log: list[dict[str, float]] = field(default_factory=list)
+    teach: int = 0
+    tokens: float = 0.0
+    runs: int = 0
+    """Of the minibatch so far."""
 
 
 def tasks_in_turn(count: int, seed: int) -> Iterator[int]:
@@ -254,6 +261,8 @@ class World:
         self.moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in self.policies.trained]
         self.past: list[Adapters] = []
         self.steps = 0
+        self.taken = torch.zeros(len(pairs), device=DEVICE)
+        self.unit_groups: int = spec.get("unit_groups", self.runs // GROUP_RUNS)
 
     def each(self, name: str, default: Any, at: int | None = None) -> torch.Tensor:
         """A rule of each variant, as (variant)."""
@@ -331,29 +340,64 @@ class World:
         return found
 
     def step(self) -> None:
-        """One step of every variant."""
-        batch, variants = self.sample(), len(self.learners)
+        """One batch of every variant, in each one's minibatches, as often as each one passes over it."""
+        batch = self.sample()
         centred = batch.rewards - batch.rewards.mean(-1, keepdim=True)
-        advantage = (centred / (batch.rewards.std(-1, keepdim=True) + 1e-4)).view(-1)
+        batch.advantage = (centred / (batch.rewards.std(-1, keepdim=True) + 1e-4)).view(-1)
+        units = [self.part(batch, groups) for groups in torch.arange(self.runs // GROUP_RUNS).split(self.unit_groups)]
+        for v, x in enumerate(self.learners):
+            x.log.append({"reward": round(float(batch.rewards[v].mean()), 4)})
+        for passes in range(max(int(x.rules.get("passes", 1)) for x in self.learners)):
+            for n, unit in enumerate(units):
+                steps = [
+                    passes < x.rules.get("passes", 1)
+                    and ((n + 1) % x.rules.get("units", len(units)) == 0 or n + 1 == len(units))
+                    for x in self.learners
+                ]
+                self.minibatch(unit, torch.tensor(steps, device=DEVICE), passes)
+        self.steps += 1
+
+    def part(self, batch: Batch, groups: torch.Tensor) -> Batch:
+        """These groups of every variant."""
+        runs = (groups[:, None] * GROUP_RUNS + torch.arange(GROUP_RUNS)).view(-1)
+        rows = (torch.arange(len(self.learners))[:, None] * self.runs + runs).view(-1).to(DEVICE)
+        kept = batch.kept.view(len(batch.ids), -1)
+        engine = torch.zeros(kept.shape, device=DEVICE).masked_scatter(kept, batch.engine_T)
+        part = Batch(batch.ids[rows], batch.positions[rows], batch.seen[rows], kept[rows].view(-1))
+        part.engine_T = engine[rows][kept[rows]]
+        part.advantage, part.rewards = batch.advantage[rows], batch.rewards[:, groups.to(DEVICE)]
+        return part
+
+    def minibatch(self, batch: Batch, steps: torch.Tensor, passes: int) -> None:
+        """Gradients of every variant, and a step of those whose minibatch is whole."""
+        variants, runs = len(self.learners), len(batch.ids) // len(self.learners)
         row_T = torch.arange(len(batch.ids), device=DEVICE).repeat_interleave(tasks.MAX_TOKENS)[batch.kept]
-        of_T = row_T // self.runs
+        of_T = row_T // runs
         tokens = torch.bincount(of_T, minlength=variants).float()
-        teach = (centred != 0).any(-1).sum(-1) * GROUP_RUNS
-        reaches = [self.reach(v, int(teach[v]), float(tokens[v])) for v in range(variants)]
-        before = [p.detach().clone() for p in self.policies.trained]
+        teach = (batch.rewards.std(-1) > 0).sum(-1) * GROUP_RUNS
         base_T = None
         if self.each("beta", 0.0).any():
             with torch.no_grad():
                 base_T = self.logprobs(batch, None)
         now_T = self.logprobs(batch, self.policies.now())
         trainer_T = now_T.detach()
-        ratio_T, weight_T = (now_T - trainer_T).exp(), (trainer_T - batch.engine_T).exp().clamp(max=2.0)
-        gain_T = weight_T * ratio_T.detach() * now_T * advantage[row_T]
+        cap_T = self.each("is_max", 2.0)[of_T]
+        ratio_T, weight_T = (now_T - trainer_T).exp(), torch.minimum((trainer_T - batch.engine_T).exp(), cap_T)
+        weight_T = torch.where(self.each("is_max", 2.0)[of_T] > 0, weight_T, torch.ones_like(weight_T))
+        gain_T = weight_T * ratio_T.detach() * now_T * batch.advantage[row_T]
         if base_T is not None:
             apart_T = base_T - now_T
             gain_T = gain_T - self.each("beta", 0.0)[of_T] * weight_T * ratio_T * (apart_T.exp() - apart_T - 1)
-        torch.autograd.backward(-(gain_T / tokens[of_T]).sum())
-        self.optimise(torch.tensor([r.rate for r in reaches], device=DEVICE))
+        torch.autograd.backward(-gain_T.sum())
+        for v, x in enumerate(self.learners):
+            x.teach, x.tokens, x.runs = x.teach + int(teach[v]), x.tokens + float(tokens[v]), x.runs + runs
+        if not steps.any():
+            return
+        taking = [v for v, on in enumerate(steps.tolist()) if on]
+        reaches = [self.reach(v, x.teach, x.tokens, x.runs) for v, x in enumerate(self.learners)]
+        before = [p.detach().clone() for p in self.policies.trained]
+        total = torch.tensor([x.tokens for x in self.learners], device=DEVICE)
+        self.optimise(torch.tensor([r.rate for r in reaches], device=DEVICE), steps, total)
         target = torch.tensor([r.target_kl for r in reaches], device=DEVICE)
         full = kl = self.moved(batch, trainer_T, of_T, tokens)
         for _ in range(2):
@@ -362,39 +406,38 @@ class World:
                 for p, old in zip(self.policies.trained, before, strict=True):
                     p.copy_(torch.lerp(old, p, factor.view(-1, 1, 1)))
             kl = self.moved(batch, trainer_T, of_T, tokens)
-        self.steps += 1
-        for v, x in enumerate(self.learners):
+        for v in taking:
+            x = self.learners[v]
             x.pace.note(settings_of(x.rules), reaches[v], float(full[v]), undone=False)
-            x.log.append(
-                {
-                    "reward": round(float(batch.rewards[v].mean()), 4),
-                    "kl": round(float(kl[v]), 5),
-                    "rate": reaches[v].rate,
-                    "teach": float(teach[v]),
-                }
-            )
+            x.log[-1] |= {"kl": round(float(kl[v]), 5), "rate": reaches[v].rate, "teach": float(x.teach)}
+            x.teach, x.tokens, x.runs = 0, 0.0, 0
 
-    def reach(self, v: int, teach: int, tokens: float) -> Reach:
+    def reach(self, v: int, teach: int, tokens: float, runs: int) -> Reach:
         """As ``StepPace.reach``, whose batch has other types."""
         t, share = settings_of(self.learners[v].rules), min(MOST_STEPS, teach / FULL_STEP_EPISODES)
         rate = start_rate(t, self.policies.config["hidden_size"]) * self.learners[v].pace.scale
         if t.learning_rate != "auto":
             return Reach(rate, math.inf)
-        return Reach(rate * math.sqrt(share), min(t.target_kl, EPISODE_NATS * self.runs / tokens * min(1.0, share)))
+        return Reach(
+            rate * math.sqrt(share), min(t.target_kl, EPISODE_NATS * runs / max(tokens, 1.0) * min(1.0, share))
+        )
 
-    def optimise(self, rate: torch.Tensor) -> None:
-        """AdamW of each variant, its gradient clipped to 1."""
-        grads = [p.grad for p in self.policies.trained if p.grad is not None]
+    def optimise(self, rate: torch.Tensor, steps: torch.Tensor, tokens: torch.Tensor) -> None:
+        """AdamW of the variants that step, each gradient over its tokens and clipped to 1. The others keep theirs."""
+        grads = [p.grad / tokens.clamp(min=1).view(-1, 1, 1) for p in self.policies.trained if p.grad is not None]
         norm = sum((g.flatten(1) ** 2).sum(1) for g in grads) ** 0.5
         first, second = (self.each("betas", (0.8, 0.95), at).view(-1, 1, 1) for at in (0, 1))
-        n = self.steps + 1
+        self.taken = self.taken + steps
+        n, on = self.taken.clamp(min=1).view(-1, 1, 1), steps.view(-1, 1, 1)
         with torch.no_grad():
             for p, grad, (mean, square) in zip(self.policies.trained, grads, self.moments, strict=True):
                 grad = grad * (1 / (norm + 1e-6)).clamp(max=1.0).view(-1, 1, 1)
-                mean.copy_(first * mean + (1 - first) * grad)
-                square.copy_(second * square + (1 - second) * grad**2)
-                p -= rate.view(-1, 1, 1) * (mean / (1 - first**n)) / ((square / (1 - second**n)).sqrt() + 1e-8)
-                p.grad = None
+                mean.copy_(torch.where(on, first * mean + (1 - first) * grad, mean))
+                square.copy_(torch.where(on, second * square + (1 - second) * grad**2, square))
+                change = (mean / (1 - first**n)) / ((square / (1 - second**n)).sqrt() + 1e-8)
+                p -= torch.where(on, rate.view(-1, 1, 1) * change, 0.0)
+                if p.grad is not None:
+                    p.grad = torch.where(on, 0.0, p.grad)
 
     @torch.no_grad()
     def moved(self, batch: Batch, trainer_T: torch.Tensor, of_T: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -415,6 +458,8 @@ class Batch:
     engine_T: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
     rewards: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
     """(Variant, group, run)."""
+    advantage: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
+    """Of each row."""
 
 
 def settings_of(rules: dict[str, Any]) -> TrainerConfig:
