@@ -12,7 +12,7 @@ from tests.support.plane import register
 from slipstream.engines.engine import EngineSampling, reading
 from slipstream.shared.adapter_config import BadAdapter
 from slipstream_proxy.control.adapters.files import base_shapes, check_folder
-from slipstream_proxy.control.engines.effect import TWIN_SCALE_FACTOR, apart, changes, twin_of
+from slipstream_proxy.control.engines.effect import TWIN_SCALE_FACTOR, apart, changes, shape_of, twin_of
 from slipstream_proxy.control.engines.pool import EnginePool
 from slipstream_proxy.control.engines.replica import EngineFailed, EngineRefused
 
@@ -76,6 +76,53 @@ async def test_an_adapter_that_is_no_version_can_be_tried(plane) -> None:
     assert plane.engine.adapters == {}
     assert (await plane.ask("GET", "/adapters"))[1]["adapters"] == []
     assert (await plane.ask("POST", "/adapters/try", {"path": "../x"}))[0] == 422
+
+
+def lora(folder: Path, a: int, b: int, module: str = "q_proj", **config: object) -> Path:
+    """An adapter of one module under PEFT's names, with these bytes as its weights."""
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"r": 2, "peft_type": "LORA", **config}))
+    name, data = f"base_model.model.model.layers.0.{module}.lora_", bytes([a] * 32 + [b] * 32)
+    halves = {"A": ([2, 4], [0, 32]), "B": ([4, 2], [32, 64])}
+    header = {f"{name}{s}.weight": {"dtype": "F32", "shape": x, "data_offsets": y} for s, (x, y) in halves.items()}
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    (folder / "adapter_model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return folder
+
+
+def test_adapters_are_alike_in_names_shapes_and_scales(tmp_path: Path) -> None:
+    first = shape_of(lora(tmp_path / "1", 1, 2))
+    assert first is not None
+    assert shape_of(lora(tmp_path / "2", 3, 4)) == first, "the values say nothing"
+    others = [lora(tmp_path / "3", 1, 2, module="k_proj"), lora(tmp_path / "4", 1, 2, lora_alpha=4)]
+    assert len({first, *map(shape_of, others)}) == 3
+    nothing = [lora(tmp_path / "5", 0, 2), lora(tmp_path / "6", 1, 0), write_adapter(tmp_path / "7"), tmp_path / "8"]
+    assert [shape_of(folder) for folder in nothing] == [None] * 4, "the engine is asked about each of these"
+
+
+async def test_an_engine_is_asked_about_the_first_adapter_of_a_shape_until_it_starts_again(plane, tmp_path) -> None:
+    """A trainer's versions are alike: a version a second is not to wait for three questions, and for its twin."""
+
+    async def ignores(n: int, *halves: int, module: str = "q_proj") -> bool:
+        name = f"tiny@{n}"
+        folder = lora(tmp_path / name, *halves, module=module)
+        plane.engine.ignored.add(name)
+        errors = await pool.load_all(name, str(folder), folder)
+        await pool.unload(name)
+        return any("no effect" in str(e) for e in errors)
+
+    pool = EnginePool([plane.engine.url], None, dict, lambda _: (), 1.0)
+    await pool.start()
+    await pool.check_all()
+    used = lora(tmp_path / "tiny@1", 1, 2)
+    assert await pool.load_all("tiny@1", str(used), used) == []
+    assert not await ignores(2, 3, 4)
+    assert await ignores(3, 1, 0), "zeros change nothing, whatever their names"
+    assert await ignores(4, 1, 2, module="k_proj")
+    pool.engines[0].healthy = False  # as after a start
+    await pool.check_all()
+    assert await ignores(5, 1, 2)
+    await pool.stop()
 
 
 @pytest.mark.engine

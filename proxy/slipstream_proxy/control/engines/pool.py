@@ -37,7 +37,7 @@ from slipstream.shared.tenant_names import engine_name, own_name
 from slipstream.shared.urls import authorization
 from slipstream_proxy.answers import whole_answer
 from slipstream_proxy.control.engines.discovery import EngineDiscovery
-from slipstream_proxy.control.engines.effect import WITHOUT_EFFECT, changes, question, twin_of
+from slipstream_proxy.control.engines.effect import WITHOUT_EFFECT, changes, question, shape_of, twin_of
 from slipstream_proxy.control.engines.replica import (
     AdapterOutage,
     EngineFailed,
@@ -48,7 +48,7 @@ from slipstream_proxy.control.engines.replica import (
     FailedLoad,
     same,
 )
-from slipstream_proxy.control.shared.threads import end
+from slipstream_proxy.control.shared.threads import end, in_thread
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.process.settings_file import SettingsNews
 
@@ -272,12 +272,18 @@ class EnginePool:
                     if why := await self.unfit(name):
                         raise EngineRefused(why)
                     await self._put(engine, name, path)
-                reading = [] if folder is None else [self._read(engine, None)]
+                shape = await in_thread(shape_of, folder) if folder is not None else None
+                asked = None if shape in engine.effective else folder
+                reading = [] if asked is None else [self._read(engine, None)]
                 _, *base = await asyncio.gather(self.warm(engine, name), *reading)
                 await self._expect_one_server(engine, name)
-                if folder is not None and not await self._has_effect(engine, name, path, folder, *base):
-                    await self._unload(engine, name)
-                    raise EngineRefused(WITHOUT_EFFECT)
+                if asked is not None:
+                    seen = await self._has_effect(engine, name, path, asked, *base)
+                    if seen is False:
+                        await self._unload(engine, name)
+                        raise EngineRefused(WITHOUT_EFFECT)
+                    if seen and shape is not None:
+                        engine.effective.add(shape)
                 engine.loaded.add(name)
                 engine.turns += 1
                 engine.failed.pop(name, None)
@@ -382,16 +388,18 @@ class EnginePool:
 
     async def _has_effect(
         self, engine: EngineReplica, name: str, path: str, folder: Path, base: Reading | None
-    ) -> bool:
+    ) -> bool | None:
         """Whether the engine answers otherwise with the adapter, or with its louder twin, than the base model did
-        (``base``) and does now. True: it cannot be seen.
+        (``base``) and does now. None: it cannot be seen.
         """
         found, again = await asyncio.gather(self._read(engine, name), self._read(engine, None))
-        if base is None or found is None or again is None or changes(base, found, again):
+        if base is None or found is None or again is None:
+            return None
+        if changes(base, found, again):
             return True
         with twin_of(folder, name) as twin:
             if twin is None:
-                return True
+                return None
             status, _, text = await self._load(engine, twin.name, str(PurePath(path).parent / twin.name))
             if status != 200:
                 said = f"load_lora_adapter answered {status} for its twin: {text[:500]}"
@@ -402,7 +410,7 @@ class EnginePool:
                 found, again = await asyncio.gather(self._read(engine, twin.name), self._read(engine, None))
             finally:
                 await self._unload(engine, twin.name)
-        return found is None or again is None or changes(base, found, again)
+        return None if found is None or again is None else changes(base, found, again)
 
     async def _read(self, engine: EngineReplica, name: str | None) -> Reading | None:
         """Log-probabilities with an adapter, or of the base model."""
@@ -552,6 +560,7 @@ class EnginePool:
         if fresh:
             found = await self.run(engine, engine.server.replicas())
             engine.several = found if len(found) > 1 else None
+            engine.effective.clear()
         if fresh or engine.sampling is None:
             await self._learn(engine, there)
         if fresh or engine.outage is not None:

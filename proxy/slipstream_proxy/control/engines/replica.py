@@ -110,6 +110,8 @@ class EngineReplica:
     """Adapters that it was to have and has not."""
     several: tuple[str, ...] | None = None
     """Servers that answer at its address, as far as that shows; empty: one. None: not looked yet."""
+    effective: set[str] = field(default_factory=set)
+    """Shapes of adapters (``effect.shape_of``) that it was seen to use since it was started."""
     replaced: set[str] = field(default_factory=set)
     """Names that another proxy's adapter had here, until ours took its place."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
