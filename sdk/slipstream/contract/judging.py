@@ -93,7 +93,7 @@ class ScoresIn(Model):
     lease: Id
     scores: list[Score] = Field(default_factory=list)
     failed: str | None = None
-    retry_after: float | None = None
+    retry_after: Annotated[float, Field(ge=0, le=86_400)] | None = None
     """Seconds until it is handed out again; a failure counts towards ``judge.max_attempts`` unless this is set."""
 
 
@@ -128,13 +128,13 @@ class JudgeReport(Model):
     concurrency: int = 1
     working: int = 0
     """Groups that it holds now."""
-    groups_per_minute: float = 0.0
+    groups_per_minute: Finite = 0.0
     """Over the last five minutes."""
-    seconds_per_group: float | None = None
+    seconds_per_group: Finite | None = None
     """Mean of the last 200 groups, from lease to score."""
-    cost_per_group: float | None = None
+    cost_per_group: Finite | None = None
     """Dollars; None where LiteLLM knows no price."""
-    spread: float | None = None
+    spread: Finite | None = None
     """Mean standard deviation of an episode's votes; None with one vote."""
     scored: int = 0
     failed: int = 0
@@ -145,7 +145,7 @@ class JudgeReport(Model):
     """Why the latest group was not scored; None where it was."""
     waits_for: str | None = None
     """The setting of the budget that it waits for."""
-    waits_until: float | None = None
+    waits_until: Finite | None = None
     spent: JudgeSpent = Field(default_factory=JudgeSpent)
     audit: JudgeAgreement = Field(default_factory=JudgeAgreement)
     """With the second model (rank correlation in groups)."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue
 
-from slipstream.contract.base import Model, Tag
+from slipstream.contract.base import Finite, Model, Tag
 from slipstream.contract.funnel import Funnel
 from slipstream.contract.judging import JudgingStatus
 from slipstream.contract.learners import ModelLearner
@@ -48,7 +48,7 @@ class Event(Model):
     """A line of ``GET training/events`` (NDJSON; ``?after=`` replays, ``?follow=true`` stays on)."""
 
     id: int = 0
-    at: float = 0.0
+    at: Finite = 0.0
     kind: Tag
     """``step``, ``skipped``, ``undone``, ``adapter``, ``promote``, ``rollback``, ``refused``, ``judge``, …"""
     data: dict[str, JsonValue] = Field(default_factory=dict)

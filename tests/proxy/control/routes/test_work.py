@@ -5,7 +5,7 @@ import shutil
 
 import pyarrow as pa
 from tests.support.leases import LEASE, first_lease, group_of, lease
-from tests.support.plane import until
+from tests.support.plane import API, until
 
 from slipstream_proxy.control.run.store_keeper import rules_of
 from slipstream_proxy.control.storage.ingester import Ingester
@@ -250,6 +250,11 @@ async def test_scopes_of_the_workers(plane):
     assert (await plane.ask("POST", "/batches/lease", LEASE, scopes=["trainer"]))[0] == 204
 
 
+async def test_a_name_that_no_store_can_hold_is_nobody_s_model(plane):
+    for name in ("\ud800", "a\0b"):
+        assert (await plane.ask("POST", "/batches/lease", LEASE | {"model": name}))[0] == 204
+
+
 async def test_batches_are_whole_while_calls_are_written(make_plane):
     """Each leased batch has every call of its groups with its own tokens, however much is written meanwhile."""
     plane = await make_plane(groups={"size": 2})
@@ -335,6 +340,11 @@ async def test_a_function_gives_numbers_of_its_own_and_a_failure_is_said_once(ma
         body = {"lease": leased["lease"], "failed": failed, "retry_after": 0.0}
         assert (await plane.ask("POST", f"/groups/{group}/scores", body))[0] == status
     leased = await judge_lease(plane)
+    for never in ("NaN", "Infinity", "1e999", "1e300", "-1"):
+        endless = '{"lease": "%s", "failed": "no", "retry_after": %s}' % (leased["lease"], never)
+        path = f"{API}/groups/{group}/scores"
+        r = await plane.client.post(path, data=endless, headers=plane.as_() | {"content-type": "application/json"})
+        assert (r.status, (await r.json())["error"]["field"]) == (422, "body.retry_after")
     scores = [{"episode": n, "value": 7.5, "meta": {"mode": "function"}} for n in names]
     body = {"lease": leased["lease"], "scores": scores}
     posts = [plane.ask("POST", f"/groups/{group}/scores", body) for _ in range(4)]

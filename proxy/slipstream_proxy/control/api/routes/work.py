@@ -27,6 +27,7 @@ from slipstream_proxy.control.shared.threads import in_thread
 from slipstream_proxy.control.storage.spool_eraser import advantages_without
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.log.records import mark_of
+from slipstream_proxy.store.tables.rows import clean
 from slipstream_proxy.store.values import ArrowBatch
 
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
@@ -216,7 +217,7 @@ async def lease_batch(ctx: Ctx) -> web.StreamResponse:
         return web.Response(status=204)
     # the most groups of a batch are enough for one
     least = min(body.min_groups, body.max_groups)
-    asked = body.model_copy(update={"model": body.model or deps.config.model_name, "min_groups": least})
+    asked = body.model_copy(update={"model": clean(body.model) or deps.config.model_name, "min_groups": least})
     versions, live = deps.rollout.registry.versions(str(asked.model))
     async with deps.leasing:
         await deps.rollout.registrar.expect_learner(str(asked.model), body.learner, deps.now())
