@@ -51,7 +51,8 @@ READ_BYTES = 2**20
 
 def shape_of(folder: Path) -> str | None:
     """What adapters have in common of which an engine uses either all or none: a hash of the configuration, and of the
-    weights' names, types and shapes. None: the files cannot be read, or each B · A is zero. The folder was checked before.
+    weights' names, types and shapes. None: the files cannot be read, or each B · A is zero. The folder was checked
+    before.
     """
     try:
         with (folder / WEIGHTS_FILE_NAME).open("rb") as file:
