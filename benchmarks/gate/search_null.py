@@ -3,18 +3,23 @@
 A random search within one family: rates of rating and their ratio, mean, drift and its period, steps, autocorrelation,
 rates by the reward, declared changes, tags, shares, canary or guard. Each round changes the worst worlds so far. A world's
 score is how often it was wrong, and a little for the most evidence that came up: so it climbs where nothing is wrong
-yet. The worst that it found stand in ``hard_worlds.FOUND_WORLDS``, which the tests and ``bench_gate`` play.
+yet. Of many worlds some look bad by chance, so the worst are played again with other seeds (``--again``): the last
+lines say how often these were wrong. The worst that it found stand in ``hard_worlds.FOUND_WORLDS``, which the tests and
+``all_worlds`` play.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import os
 import random
+import time
 from dataclasses import fields, replace
 from functools import partial
 
+from benchmarks.gate.compiled_gate import COMPILED
 from benchmarks.gate.hard_worlds import HardSimulation, HardWorld, equal
 
 KEPT = 6
@@ -71,13 +76,19 @@ def score(world: HardWorld, seed: int) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="look no longer; to play again takes more")
+    parser.add_argument("--again", type=int, default=200, help="runs of each of the worst, in the end")
     parser.add_argument("--runs", type=int, default=24, help="runs of a world")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    print(f"{args.jobs} processes, {'compiled' if COMPILED else 'not compiled'}", flush=True)
+    began = time.monotonic()
     coin, worst = random.Random(args.seed), list[tuple[float, float, HardWorld]]()
     with multiprocessing.get_context("fork").Pool(args.jobs) as pool:
         for _ in range(args.rounds):
+            if time.monotonic() - began > args.seconds:
+                break
             fresh = len(worst) < KEPT or coin.random() < 0.25
             world = anywhere(coin) if fresh else changed(coin.choice(worst)[2], coin)
             if not is_null(world):
@@ -88,6 +99,9 @@ def main() -> None:
             worst = sorted([*worst, (wrong, evidence, world)], key=lambda one: -(one[0] + 0.02 * one[1]))[:KEPT]
             if any(one[2] is world for one in worst):
                 print(f"{wrong:.3f} {evidence:+.2f} {world}", flush=True)
+        for *_, world in worst:
+            found = pool.map(partial(score, world), range(args.runs, args.runs + args.again), 1)
+            print(f"again: wrong in {sum(w for w, _ in found):.0f} of {len(found)}: {world}", flush=True)
 
 
 if __name__ == "__main__":
