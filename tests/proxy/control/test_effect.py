@@ -103,9 +103,9 @@ def test_adapters_are_alike_in_names_shapes_and_scales(tmp_path: Path) -> None:
 async def test_an_engine_is_asked_about_the_first_adapter_of_a_shape_until_it_starts_again(plane, tmp_path) -> None:
     """A trainer's versions are alike: a version a second is not to wait for three questions, and for its twin."""
 
-    async def ignores(n: int, *halves: int, module: str = "q_proj") -> bool:
+    async def ignores(n: int, a: int, b: int, module: str = "q_proj") -> bool:
         name = f"tiny@{n}"
-        folder = lora(tmp_path / name, *halves, module=module)
+        folder = lora(tmp_path / name, a, b, module)
         plane.engine.ignored.add(name)
         errors = await pool.load_all(name, str(folder), folder)
         await pool.unload(name)

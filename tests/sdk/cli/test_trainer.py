@@ -35,16 +35,16 @@ def test_it_waits_for_the_proxy_of_its_data_folder(tmp_path: Path) -> None:
 
 
 def test_it_loads_its_model_once_the_engine_has_its_memory_or_a_proxy_runs(tmp_path: Path) -> None:
-    waiting = threading.Thread(target=wait_for_room, args=(tmp_path,), daemon=True)
+    announce_proxy(tmp_path, "http://h:1")
+    waiting = threading.Thread(target=wait_for_room, args=(tmp_path,), kwargs={"proxy": False}, daemon=True)
     waiting.start()
     waiting.join(0.3)
-    assert waiting.is_alive()
+    assert waiting.is_alive(), "`up` starts the proxy beside the engine, which may not have its memory yet"
     (tmp_path / SETTLED_FILE).touch()
     waiting.join(5)
     assert not waiting.is_alive()
     (tmp_path / SETTLED_FILE).unlink()
-    announce_proxy(tmp_path, "http://h:1")
-    wait_for_room(tmp_path)
+    wait_for_room(tmp_path, proxy=True)
 
 
 def test_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,27 +21,30 @@ from slipstream.config import CONFIG_ENV, Config, load_config
 from slipstream.contract import Status
 from slipstream.errors import StartError
 from slipstream.operate.run import stack as module
-from slipstream.operate.run.stack import _self, _sidecar, own_key, start_engine, start_stack
+from slipstream.operate.run.stack import _self, _sidecar, begin_engine, engine_answers, own_key, start_stack
 from slipstream.shared.processes import supervisor as keeping
 from slipstream.shared.processes.health import answers
+from slipstream.shared.processes.proxy_file import SETTLED_FILE
 from slipstream.shared.processes.sidecars import SidecarFile
-from slipstream.shared.processes.supervisor import Supervisor
+from slipstream.shared.processes.supervisor import Child, Supervisor
 
 FAKE_VLLM = """
-import argparse, http.server, os, sys
+import argparse, http.server, os, sys, time
 parser = argparse.ArgumentParser()
 parser.add_argument("--port", type=int)
 args, _ = parser.parse_known_args()
+time.sleep(float(os.environ.get("FAKE_LOADS_SECONDS", "0")))
 if os.environ.get("FAKE_DIES"):
     print("loading")
     print(os.environ["FAKE_DIES"], file=sys.stderr)
     sys.exit(1)
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        body = b'{"object": "list", "data": [{"id": "inbox", "object": "model", "max_model_len": 512}]}'
         self.send_response(200)
-        self.send_header("content-length", "2")
+        self.send_header("content-length", str(len(body)))
         self.end_headers()
-        self.wfile.write(b"{}")
+        self.wfile.write(body)
     def log_message(self, *args):
         pass
 http.server.ThreadingHTTPServer(("127.0.0.1", args.port), Handler).serve_forever()
@@ -80,7 +83,13 @@ def test_children_are_ourselves_with_the_same_configuration(tmp_path: Path) -> N
     assert Config.model_validate_json(child.env[CONFIG_ENV]) == wanted
 
 
-async def test_the_engine_is_up_when_itanswers(fake_vllm: Path) -> None:
+async def start_engine(wanted: Config, supervisor: Supervisor, say: Said) -> tuple[Child, str]:
+    child, url = begin_engine(wanted, supervisor, say)
+    await engine_answers(child, url, wanted, supervisor)
+    return child, url
+
+
+async def test_the_engine_is_up_when_it_answers(fake_vllm: Path) -> None:
     said = Said()
     supervisor = Supervisor(Said())
     try:
@@ -183,6 +192,26 @@ async def test_the_real_proxy_beside_an_engine_that_runs(server: Server, tmp_pat
     finally:
         await supervisor.stop()
     assert stack.proxy.exit_code == 0, lines
+
+
+async def test_the_proxy_starts_beside_the_engine(fake_vllm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its start takes seconds, in which agents would be answered by a version that nobody trains yet."""
+    monkeypatch.setenv("FAKE_LOADS_SECONDS", "5")
+    lines = Said()
+    supervisor = Supervisor(lines)
+    wanted = config(fake_vllm, "trainer.enabled=false")
+    try:
+        stack = await start_stack(wanted, supervisor, Said())
+        assert stack.engine is not None and stack.engine.process is not None and stack.proxy.process is not None
+        with Client(stack.url) as client:
+            status = await asyncio.to_thread(client.status)
+        assert [(e["ok"], e["error"]) for e in status.engines] == [(True, None)]
+        assert not [line for line in lines if "warning" in line and "down" in line], "an engine that starts is not down"
+        assert (wanted.root / SETTLED_FILE).exists(), (
+            "engines that say nothing of their memory have it when they answer"
+        )
+    finally:
+        await supervisor.stop()
 
 
 async def test_a_proxy_that_can_not_start_says_why(server: Server, tmp_path: Path) -> None:

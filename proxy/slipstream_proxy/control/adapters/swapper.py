@@ -107,7 +107,7 @@ class Swapper:
                 self.journal.wake.set()
             except Exception:
                 log.exception("the health check failed")
-            await asyncio.sleep(self.engines.interval)
+            await asyncio.sleep(self.engines.pause)
 
     async def _run(self) -> None:
         wake = self.journal.wake

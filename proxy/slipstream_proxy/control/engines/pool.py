@@ -55,6 +55,8 @@ from slipstream_proxy.process.settings_file import SettingsNews
 log = logging.getLogger(__name__)
 FORGOTTEN_FAILURE_S = 10.0
 """Seconds after which nobody speaks any more of a failed load of an adapter that is not wanted."""
+STARTING_INTERVAL_S = 0.5
+"""Seconds between two checks while an engine has never answered."""
 CHECK_PATIENCE_S = 5.0
 """Seconds that a round of checks waits for a slow engine."""
 ONE_SERVER_QUESTIONS = 4
@@ -149,6 +151,12 @@ class EnginePool:
     def name_at(self, adapter: str) -> str:
         """What engines know it by."""
         return engine_name(adapter, self._tenant)
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two rounds of checks. An engine that starts is waited for more closely."""
+        starting = any(not e.answered for e in self.engines)
+        return min(self.interval, STARTING_INTERVAL_S) if starting else self.interval
 
     def healthy(self) -> list[EngineReplica]:
         return [e for e in self.engines if e.healthy]
@@ -504,7 +512,9 @@ class EnginePool:
         try:
             there = await self._look(engine)
         except (EngineAway, EngineFailed) as e:
-            if engine.healthy or engine.error is None:
+            if not engine.answered and engine.error is None:
+                log.info("engine %s does not answer yet: %s", engine.url, e)
+            elif engine.healthy:
                 log.warning("engine %s is down: %s", engine.url, e)
             engine.ok = engine.healthy = False
             engine.error = str(e)
@@ -515,7 +525,7 @@ class EnginePool:
             log.warning("engine %s has lost its adapters (restarted?): %s", engine.url, ", ".join(sorted(lost)))
         if not engine.healthy:
             log.info("engine %s is up", engine.url)
-        engine.healthy, engine.error = True, None
+        engine.healthy, engine.error, engine.answered = True, None, True
         await self._count(engine)
         self._forget_failures(engine)
         if not engine.lock.locked() and engine.turns == turns:

@@ -91,6 +91,8 @@ class EngineReplica:
     url: str
     ok: bool = False
     healthy: bool = False
+    answered: bool = False
+    """It was up once, since this process has known it."""
     loaded: set[str] = field(default_factory=set)
     server: Engine = DEFAULT_ENGINE
     """Of which kind it is."""

@@ -48,9 +48,9 @@ def waited_for(root: Path) -> str:
     return url
 
 
-def wait_for_room(root: Path) -> None:
-    """Until the engine has its memory, or there is a proxy: the model can be loaded."""
-    while not (root / SETTLED_FILE).exists() and running_proxy(root) is None:
+def wait_for_room(root: Path, *, proxy: bool) -> None:
+    """Until the engine has its memory, or, with ``proxy``, there is one: the model can be loaded."""
+    while not (root / SETTLED_FILE).exists() and not (proxy and running_proxy(root) is not None):
         time.sleep(PROXY_POLL_INTERVAL_S)
 
 
@@ -68,5 +68,5 @@ def run(args: argparse.Namespace) -> int:
     process = need("slipstream_trainer.run.process", "trainer")
     need("slipstream_trainer.run.start", "trainer")  # torch and TRL, before the wait
     if url is None:
-        wait_for_room(config.root)
+        wait_for_room(config.root, proxy=not args.wait)  # `up` starts the proxy beside the engine
     return int(process.main(config, lambda: url or waited_for(config.root), args.key))

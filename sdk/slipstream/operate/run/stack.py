@@ -1,4 +1,6 @@
-"""Everything on one machine: engine, then proxy, then trainer and judge, each as soon as what it needs answers."""
+"""Everything on one machine. The proxy starts beside the engine, which takes longest: once that answers, all is there.
+The judge comes when the proxy answers; the trainer imports at once, and loads its model once the engine has its memory.
+"""
 
 from __future__ import annotations
 
@@ -60,10 +62,10 @@ def _self(command: str, config: Config, *args: str) -> Child:
     return Child(command, argv, bytecode_env() | env)
 
 
-async def start_engine(config: Config, supervisor: Supervisor, say: Callable[[str], None]) -> tuple[Child, str]:
-    """The engine, up and answering. Raises ``StartError`` with its last words when it ends before."""
+def begin_engine(config: Config, supervisor: Supervisor, say: Callable[[str], None]) -> tuple[Child, str]:
+    """→ The engine, which does not answer yet, and where it will."""
     engine = started(config)
-    command, health = engine.command(config), engine.health
+    command = engine.command(config)
     say(f"starting {engine.title} with {config.engine.model} (a minute or so)")
     for line in command.says:
         say(line)
@@ -73,17 +75,21 @@ async def start_engine(config: Config, supervisor: Supervisor, say: Callable[[st
         env |= {ENGINE_SETTLED_VARIABLE: str(config.root / SETTLED_FILE)}
     child = Child("engine", command.argv, env, max_failures=None, hopeless=(), slow_start=True)
     child.restart = False  # until it has answered once: a second start does not fix a wrong flag or model
-    supervisor.start(child)
-    if not await supervisor.until(child, lambda: answers(command.url + health), config.engine.start_timeout):
+    return supervisor.start(child), command.url
+
+
+async def engine_answers(child: Child, url: str, config: Config, supervisor: Supervisor) -> None:
+    """Until it does, or all is to end. Raises ``StartError``."""
+    health = url + started(config).health
+    if not await supervisor.until(child, lambda: answers(health), config.engine.start_timeout):
         if supervisor.stopping.is_set():
-            return child, command.url
+            return
         words = child.last_words()
         fix = remedy(words) or remedy("\n".join(line for line in child.tail if ERROR_PATTERN.search(line)))
         raise StartError(f"the engine did not start: {words}" + (f"\n{fix}" if fix else ""))
     child.restart = True
     supervisor.answered(child)
-    supervisor.watch(_end_when_hung(child, command.url + health, config, supervisor))
-    return child, command.url
+    supervisor.watch(_end_when_hung(child, health, config, supervisor))
 
 
 async def _end_when_hung(child: Child, health: str, config: Config, supervisor: Supervisor) -> None:
@@ -104,8 +110,8 @@ async def _end_when_hung(child: Child, health: str, config: Config, supervisor: 
             await supervisor.end(child, f"it did not answer for {limit:g} s")
 
 
-async def _start_proxy(config: Config, supervisor: Supervisor) -> tuple[Child, str]:
-    child = supervisor.start(_self("proxy", config))
+async def _proxy_answers(child: Child, config: Config, supervisor: Supervisor) -> str:
+    """→ Its URL, once it has an engine. Raises ``StartError``."""
     found: dict[str, str] = {}
 
     async def ready() -> bool:
@@ -122,7 +128,7 @@ async def _start_proxy(config: Config, supervisor: Supervisor) -> tuple[Child, s
             text = f"the proxy runs and no engine is up: none of {', '.join(config.engine.urls)} answered /health for "
             raise StartError(f"{text}{PROXY_TIMEOUT_SECONDS:g} s; start it, or say where it is with --engine")
         raise StartError(f"the proxy did not start: {child.last_words()}")
-    return child, found.get("url", "")
+    return found.get("url", "")
 
 
 def own_key(config: Config) -> dict[str, str]:
@@ -172,10 +178,15 @@ async def start_stack(config: Config, supervisor: Supervisor, say: Callable[[str
                 (config.root / name).unlink()
     trainer = supervisor.start(_sidecar("trainer", config, key, "--wait")) if wants_trainer(config) else None
     if not config.engine.urls:
-        engine, url = await start_engine(config, supervisor, say)
+        engine, url = begin_engine(config, supervisor, say)
         known = {"urls": [url], "kind": started(config).kind, "name": config.model_name, "cpu": not has_gpu()}
         config = config.model_copy(update={"engine": config.engine.model_copy(update=known)})
-    proxy, url = await _start_proxy(config, supervisor)
+    proxy = supervisor.start(_self("proxy", config))
+    if engine is not None:
+        await engine_answers(engine, config.engine.urls[0], config, supervisor)
+    with contextlib.suppress(OSError):  # not every engine says when it has its memory
+        (config.root / SETTLED_FILE).touch()
+    url = await _proxy_answers(proxy, config, supervisor)
     judge = None
     if trainer is not None:
         supervisor.ends_first(trainer)
