@@ -9,6 +9,7 @@ from tests.support import MODEL, vllm
 from tests.support.adapters import BROKEN, break_adapter, make_adapter, write_adapter
 from tests.support.plane import register
 
+from slipstream.config import Config
 from slipstream.engines.engine import EngineSampling, reading
 from slipstream.shared.adapter_config import BadAdapter
 from slipstream_proxy.control.adapters.files import base_shapes, check_folder
@@ -139,7 +140,7 @@ async def test_real_vllm_serves_no_adapter_without_effect(tmp_path: Path) -> Non
     accepted, shapes = {}, base_shapes(str(MODEL))
     own = {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.05}  # as Qwen ships
     with vllm(tmp_path / "engine.log", "--override-generation-config", json.dumps(own), plugin=False) as url:
-        engines = EnginePool([url], None, dict, lambda _: (), 1.0)
+        engines = EnginePool(Config(engine={"urls": [url], "health_interval": 1.0}))
         await engines.start()
         async with asyncio.timeout(120):
             while not engines.engines[0].ok:  # its first answers take longer than a round of looks waits

@@ -9,20 +9,21 @@ from tests.support.adapters import write_adapter
 from tests.support.fake_engine import LoraEngine
 from tests.support.served import Served
 
+from slipstream.config import Config
 from slipstream.engines.engine import EngineAway, EngineSampling
 from slipstream_proxy.control.engines import pool
-from slipstream_proxy.control.engines.pool import EnginePool
+from slipstream_proxy.control.engines.pool import EnginePool, OwnAdapters
 from slipstream_proxy.control.engines.replica import EngineFailed, EngineLacks, EngineRefused, EngineReplica
 
 
-def nothing(_: str) -> tuple[str, ...]:
-    """No adapter is ours."""
-    return ()
+def pool_of(*urls: str, own: OwnAdapters = OwnAdapters(), tenant: str = "", **settings: object) -> EnginePool:
+    """``settings``: of ``engine``. No adapter is ours, if ``own`` names none."""
+    return EnginePool(Config(tenant=tenant, engine={"urls": urls, "health_interval": 0.1, **settings}), own)
 
 
 @pytest.fixture
 async def engines(engine):
-    made = EnginePool([engine.url + "/v1/", engine.url], None, dict, nothing, 0.1)
+    made = pool_of(engine.url + "/v1/", engine.url)
     await made.start()
     yield made
     await made.stop()
@@ -72,7 +73,7 @@ async def test_one_that_came_to_another_proxy_of_the_fleet_is_ours(engine, tmp_p
     """The same folder, mounted at another place there."""
     here, there = (str(write_adapter(tmp_path / n / "tiny@1")) for n in ("here", "there"))
     engine.adapters["tiny@1"] = there
-    engines = EnginePool([engine.url], None, dict, lambda name: {"tiny@1": (here, there)}.get(name, ()), 0.1)
+    engines = pool_of(engine.url, own=OwnAdapters(known=lambda name: {"tiny@1": (here, there)}.get(name, ())))
     await engines.start()
     await engines.load(at(engines), "tiny@1", here)
     assert engine.adapters == {"tiny@1": there}
@@ -102,9 +103,8 @@ async def test_one_that_cannot_be_unloaded_is_no_reason_to_serve_it(engines, eng
 async def test_anothers_adapter_does_not_count_as_loaded(engine, tmp_path):
     path = str(write_adapter(tmp_path / "tiny@1"))
     engine.adapters |= {"tiny@1": "/elsewhere/tiny@1", "tiny@2": "/elsewhere/tiny@2"}
-    engines = EnginePool(
-        [engine.url], None, lambda: {"tiny@1": path}, lambda name: {"tiny@1": (path,)}.get(name, ()), 0.1
-    )
+    own = OwnAdapters(lambda: {"tiny@1": path}, lambda name: {"tiny@1": (path,)}.get(name, ()))
+    engines = pool_of(engine.url, own=own)
     await engines.start()
     await engines.check_all()
     assert (at(engines).ok, at(engines).loaded) == (True, {"tiny@1"})
@@ -130,7 +130,7 @@ async def test_what_an_engine_says_no_to(engines, engine, tmp_path):
 
 async def test_a_key_goes_with_every_request(tmp_path):
     engine = await LoraEngine().start()
-    engines = EnginePool([engine.url], "secret", dict, nothing, 0.1)
+    engines = pool_of(engine.url, api_key="secret")
     assert engines.headers == {"authorization": "Bearer secret"}
     await engine.stop()
 
@@ -197,7 +197,7 @@ async def test_no_redirect_of_an_engine_is_followed(path):
         app = web.Application()
         app.router.add_route("*", path, redirect)
         with Served(app) as base:
-            made = EnginePool([base], "sk-test", dict, lambda name: (), 0.1)
+            made = pool_of(base, api_key="sk-test")
             await made.start()
             try:
                 with pytest.raises(EngineAway, match="redirects .status 307.*engine.urls"):
@@ -212,7 +212,7 @@ async def test_what_the_plugin_counts_is_the_tenants_own_and_survives_silence(en
     engine.plugin = True
     engine.use = {"acme": {"calls": 5, "loads": 2, "reads": 1}, "": {"calls": 70, "loads": 3}}
     for tenant, calls in (("acme", 5), ("", 70), ("nobody", 0)):
-        made = EnginePool([engine.url, engine.url + "/v1"], None, dict, nothing, 0.1, tenant=tenant)
+        made = pool_of(engine.url, engine.url + "/v1", tenant=tenant)
         await made.start()
         try:
             await made.check(at(made))

@@ -10,6 +10,7 @@ import pytest
 from tests.support.fake_engine import LoraEngine
 from tests.support.plane import register, state, until
 
+from slipstream.config import Config
 from slipstream.contract import Funnel, FunnelLine
 from slipstream.contract.funnel import Severity
 from slipstream.engines.vllm.adapter_routes import lacks_files
@@ -137,7 +138,7 @@ def test_the_vote():
     """Every outcome of five engines of two versions, against the sentence that the docs say."""
 
     async def check() -> None:
-        pool = EnginePool([f"http://e{n}" for n in range(5)], None, dict, lambda _: (), 1.0, patience=60.0)
+        pool = EnginePool(Config(engine={"urls": [f"http://e{n}" for n in range(5)]}))
         for n, engine in enumerate(pool.engines):
             engine.healthy, engine.title = True, "vLLM 0.32" if n < 3 else "vLLM 0.30"
         outcomes = {

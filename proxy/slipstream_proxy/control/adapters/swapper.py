@@ -13,6 +13,7 @@ import math
 import shutil
 import time
 from collections import Counter
+from enum import Enum
 
 from slipstream.contract import SERVED_STATES, Adapter, AdapterState
 from slipstream.engines.engine import EngineAway
@@ -45,6 +46,15 @@ FIRST_CHECK = 5.0
 MOVE_CAUSES = ("slot", "taken_back", "refused")
 """Causes for which a running episode leaves its adapter. All are counted from the start: an alert asks for them."""
 S = AdapterState
+
+
+class LoadWait(Enum):
+    """What a version waits for before it is loaded, with the sentence that says so."""
+
+    REPLAY = "it waits for the replay of {replayed}"
+    FROZEN = "it waits: {decided} is frozen, until a person decides"
+    VERDICT = "it waits for the verdict on {decided} (gate.pace)"
+    SLOT = "it waits for a slot in the engine (engine.max_loras)"
 
 
 class Swapper:
@@ -171,31 +181,27 @@ class Swapper:
             await self.lifecycle.replace_waiting(adapter, newest)
         return True
 
-    def waits_for(self, adapter: Adapter) -> str | None:
-        """Why a version is not to be loaded now, in a sentence. None: it is."""
-        model, registry = adapter.model, self.registry
+    def waits_for(self, adapter: Adapter) -> LoadWait | None:
+        """Why a version is not to be loaded now. None: it is."""
         if adapter.forced:
             return None
         if self.rehearsals.current.waits(adapter):
-            return f"it waits for the replay of {self.rehearsals.current.running}"
-        if self.trials.waits(model):
-            served = registry.served(model)
-            frozen = next((a for a in (served, registry.of(model, S.LIVE)) if a is not None and a.frozen), served)
-            name = frozen.name if frozen is not None else registry.base
-            if is_frozen(self.trials.of(model)):
-                return f"it waits: {name} is frozen, until a person decides"
-            return f"it waits for the verdict on {name} (gate.pace)"
-        return "it waits for a slot in the engine (engine.max_loras)" if self.is_full() else None
+            return LoadWait.REPLAY
+        if self.trials.waits(adapter.model):
+            return LoadWait.FROZEN if is_frozen(self.trials.of(adapter.model)) else LoadWait.VERDICT
+        return LoadWait.SLOT if self.is_full() else None
 
     def why_loading(self, adapter: Adapter) -> str | None:
         """Why a version is still not loaded, in a sentence. None: it is being loaded."""
-        up = self.engines.healthy()
-        if (why := self.waits_for(adapter)) is not None:
-            return why
+        if (wait := self.waits_for(adapter)) is not None:
+            served, live = self.registry.served(adapter.model), self.registry.of(adapter.model, S.LIVE)
+            first = next((a for a in (served, live) if a is not None and a.frozen), served)
+            name = first.name if first is not None else self.registry.base
+            return wait.value.format(decided=name, replayed=self.rehearsals.current.running)
         if takers := self.engines.takers():
             lacking = [(e.url, e.failed[adapter.name].error) for e in takers if adapter.name in e.failed]
             return f"{lacking[0][0]} cannot load it: {lacking[0][1]}" if lacking else None
-        causes = sorted({e.outage.what for e in up if e.outage is not None})
+        causes = sorted({e.outage.what for e in self.engines.healthy() if e.outage is not None})
         return f"it waits until an engine takes adapters: {', '.join(causes)}" if causes else "no engine answers"
 
     async def load(self, adapter: Adapter) -> bool:

@@ -10,13 +10,14 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
 import aiohttp
 from pydantic import ValidationError
 
+from slipstream.config import Config
 from slipstream.contract import AdapterUse
 from slipstream.engines import detect
 from slipstream.engines.engine import (
@@ -68,65 +69,55 @@ SAMPLING_TIMEOUT = 20.0
 """Seconds for all questions on an engine's own sampling."""
 
 
-async def _fits(name: str) -> str | None:
+async def _fits(_: str) -> str | None:
     return None
 
 
-class EnginePool:
-    """``wanted()``: adapters (name → path as vLLM sees it) that each engine must have before it is ``ok``.
-    ``known(name)``: the paths that an engine may have one from; none if it is not ours.
-    """
+def _none(_: str) -> tuple[str, ...]:
+    return ()
 
-    def __init__(
-        self,
-        urls: list[str],
-        api_key: str | None,
-        wanted: Callable[[], dict[str, str]],
-        known: Callable[[str], tuple[str, ...]],
-        interval: float,
-        kind: str = "auto",
-        model: str = "",
-        logins: Mapping[str, str] | None = None,
-        patience: float = 60.0,
-        router: str | None = None,
-        session_header: str = "X-Session-ID",
-        news: SettingsNews | None = None,
-        tenant: str = "",
-        hidden: Callable[[], AbstractSet[str]] = frozenset,
-        unfit: Callable[[str], Awaitable[str | None]] = _fits,
-    ) -> None:
-        """``kind``: ``engine.kind``. ``model``: the trained model's name. ``logins``: ``engine.logins``. ``patience``:
-        ``adapters.patience``, in seconds. ``router``, ``session_header``: those of the settings.
-        ``news``: whether ``engine.urls`` and ``engine.router`` are others by now. ``tenant``: whose adapters these are.
-        ``hidden()``: adapters that no agent may meet yet, not even by their names. ``unfit(name)``: why one may not be
-        loaded from its folder, asked before each load; None: it may.
-        """
-        self._tenant = tenant
-        self.news = news
-        self.router, self.session_header = router, session_header
+
+@dataclass(frozen=True, slots=True)
+class OwnAdapters:
+    """What the pool asks about the proxy's own adapters, each time anew."""
+
+    wanted: Callable[[], dict[str, str]] = dict
+    """Those that each engine must have before it is ``ok``: name → path as vLLM sees it."""
+    known: Callable[[str], tuple[str, ...]] = _none
+    """The paths that an engine may have a name from; none if it is not ours."""
+    hidden: Callable[[], AbstractSet[str]] = frozenset
+    """Those that no agent may meet yet, not even by their names."""
+    unfit: Callable[[str], Awaitable[str | None]] = _fits
+    """Why one may not be loaded from its folder, asked before each load; None: it may."""
+
+
+class EnginePool:
+    def __init__(self, config: Config, own: OwnAdapters = OwnAdapters(), news: SettingsNews | None = None) -> None:
+        """``news``: whether ``engine.urls`` and ``engine.router`` are others by now."""
+        engine = config.engine
+        self.own, self.news = own, news
+        self._tenant = config.tenant
+        self.router, self.session_header = engine.router, engine.session_header
         self._router_checked: tuple[frozenset[str], str] | None = None
         """The engines that were up when the router was looked at, and the model that it was asked of."""
         self.rewrites: str | None = None
         """What the router makes of a request. None: nothing, as far as that shows."""
-        self.kind, self.model, self.patience = kind, model, patience
-        self.discovery = EngineDiscovery(list(dict.fromkeys(u.rstrip("/").removesuffix("/v1") for u in urls)))
+        self.kind, self.model, self.patience = engine.kind, config.model_name, config.adapters.patience
+        self.discovery = EngineDiscovery(list(dict.fromkeys(u.rstrip("/").removesuffix("/v1") for u in engine.urls)))
         self.engines = [EngineReplica(u) for u in self.discovery.urls if not is_source(u)]
-        self.headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self.logins = logins or {}
-        self.wanted = wanted
-        self.known = known
+        self.headers = {"authorization": f"Bearer {engine.api_key}"} if engine.api_key else {}
+        self.logins = engine.logins
         self.refused: dict[str, str] = {}
         """Wanted adapters that the engines said no to when they were to load them again: name → why."""
         self._loads: dict[tuple[str, str], asyncio.Task[None]] = {}
         """(Engine, adapter) → its load under way. Nobody waits for one that takes much longer than the others."""
         self._checks: dict[str, asyncio.Task[None]] = {}
-        self.interval = interval
+        self.interval = engine.health_interval
         self.session: aiohttp.ClientSession | None = None
         self.restarts = 0
         self.awake = asyncio.Event()
         """Cleared while the engines sleep or fall asleep. Then nothing is loaded, and silence is no failure."""
         self.awake.set()
-        self.hidden, self.unfit = hidden, unfit
         self.watchers: list[Callable[[], None]] = []
         """Called where something changed that data planes have to know: an engine has lost adapters, and to load them
         again may take minutes.
@@ -212,7 +203,7 @@ class EnginePool:
 
     def public(self) -> list[JsonObject]:
         """For the data planes. What an engine that is down had loaded keeps no call waiting if the others take none."""
-        forget, hidden = self.none_takes(), self.hidden()
+        forget, hidden = self.none_takes(), self.own.hidden()
         engines = [
             {**e.public(), "loaded": [] if forget and not e.healthy else sorted(e.loaded - hidden)}
             for e in self.engines
@@ -277,7 +268,7 @@ class EnginePool:
         try:
             async with self._turn(engine):
                 if name not in engine.loaded:
-                    if why := await self.unfit(name):
+                    if why := await self.own.unfit(name):
                         raise EngineRefused(why)
                     await self._put(engine, name, path)
                 shape = await in_thread(shape_of, folder) if folder is not None else None
@@ -433,7 +424,7 @@ class EnginePool:
         there = await self.models(engine)
         if name not in there:
             raise await self._error_of_load(engine, answer, name, path)
-        if same(there[name], path, *self.known(name)):
+        if same(there[name], path, *self.own.known(name)):
             return  # a name is one adapter for ever: loaded before is loaded
         # of a proxy whose store is not ours: its weights are not what our trainer made
         other = f"{engine.url} has another adapter named {name}, of {there[name]}"
@@ -529,8 +520,8 @@ class EnginePool:
         await self._count(engine)
         self._forget_failures(engine)
         if not engine.lock.locked() and engine.turns == turns:
-            engine.loaded = {n for n, root in there.items() if (paths := self.known(n)) and same(root, *paths)}
-        missing = {n: p for n, p in self.wanted().items() if n not in engine.loaded}
+            engine.loaded = {n for n, root in there.items() if (paths := self.own.known(n)) and same(root, *paths)}
+        missing = {n: p for n, p in self.own.wanted().items() if n not in engine.loaded}
         if not missing or engine.outage is not None:
             engine.ok = True
             return
@@ -552,7 +543,7 @@ class EnginePool:
 
     def _forget_failures(self, engine: EngineReplica) -> None:
         """Of adapters that it is no longer to have."""
-        wanted, until = self.wanted(), time.monotonic() - FORGOTTEN_FAILURE_S
+        wanted, until = self.own.wanted(), time.monotonic() - FORGOTTEN_FAILURE_S
         engine.failed = {
             n: f for n, f in engine.failed.items() if n not in engine.loaded and (n in wanted or f.again > until)
         }
@@ -601,7 +592,7 @@ class EnginePool:
 
     def _lost(self, engine: EngineReplica, there: Container[str]) -> set[str]:
         """Wanted adapters that it had and does not have any more."""
-        return {name for name in engine.loaded & self.wanted().keys() if name not in there}
+        return {name for name in engine.loaded & self.own.wanted().keys() if name not in there}
 
     async def _load_again(self, engine: EngineReplica, missing: dict[str, str]) -> bool:
         """→ Whether calls may go there: it has them all now, or serves what it has: it takes no adapters, lacks these
@@ -632,7 +623,7 @@ class EnginePool:
         up = self.healthy()
         if self.router is None or not up or not self.awake.is_set():
             return
-        engine, shared = up[0], set.intersection(*(e.loaded for e in up)) - self.hidden()
+        engine, shared = up[0], set.intersection(*(e.loaded for e in up)) - self.own.hidden()
         about = max(shared, default=self.model)
         look = frozenset(e.url for e in up), about
         if look == self._router_checked:

@@ -32,7 +32,7 @@ from slipstream_proxy.control.api.plugins import ControlPlugins
 from slipstream_proxy.control.deps import Deps
 from slipstream_proxy.control.engines.engine_lease import EngineLease
 from slipstream_proxy.control.engines.live import LiveState
-from slipstream_proxy.control.engines.pool import EnginePool
+from slipstream_proxy.control.engines.pool import EnginePool, OwnAdapters
 from slipstream_proxy.control.observe.judge_board import JudgeBoard
 from slipstream_proxy.control.observe.metrics import ControlMetrics
 from slipstream_proxy.control.run.retention import Sweeper
@@ -83,25 +83,9 @@ def assemble(config: Config, writer: SpoolWriter) -> Deps:
     live = LiveState(config.root / "live.json")
     registry, rehearsals = AdapterRegistry(config), RehearsalSlot()
     checks = AdapterChecks(registry)
-    engine = config.engine
-    engines = EnginePool(
-        engine.urls,
-        engine.api_key,
-        registry.wanted,
-        registry.paths_of,
-        engine.health_interval,
-        kind=engine.kind,
-        model=config.model_name,
-        logins=engine.logins,
-        patience=config.adapters.patience,
-        router=engine.router,
-        session_header=engine.session_header,
-        news=SettingsNews(config),
-        tenant=config.tenant,
-        hidden=rehearsals.hidden,
-        unfit=checks.unfit,
-    )
-    lease = EngineLease(engines, live, engines.changed, shared=engine.share)
+    own = OwnAdapters(registry.wanted, registry.paths_of, rehearsals.hidden, checks.unfit)
+    engines = EnginePool(config, own, SettingsNews(config))
+    lease = EngineLease(engines, live, engines.changed, shared=config.engine.share)
     observe_swap = metrics.swap_seconds.observe
     return Deps(
         config=config,
