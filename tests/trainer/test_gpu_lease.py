@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import httpx
 import pytest
 import torch
 from tests.support import wait_for
@@ -67,6 +68,22 @@ def test_a_proxy_that_is_busy_is_waited_for_and_the_end_is_not(tiny, tmp_path) -
         gpu_lease.stop.set()
         with pytest.raises(Stop), gpu_lease.take():
             raise AssertionError
+
+
+def test_a_proxy_that_does_not_share_ends_the_start_and_another_trainers_turn_is_waited_for(tiny, tmp_path) -> None:
+    """As ``control/api/routes/work.py`` and ``engine_lease.py`` answer: the field tells the two refusals apart."""
+    answers = [{"message": "w has the engine", "field": "body.worker"}, {"message": "they do not share a GPU here"}]
+    asked = iter(answers)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(409, json={"error": {"type": "conflict", **next(asked)}})
+
+    client = Client("http://proxy")
+    client.http = httpx.Client(base_url="http://proxy", transport=httpx.MockTransport(answer))
+    lease = GpuLease(shared(tiny, tmp_path), client, "t")
+    with pytest.raises(StartError, match=r"engine\.share is set here and not at the proxy"), lease.take():
+        raise AssertionError
+    assert next(asked, None) is None
 
 
 def test_without_sharing_there_is_nothing_to_ask(tiny, tmp_path) -> None:

@@ -208,7 +208,7 @@ class GpuLease:
             except ApiError as e:
                 if e.status in (404, 405):
                     raise StartError(f"engine.share: this proxy can't let the engine sleep: {e}") from e
-                if e.status == 409 and "share" in str(e):
+                if e.status == 409 and e.field != "body.worker":  # no other worker has it: it is not shared there
                     raise StartError(f"engine.share is set here and not at the proxy: {e}") from e
                 if not isinstance(e, Unavailable) and e.status not in (409, *RETRIED_STATUSES):
                     raise
