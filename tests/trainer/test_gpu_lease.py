@@ -76,7 +76,7 @@ def test_a_proxy_that_does_not_share_ends_the_start_and_another_trainers_turn_is
     asked = iter(answers)
 
     def answer(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(409, json={"error": {"type": "conflict", **next(asked)}})
+        return httpx.Response(409, json={"error": {"type": "conflict", **next(asked, answers[-1])}})
 
     client = Client("http://proxy")
     client.http = httpx.Client(base_url="http://proxy", transport=httpx.MockTransport(answer))
