@@ -37,11 +37,11 @@ def test_a_good_proxy(server: Server) -> None:
 @pytest.mark.parametrize(
     ("told", "level", "what", "fix"),
     [
-        ({"capture_lost": 2}, "fail", "2 calls were served but not recorded", "disk"),
+        ({"funnel": {"lines": [LINE | {"stage": "calls", "cause": "lost", "text": "2 calls were answered and not recorded", "fix": "free space", "severity": "slows"}]}}, "fail", "2 calls were answered and not recorded", "free space"),
         ({"store": "duckdb", "episodes": {"done": 1_000_000, "open": 1}}, "warn", "1,000,001 episodes are in one DuckDB file", "PostgreSQL"),
-        ({"judging": {"judges": [{"at": 1.0, "worker": "j", "failed": 5, "scored": 0, "last_error": "no scores"}]}}, "fail", "the judge j failed on 5 groups and scored 0: no scores", "retry"),
-        ({"judging": {"judges": [{"at": 1.0, "worker": "j", "scored": 9, "by_chance": True, "between_votes": {"value": 0.1, "pairs": 30}}]}}, "fail", "the judge j scores by chance", "slipstream judge eval"),
-        ({"ingest_lag_seconds": 100.0}, "warn", "100 s behind the spool", "raise store.memory_limit"),
+        ({"funnel": {"lines": [LINE | {"stage": "judge", "cause": "failing", "text": "the judge fails: no scores", "fix": "correct judge.model", "severity": "slows"}]}}, "fail", "the judge fails: no scores", "judge.model"),
+        ({"funnel": {"lines": [LINE | {"stage": "judge", "cause": "chance", "text": "the judge scores by chance", "fix": "choose a larger judge.model", "severity": "slows"}]}}, "fail", "scores by chance", "judge.model"),
+        ({"funnel": {"lines": [LINE | {"stage": "store", "cause": "behind", "text": "the store is 2 min behind", "fix": None, "severity": "slows"}]}}, "warn", "2 min behind", "slipstream status"),
         ({"engines": [{"url": "http://e", "ok": False, "error": "refused"}]}, "fail", "http://e is down: refused", "see its log (`up.log` in data_dir"),
         ({"funnel": {"lines": [LINE | {"stage": "untrainable", "text": "9 calls can't be trained on: temperature 0", "fix": "ask 1.0", "severity": "blocks"}]}}, "warn", "temperature 0", "ask 1.0"),
         ({"funnel": {"lines": [LINE | {"stage": "engine", "cause": "no_adapter_routes", "text": "the engine http://e (for 12 min) takes no adapters", "fix": "start vLLM again", "severity": "slows"}]}}, "warn", "http://e (for 12 min) takes no adapters", "start vLLM again"),
@@ -52,7 +52,6 @@ def test_a_good_proxy(server: Server) -> None:
         ({"funnel": {"lines": [LINE | {"stage": "step", "cause": "engine_gap", "text": "0.3 nats a token away", "fix": "compute in one number format", "severity": "slows"}]}}, "warn", "0.3 nats", "number format"),
         ({"funnel": {"lines": [LINE | {"stage": "groups", "cause": "forming", "text": "no task has come twice", "fix": "run each task again", "severity": "blocks"}]}}, "warn", "no task has come twice", "run each task"),
         ({"funnel": {"lines": [LINE | {"stage": "calls", "cause": "failing", "text": "64 of 64 calls fail", "fix": "leave tools out", "severity": "blocks"}]}}, "fail", "64 of 64 calls fail", "leave tools out"),
-        ({"judging": {"judges": [{"at": 1.0, "worker": "j", "last_error": "RateLimitError: insufficient_quota"}]}}, "fail", "insufficient_quota", "restore the quota"),
         ({"funnel": {"lines": [LINE | {"stage": "trainer", "cause": "restarting", "text": "the trainer ended", "fix": None, "severity": "blocks"}]}}, "warn", "the trainer ended", "`up.log`"),
     ],
 )  # fmt: skip
@@ -86,12 +85,6 @@ def test_a_proxy_that_shows_little_or_nothing(server: Server) -> None:
     assert found.what.startswith("the proxy does not list episodes: ") and "slipstream keys add" in found.fix
     (found,) = check_proxy(f"http://127.0.0.1:{free_port()}", None, "the engine loads")
     assert (found.level, found.what) == ("warn", "the proxy is not there yet")
-
-
-def test_a_judge_that_fails_now_and_then_is_fine(server: Server) -> None:
-    judges = [{"at": 1.0, "worker": "j", "failed": 5, "scored": 9}, {"at": 1.0, "worker": "k", "failed": 4}]
-    proxy(server, judging={"judges": judges})
-    assert levels([f for f in check_proxy(server.url, None) if f.level != "ok"]) == []
 
 
 def test_clocks_that_differ(server: Server) -> None:

@@ -9,32 +9,30 @@ from collections.abc import Iterator, Sequence
 import httpx
 
 from slipstream.client import Client
-from slipstream.contract import Episode, Funnel, JudgingStatus, Status
+from slipstream.contract import Episode, Funnel, Status
 from slipstream.contract.funnel import Stage
 from slipstream.engines.engine import NoAdapters
 from slipstream.engines.findings import Finding, fail, ok, warn
 from slipstream.errors import ApiError
-from slipstream.settings.judge import NO_QUOTA, RESTORE_QUOTA
 from slipstream.shared.clock import NTP_ADVICE, SKEW_SECONDS, clock_skew
 
 MANY_CALLS = 200
 """Calls in one episode that look like an id used for ever."""
 REUSED_ID_EPISODES = 5
 """Episodes in a row named ``id~2``, ``id~3``, … by one id."""
-LAG_SECONDS = 60
-MANY_FAILURES = 5
-"""Groups on which a judge failed before the doctor calls it broken."""
 MANY_EPISODES = 1_000_000
 """In one DuckDB file: beyond it scans of the columns are what routes wait for (docs/operations.md, *Sizing*)."""
-RIGHT_JUDGE = "correct judge.model or its API; then `slipstream judge retry` hands parked groups out again"
 UNSEEN_TEXT = "what the proxy recorded, and why there is no step, can't be looked at"
-OWN_CHECKS = {("calls", "lost"), ("store", "behind"), ("engine", "down"), ("engine", "starting"), ("judge", "failing")}
-"""Lines of the funnel that ``check_recording``, ``check_judging`` or the check of the engine speaks of."""
+OWN_CHECKS = {("engine", "down"), ("engine", "starting")}
+"""Lines of the funnel that ``check_recording`` or the check of the engine speaks of."""
+FAILURES = {("calls", "failing"), ("calls", "lost"), ("judge", "failing"), ("judge", "chance")}
+"""Lines of the funnel for which something is broken, and not only in the way of a step."""
 CAUSE_TEXTS: dict[tuple[Stage, str], str] = {
     ("engine", ""): "what is trained is not served until the engine takes it",
     ("engine", "ended"): "an engine that ended once ends again: calls fail meanwhile",
-    ("store", ""): "nothing is shown or trained on until the store takes it",
+    ("store", ""): "newer calls and rewards are not shown or trained on until the store has them",
     ("calls", ""): "no step comes without calls of the trained model",
+    ("calls", "lost"): "nothing is learned from them, and nobody can look at them",
     ("calls", "failing"): "agents get errors, and learn nothing from runs without an answer",
     ("calls", "refused"): "what was refused is not in the store: their senders have to send it again",
     ("calls", "orphan_rewards"): "a reward of a run that made no call trains nothing, and is dropped in the end",
@@ -43,6 +41,7 @@ CAUSE_TEXTS: dict[tuple[Stage, str], str] = {
     ("episodes", "lone"): "each turn is taken for a run of its own, so that the reward reaches only the last one",
     ("groups", ""): "a step compares the runs of a group",
     ("judge", ""): "groups wait for its scores, and are lost when they are too old",
+    ("judge", "chance"): "its scores are not used, so nothing is trained on them",
     ("reward", ""): "a step needs rewards that tell good runs from bad ones",
     ("untrainable", ""): "most calls are of this kind, and nothing is learned from them",
     ("lost", ""): "these runs were made and judged, and nothing is learned from them",
@@ -89,30 +88,7 @@ def check_proxy(
     yield from check_clock(date)
     yield from check_recording(status, busy)
     yield from check_ids(status, latest)
-    yield from check_judging(status.judging)
     yield from check_funnel(status.funnel, () if trainable else (NoAdapters.NO_IDS,))
-
-
-def check_judging(judging: JudgingStatus) -> Iterator[Finding]:
-    """Judges whose latest group failed, and those that fail more often than they score."""
-    for judge in judging.judges:
-        if judge.by_chance and not judge.last_error:
-            agreement = judge.between_votes
-            yield fail(
-                f"the judge {judge.worker} scores by chance: its votes on the same runs in another order agree by "
-                f"{agreement.value or 0:.2f} over {agreement.pairs} groups (1 is full agreement, 0 is chance)",
-                "its scores are not used, so nothing is trained on them",
-                "choose a larger judge.model, or post rewards; `slipstream judge eval` measures a judge",
-            )
-        if judge.waits_for is None and (
-            judge.last_error or (judge.failed >= MANY_FAILURES and judge.failed > judge.scored)
-        ):
-            yield fail(
-                f"the judge {judge.worker} failed on {judge.failed + judge.postponed} groups and scored {judge.scored}"
-                + (f": {judge.last_error}" if judge.last_error else ""),
-                "groups without scores are not trained on, and are lost when they are too old",
-                RESTORE_QUOTA if judge.last_error and NO_QUOTA.search(judge.last_error) else RIGHT_JUDGE,
-            )
 
 
 def check_clock(date: str | None) -> Iterator[Finding]:
@@ -131,20 +107,6 @@ def check_clock(date: str | None) -> Iterator[Finding]:
 
 
 def check_recording(status: Status, busy: str | None = None) -> Iterator[Finding]:
-    if status.capture_lost:
-        yield fail(
-            f"{status.capture_lost} calls were served but not recorded",
-            "nothing is learned from them, and nobody can look at them",
-            "make room on the disk of data_dir (`df -h`; `slipstream status` says what takes it), or set data.max_gb: "
-            "recording goes on by itself",
-        )
-    if status.ingest_lag_seconds > LAG_SECONDS:
-        yield warn(
-            f"the store is {status.ingest_lag_seconds:.0f} s behind the spool",
-            "newer calls and rewards are not shown or trained on yet, and the spool grows",
-            "run `slipstream status` again in a minute: it catches up by itself. If it does not, raise "
-            "store.memory_limit (DuckDB), or see what holds PostgreSQL up (`select * from pg_stat_activity`)",
-        )
     stored = sum(status.episodes.values())
     if status.store == "duckdb" and stored > MANY_EPISODES:
         yield warn(
@@ -173,7 +135,7 @@ def check_funnel(funnel: Funnel, known: Sequence[str] = ()) -> Iterator[Finding]
         if at in OWN_CHECKS or line.cause in known:
             continue
         fix = line.fix or "see `up.log` in data_dir, and `slipstream status` in a minute"
-        fails = line.blocks and (line.cause == "failing" or line.cause.startswith("refused_"))
+        fails = at in FAILURES or (line.blocks and line.cause.startswith("refused_"))
         yield (fail if fails else warn)(line.text, CAUSE_TEXTS.get(at) or CAUSE_TEXTS[line.stage, ""], fix)
     if remarks := len(funnel.remarks()):
         yield ok(f"{remarks} remark{'' if remarks == 1 else 's'} on the next step: `slipstream status --all`")
