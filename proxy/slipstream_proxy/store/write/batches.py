@@ -61,6 +61,8 @@ from slipstream_proxy.store.tables.rows import (
     BatchRow,
     CallRow,
     EpisodeRow,
+    Floats,
+    Ids,
     MemberRow,
     dump,
     eid_of,
@@ -74,6 +76,7 @@ from slipstream_proxy.store.write.learners import learner_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+NO_LOGPROBS: Floats = np.empty(0, np.float32)
 BATCH_SCHEMA = pa.schema(
     {
         "group": pa.string(),
@@ -101,7 +104,37 @@ BATCH_SCHEMA = pa.schema(
         "tags": pa.dictionary(pa.int32(), pa.string()),
     }
 )
-assert tuple(BATCH_SCHEMA.names) == BATCH_COLUMNS
+
+
+class TableRow(NamedTuple):
+    """A row of a batch's table. One that has the defaults says a reward alone."""
+
+    group: str
+    kind: str
+    episode: str
+    task: str | None
+    call: str = ""
+    number: int = 0
+    choice: int = 0
+    adapter: str | None = None
+    staleness: int = 0
+    temperature: float | None = None
+    trainable: bool = False
+    untrainable_reason: str | None = None
+    prompt_ids: Ids = NO_IDS
+    completion_ids: Ids = NO_IDS
+    logprobs: Floats = NO_LOGPROBS
+    reward: float | None = None
+    call_reward: float | None = None
+    key: str = ""
+    filter: Sequence[float] | None = None
+    prefix_row: int | None = None
+    prefix_tokens: int = 0
+    hint: str | None = None
+    tags: str | None = None
+
+
+assert tuple(BATCH_SCHEMA.names) == TableRow._fields == BATCH_COLUMNS
 
 UNTRAINED_OF = """split <> 'eval' AND state IN ('forming', 'waiting_reward', 'ready', 'leased')
     AND id IN (SELECT grp FROM t_episodes WHERE grp IS NOT NULL AND strpos(adapters, ?) > 0)"""
@@ -149,7 +182,7 @@ def batch_table(episodes: Sequence[BatchEpisode], fresh: Freshness, form: Form =
     are left out): its reward counts in its group's baseline. In deltas a prompt's row holds what comes after the row
     that it begins with (``prefix_row``).
     """
-    rows: list[tuple[object, ...]] = []
+    rows: list[TableRow] = []
     for member in episodes:
         if member.calls is None:
             rows.append(_reward_alone(member, EQUAL_ROW))
@@ -169,9 +202,9 @@ def batch_table(episodes: Sequence[BatchEpisode], fresh: Freshness, form: Form =
 
 def _choices(
     member: BatchEpisode, calls: list[CallRow], fresh: Freshness, first: int, *, whole: bool
-) -> list[tuple[object, ...]]:
+) -> list[TableRow]:
     """``first``: the number of the table's row that comes next."""
-    rows: list[tuple[object, ...]] = []
+    rows: list[TableRow] = []
     run = CallList(calls)
     tags = _tags_of(member.ep)
     placed: dict[str, int] = {}
@@ -186,30 +219,30 @@ def _choices(
         cut = filter_of(load(call.sampling, {})) if call.trainable else None
         for choice, (sampled, logprobs) in enumerate(choices_of(call)):
             rows.append(
-                (
-                    member.group,
-                    member.kind,
-                    member.ep.id,
-                    member.task,
-                    call.id,
-                    call.number,
-                    choice,
-                    call.adapter,
-                    staleness,
-                    call.temperature,
-                    call.trainable and not stale,
-                    STALE_STATE if stale else call.reason,
-                    ids,
-                    sampled,
-                    logprobs,
-                    member.ep.reward,
-                    member.call_rewards.get(call.id),
-                    member.ep.key,
-                    cut,
-                    before,
-                    keep,
-                    member.said.words if member.said else None,
-                    tags,
+                TableRow(
+                    group=member.group,
+                    kind=member.kind,
+                    episode=member.ep.id,
+                    task=member.task,
+                    call=call.id,
+                    number=call.number,
+                    choice=choice,
+                    adapter=call.adapter,
+                    staleness=staleness,
+                    temperature=call.temperature,
+                    trainable=call.trainable and not stale,
+                    untrainable_reason=STALE_STATE if stale else call.reason,
+                    prompt_ids=ids,
+                    completion_ids=sampled,
+                    logprobs=logprobs,
+                    reward=member.ep.reward,
+                    call_reward=member.call_rewards.get(call.id),
+                    key=member.ep.key,
+                    filter=cut,
+                    prefix_row=before,
+                    prefix_tokens=keep,
+                    hint=member.said.words if member.said else None,
+                    tags=tags,
                 )
             )
             if not whole and not choice:
@@ -218,10 +251,10 @@ def _choices(
     return rows
 
 
-def _reward_alone(member: BatchEpisode, reason: str) -> tuple[object, ...]:
-    ep, ids, logprobs = member.ep, np.empty(0, np.int32), np.empty(0, np.float32)
-    plain = (member.group, member.kind, ep.id, member.task, "", 0, 0, None, 0, None, False, reason)
-    return (*plain, ids, ids, logprobs, ep.reward, None, ep.key, None, None, 0, None, _tags_of(ep))
+def _reward_alone(member: BatchEpisode, reason: str) -> TableRow:
+    ep = member.ep
+    row = TableRow(member.group, member.kind, ep.id, member.task, untrainable_reason=reason)
+    return row._replace(reward=ep.reward, key=ep.key, tags=_tags_of(ep))
 
 
 def _tags_of(ep: EpisodeRow) -> str | None:
