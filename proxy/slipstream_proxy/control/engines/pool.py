@@ -633,9 +633,12 @@ class EnginePool:
             return
         try:
             direct = await self.tell(engine, asked)
+        except EngineAway:
+            return
+        try:
             routed = EngineAnswer(*await self.ask(asked.method, self.router + asked.path, asked.body, asked.timeout))
         except EngineAway as e:
-            self.rewrites = f"it does not answer: {e}" if self.router in str(e) else self.rewrites
+            self.rewrites = f"it does not answer: {e}"
             return
         self._router_checked = look
         before, self.rewrites = self.rewrites, changed_on_the_way(direct, routed)
