@@ -11,7 +11,6 @@ import threading
 from collections.abc import Collection, Sequence
 
 from slipstream.contract import SqlResult
-from slipstream.contract.status import ErasingProxy
 from slipstream_proxy.log.records import Mutation, mark_of
 from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.learning.adapters import AdapterTable, PinTable
@@ -89,7 +88,7 @@ class Store:
         )
         self.statistics = StoreStatistics(db, rules, pace, self.tallies, self.rewards)
         self.reports = Reports(db, self.calls, self.groups, self.rewards, self.outcomes)
-        self._deletion = Deletion(db, memory, self.calls, self.episodes, self.groups, self.tallies, instance)
+        self.deletion = Deletion(db, memory, self.calls, self.episodes, self.groups, self.tallies, instance)
         self._upkeep = threading.Lock()
         """A snapshot and a rewriting of the file, one at a time."""
         self._lifecycle = Lifecycle(
@@ -124,7 +123,7 @@ class Store:
             self.rewards,
             self.pins,
             self.outcomes,
-            self._deletion,
+            self.deletion,
             MutationReplay(
                 self.rewards,
                 self.judging,
@@ -134,7 +133,7 @@ class Store:
                 self.audit,
                 self.cache,
                 self.cases,
-                self._deletion,
+                self.deletion,
                 EpisodeRestore(self.rules, memory, self.calls, self.groups),
             ),
             pace,
@@ -147,7 +146,7 @@ class Store:
             extensions.prepare(tx, extension, keyed=self.db.shared)
         self.db.settle()
         self._ingest.mutations.of_plugins.update(extension.mutations)
-        self._deletion.extended += [name for name in extension.of_episodes() if name not in self._deletion.extended]
+        self.deletion.extended += [name for name in extension.of_episodes() if name not in self.deletion.extended]
 
     @property
     def shared(self) -> bool:
@@ -195,23 +194,7 @@ class Store:
 
     def forget(self, names: Collection[Name], now: float) -> Forgotten:
         """Forget these episodes: nothing reads them from here on. ``rewrite`` takes them out of the files."""
-        return self._deletion.delete(names, now)
-
-    def traces(self, names: Collection[Name]) -> Forgotten:
-        """What ``forget`` would say of these, of which nothing is deleted."""
-        return self._deletion.traces(names)
-
-    def erasing(self) -> list[Erasing]:
-        """Forgotten episodes that files of this proxy's may still hold."""
-        return self._deletion.waiting()
-
-    def erasing_elsewhere(self, now: float) -> list[ErasingProxy]:
-        """What waits for other proxies of this store."""
-        return self._deletion.elsewhere(now)
-
-    def alive(self, now: float) -> None:
-        """Tell them that this one is there."""
-        self._deletion.alive(now)
+        return self.deletion.delete(names, now)
 
     def leave(self) -> None:
         """Say that this proxy stops: its folder may be moved, and started elsewhere at once."""
@@ -219,18 +202,15 @@ class Store:
             set_meta(tx, ALIVE_PREFIX + self.instance, repr(0.0))
 
     def rewrite(self) -> list[Erasing]:
-        """Rewrite the files, beside reads and writes. → Whom they hold nothing of any more.
+        """Rewrite the files, beside reads and writes. → Whom they hold nothing of any more; ``deletion.erased`` is told
+        once nothing else (the spool, archives) holds them.
 
         Raises ``StoreError`` when that can't be done now.
         """
         with self._upkeep:
-            waiting = self._deletion.waiting()
-            self._deletion.rewrite(waiting)
+            waiting = self.deletion.waiting()
+            self.deletion.rewrite(waiting)
         return waiting
-
-    def erased(self, done: Collection[Erasing]) -> None:
-        """Nor does anything else (the spool, archives) hold these."""
-        self._deletion.erased(done)
 
     def prune(self, now: float, keep: float | None) -> int:
         """Drop small rows that only the recent past needs. → Rows that are gone.

@@ -89,7 +89,7 @@ def test_an_archive_forgets_too(store, cold, place):
     assert [(r["key"], r["episode"]) for r in pq.read_table(cold / name).to_pylist()] == [("-", "b"), ("k2", "a")]
     assert [p.name for p in cold.iterdir()] == [name]
     store.forget([("-", "b")], NOW)
-    assert [e.archives for e in store.erasing()] == [(name,)] * 2
+    assert [e.archives for e in store.deletion.waiting()] == [(name,)] * 2
 
 
 def test_a_dropped_day_keeps_its_episodes(store):
@@ -160,7 +160,7 @@ def test_no_query_finds_a_forgotten_episode_in_the_archive(filled, place):
     for day in filled.archive.days():
         filled.archive.retire(day, place)
     filled.forget([("-", "a1")], NOW)
-    for e in filled.erasing():
+    for e in filled.deletion.waiting():
         for name in e.archives:
             forget_archived(place, name, [(e.key, mark_of(e.episode))], "p1")
     for view in VIEWS:
@@ -210,7 +210,9 @@ def test_an_archive_in_an_object_store(opened, url, tmp_path, monkeypatch):
         for day in store.archive.days():
             assert store.archive.retire(day, place)
         assert asked(store) == before
-        (name,) = {n for e in (store.forget([("-", "a1")], NOW), *store.erasing()) for n in getattr(e, "archives", ())}
+        (name,) = {
+            n for e in (store.forget([("-", "a1")], NOW), *store.deletion.waiting()) for n in getattr(e, "archives", ())
+        }
         assert forget_archived(place, name, [("-", mark_of("a1"))], "p1") == 2
         assert store.db.sql("select count(*) from calls where episode = 'a1'", 9, 60.0).rows == [[0]]
     with pytest.raises(QueryError, match=re.escape("store.archive = 's3://cold")):

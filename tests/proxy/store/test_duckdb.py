@@ -168,8 +168,8 @@ def test_deleted_text_and_tokens_are_nowhere_in_the_files(path):
 
     assert there() == (True, True), "the test would see it"
     store.forget([("-", "gone")], NOW)
-    store.erased(store.rewrite())
-    assert store.erasing() == []
+    store.deletion.erased(store.rewrite())
+    assert store.deletion.waiting() == []
     assert there() == (False, False)
     assert len(store.episodes.page(EpisodeFilter(limit=99)).episodes) == 50
     store.ingest(

@@ -49,7 +49,7 @@ def test_nothing_is_forgotten_but_what_was_asked(store, tmp_path):
         assert tx.all("SELECT count(*) FROM duckdb_indexes()")[0][0] > 3, "it has its indexes"
         assert tx.all("SELECT count(*) FROM calls")[0][0] == 4, "and its views"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["s.duckdb"]
-    store.erased(store.erasing())
+    store.deletion.erased(store.deletion.waiting())
     store.ingest([call("t1-0"), call("new")], at(0, 2))
     assert store.positions() == at(0, 2)
 

@@ -133,7 +133,7 @@ def test_writing_anew_keeps_nobody_waiting_behind_a_long_reader(two, postgres, m
         with pytest.raises(StoreError, match="in use"):
             a.rewrite()
         assert time.monotonic() - began < 15.0
-    assert [e.episode for e in a.erasing()] == [mark_of("e")], "nothing counts as done"
+    assert [e.episode for e in a.deletion.waiting()] == [mark_of("e")], "nothing counts as done"
     assert [e.episode for e in a.rewrite()] == [mark_of("e")]
     with a.db.read() as tx:
         assert tx.all("SHOW lock_timeout") == [("0",)], "others wait as long as they like"

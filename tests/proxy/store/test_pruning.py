@@ -36,4 +36,4 @@ def test_lists_of_exports_go_with_retention_and_those_of_archives_stay(store, tm
     assert store.prune(NOW + 367.5 * DAY_S, None) == 1, "x2 has gone, x3 stays"
     store.archive.note_export("x2", "jsonl", [("-", "a")], NOW + 367 * DAY_S)
     gone = store.forget([("-", "a")], NOW)
-    assert gone.exports == ["x2"] and len(store.erasing()[-1].archives) == 1
+    assert gone.exports == ["x2"] and len(store.deletion.waiting()[-1].archives) == 1

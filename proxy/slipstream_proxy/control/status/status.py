@@ -257,7 +257,7 @@ def heard(deps: Deps, sidecar: c.Sidecar, pid: int | None, *, at_work: bool) -> 
 async def _forgetting(deps: Deps) -> c.Forgetting:
     dropped = deps.ingester.stats.dropped if deps.ingester else 0
     shared = deps.stores.shared and deps.store_answers
-    elsewhere = await deps.ask(deps.store.erasing_elsewhere, deps.now()) if shared else []
+    elsewhere = await deps.ask(deps.store.deletion.elsewhere, deps.now()) if shared else []
     return deps.forgetter.progress().model_copy(update={"dropped": dropped, "elsewhere": elsewhere})
 
 

@@ -103,8 +103,8 @@ class Forgetter:
         if now >= self._asked + (ASK_SHARED if self.stores.shared else ASK_EVERY):
             self._asked = now
             if self.stores.shared:
-                await in_thread(self.stores.current.alive, time.time())
-            self._waiting = await in_thread(self.stores.current.erasing)
+                await in_thread(self.stores.current.deletion.alive, time.time())
+            self._waiting = await in_thread(self.stores.current.deletion.waiting)
             self._step = "waiting" if self._waiting else "idle"
         due = now >= min(self._last + QUIET_BEFORE_REWRITE_S, self._first + MAX_REWRITE_DELAY_S)
         if (self._waiting or self.shrink) and due and now >= self._not_before:
@@ -121,11 +121,11 @@ class Forgetter:
         self._step = "spool"
         if ingester is not None:
             await in_thread(ingester.blank, [(e.key, mark_of(e.episode)) for e in done])
-        await in_thread(store.erased, done)
+        await in_thread(store.deletion.erased, done)
         self._written = None
         if done:
             log.info("%d forgotten episodes are out of the files", len(done))
-        self._waiting = await in_thread(store.erasing)
+        self._waiting = await in_thread(store.deletion.waiting)
         self._first = time.monotonic()
         self._step, self._error = "waiting" if self._waiting else "idle", None
 

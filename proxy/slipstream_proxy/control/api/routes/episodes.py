@@ -312,7 +312,7 @@ async def _forget(
     record = FORGETTING_PREFIX + mark_of(dump(asked.model_dump()))
     async with deps.forgetter.turn(record):
         before = await deps.ask(deps.store.cache.get, record) or {}
-        parts.append(await deps.ask(deps.store.traces, names))
+        parts.append(await deps.ask(deps.store.deletion.traces, names))
         found = _with_traces(before, parts) | {"key": ctx.caller.key, "instance": deps.store.instance}
         if found != before and any(found[name] for name in FORGOTTEN_TRACES):
             await _keep(deps, record, found)
