@@ -11,8 +11,8 @@ from typing import BinaryIO
 from slipstream.cli.common import add_client, connect
 from slipstream.cli.look.episodes import add_filters, filters
 from slipstream.errors import SlipstreamError
-from slipstream.operate.demo.progress import Progress, wanted
 from slipstream.shared.files import private_file
+from slipstream.shared.progress import Progress, wanted
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _logs(args: argparse.Namespace, paths: list[Path]) -> int:
-    from slipstream.operate.demo.progress import wanted
+    from slipstream.shared.progress import wanted
     from slipstream_chat.report import Report
     from slipstream_imports.survey import Survey
     from slipstream_imports.upload import bring_in, read_log

@@ -16,8 +16,8 @@ from typing import TypeVar
 from slipstream.client import AsyncClient
 from slipstream.contract import Imported
 from slipstream.errors import ApiError
-from slipstream.operate.demo.progress import Progress
 from slipstream.shared.backoff import Backoff
+from slipstream.shared.progress import Progress
 from slipstream_chat.report import Counts, Report, Value
 from slipstream_chat.values import listed, mapping
 from slipstream_imports.contract import import_episode, import_episodes

@@ -51,7 +51,7 @@ def test_an_unknown_format(capsys: pytest.CaptureFixture[str]) -> None:
 def test_progress_where_it_is_asked_for(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slipstream.operate.demo.progress.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("slipstream.shared.progress.QUIET_SECONDS", 0.0)
     server.on("GET", "/export", b'{"a": 1}\n' * 3)
     out = str(tmp_path / "set.jsonl")
     assert main(["export", "--out", out, "--form", "deltas", "--progress", "--url", server.url]) == 0

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from slipstream.operate.demo.driver import CONCURRENT_EPISODES, GROUP_EPISODES, HELD_OUT, RewardSample, TaskDriver
-from slipstream.operate.demo.progress import Progress
+from slipstream.shared.progress import Progress
 
 
 class Number(NamedTuple):

@@ -24,6 +24,7 @@ from slipstream_proxy.dialects.base import dumps, is_done, is_error
 if TYPE_CHECKING:
     from slipstream_proxy.data.call.services import Services
     from slipstream_proxy.data.wire.http1 import ResponseHead
+    from slipstream_proxy.data.wire.receiver import Sent
     from slipstream_proxy.data.wire.request import RequestHead
     from slipstream_proxy.data.wire.sink import Sink
     from slipstream_proxy.json_types import JsonObject
@@ -233,16 +234,21 @@ class ActiveCall(Call):
                 self.reply.keep(part)
             self.sink.send_part(part)
 
-    def _give_up(self) -> None:
-        """The engine goes on with a reply that cannot be said in the client's format."""
-        if self.ended:
-            return
+    def _drop_sent(self) -> Sent | None:
+        """What was sent to the engine, which nobody waits for any more."""
         sent = self.route.sent
         self.route.hold(None)
         if sent is not None:
             sent.drop()
             self.services.live.selection.end(self.route.upstream)
             self.services.live.release(self.route.upstream, self.asked.id)
+        return sent
+
+    def _give_up(self) -> None:
+        """The engine goes on with a reply that cannot be said in the client's format."""
+        if self.ended:
+            return
+        self._drop_sent()
         end = self._error_event(502, UNTRANSLATABLE_TEXT, "engine_error")
         self._record(self.reply.body(), 502, "error", None)
         self._tell(502, "error")
@@ -416,12 +422,7 @@ class ActiveCall(Call):
         """The client closed: the engine stops, and what there is of the call is recorded."""
         if self.ended:
             return
-        sent = self.route.sent
-        self.route.hold(None)
-        if sent is not None:
-            sent.drop()
-            self.services.live.selection.end(self.route.upstream)
-            self.services.live.release(self.route.upstream, self.asked.id)
+        sent = self._drop_sent()
         head = self.reply.head
         recorded = sent is None and head is not None  # only its durability was still awaited
         if self.route.tries and not recorded:

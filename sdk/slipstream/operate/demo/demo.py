@@ -15,11 +15,11 @@ from slipstream.client import AsyncClient
 from slipstream.operate.demo.curve import LearningCurve, plot, read_curve
 from slipstream.operate.demo.driver import RewardSample, TaskDriver
 from slipstream.operate.demo.learning import DemoEnd, goal, learn, recorded, resume, settle
-from slipstream.operate.demo.progress import Progress
 from slipstream.operate.demo.task import demo_config, load_task, open_agent
 from slipstream.operate.run.stack import Stack, start_stack
 from slipstream.shared.intervals import mean_interval, reward_bounds, told
 from slipstream.shared.processes.supervisor import Supervisor
+from slipstream.shared.progress import Progress
 
 TIME_LIMIT = 170.0
 """Seconds of training after the first step."""

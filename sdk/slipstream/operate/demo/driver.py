@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from slipstream.operate.demo.progress import Progress
 from slipstream.operate.demo.task import DemoTask, TaskAgent, TaskItem
+from slipstream.shared.progress import Progress
 
 HELD_OUT = 256
 """Episodes on items that are never trained on, before and after."""

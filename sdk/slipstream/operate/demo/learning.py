@@ -13,9 +13,9 @@ from slipstream.contract import Event
 from slipstream.engines import DEFAULT_ENGINE
 from slipstream.errors import ApiError
 from slipstream.operate.demo.driver import TaskDriver
-from slipstream.operate.demo.progress import Progress
 from slipstream.operate.run.stack import Stack
 from slipstream.shared.processes.supervisor import Supervisor
+from slipstream.shared.progress import Progress
 
 WINDOW_EPISODES = 256
 """Episodes of the newest adapters over which the reward is watched."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.operate.demo.progress import Progress
+from slipstream.shared.progress import Progress
 
 
 @pytest.fixture
