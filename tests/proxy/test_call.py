@@ -10,7 +10,7 @@ import pytest
 from tests.support import until
 from tests.support.dataplane import ASK, parsed, post, redact_with
 
-from slipstream_proxy.data.observe.metrics import read_uncaptured
+from slipstream_proxy.data.observe.metrics import WorkerCounts
 from slipstream_proxy.data.wire.http1 import GUARD_HEADERS
 
 
@@ -186,7 +186,7 @@ async def test_capture_off_is_one_call_and_split_off_the_run(start, fake, stream
     assert [frame.head["episode"] for frame in await proxy.record(2)] == ["run", "run"]
     await post(proxy.url, ask, headers={"x-slipstream-capture": "off", "x-slipstream-kind": "judge"})
     proxy.plane.metrics.save(tmp_path / "data7.json")
-    assert read_uncaptured(tmp_path) == {"capture": 1, "split": 2, "judge": 1}
+    assert WorkerCounts(tmp_path).uncaptured == {"capture": 1, "split": 2, "judge": 1}
 
 
 async def test_completions(start, fake):

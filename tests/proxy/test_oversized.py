@@ -6,7 +6,7 @@ import asyncio
 
 import aiohttp
 
-from slipstream_proxy.data.observe.metrics import OVERSIZED_STATUS, read_turned_away
+from slipstream_proxy.data.observe.metrics import OVERSIZED_STATUS, WorkerCounts
 
 
 async def test_a_body_that_is_too_large_is_counted_as_turned_away(start, tmp_path) -> None:
@@ -17,4 +17,4 @@ async def test_a_body_that_is_too_large_is_counted_as_turned_away(start, tmp_pat
                 assert reply.status == OVERSIZED_STATUS
     file = tmp_path / "metrics" / "data0.json"
     await asyncio.to_thread(proxy.plane.metrics.save, file)
-    assert read_turned_away(file.parent)[OVERSIZED_STATUS][0] == 2
+    assert WorkerCounts(file.parent).turned_away[OVERSIZED_STATUS][0] == 2

@@ -33,12 +33,7 @@ from slipstream_proxy.control.status.funnel import funnel_of
 from slipstream_proxy.control.storage.ingester import spool_bytes
 from slipstream_proxy.data.engines.models import ModelMap
 from slipstream_proxy.data.observe.losses import read_losses
-from slipstream_proxy.data.observe.metrics import (
-    read_split_names,
-    read_turned_away,
-    read_uncaptured,
-    read_unknown_tenants,
-)
+from slipstream_proxy.data.observe.metrics import WorkerCounts
 from slipstream_proxy.json_types import JsonObject
 from slipstream_proxy.store.read.curves import LearningFilter
 from slipstream_proxy.store.read.status import FunnelCounts
@@ -178,12 +173,9 @@ def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
         missing=stats.missing if stats else None,
         lag=stats.lag_seconds if stats else 0.0,
         losses=read_losses(config.root / "metrics"),
-        uncaptured=read_uncaptured(config.root / "metrics"),
-        split_names=read_split_names(config.root / "metrics"),
-        unknown_tenants=read_unknown_tenants(config.root / "metrics"),
+        workers=WorkerCounts(config.root / "metrics"),
         refused_writes=deps.mutations.refused,
         refused_at=deps.mutations.refused_at,
-        turned_away=read_turned_away(config.root / "metrics"),
         lost_folders=[
             (a.name, str(deps.rollout.registry.files.folder(a)))
             for model in deps.rollout.registry.models

@@ -276,40 +276,33 @@ def read_parts(path: Path) -> list[JsonObject]:
         return []
 
 
-def read_uncaptured(folder: Path) -> dict[str, int]:
-    """By what asked for it (``capture``, ``split``, ``judge``): calls of all workers that were not recorded."""
-    return _read(folder, UNCAPTURED_METRIC)
+class WorkerCounts:
+    """What all workers of a proxy have counted, as their files in ``folder`` say."""
 
+    def __init__(self, folder: Path | None = None) -> None:
+        self.uncaptured: dict[str, int] = {}
+        """What asked for it (``capture``, ``split``, ``judge``) → calls that were not recorded."""
+        self.split_names: dict[str, int] = {}
+        """Field → sessions' names that stood for many runs, so that these were told apart by what is said."""
+        self.unknown_tenants = 0
+        """Requests whose tag named no tenant."""
+        self.turned_away: dict[int, tuple[int, float]] = {}
+        """As ``WorkerMetrics.turned_away``."""
+        for path in folder.glob("data*.json") if folder is not None else ():
+            for part in read_parts(path):
+                self._add(part)
 
-def read_split_names(folder: Path) -> dict[str, int]:
-    """By field: sessions' names that stood for many runs, so that these were told apart by what is said."""
-    return _read(folder, SPLIT_NAMES)
-
-
-def read_unknown_tenants(folder: Path) -> int:
-    """Requests of all workers whose tag named no tenant."""
-    parts = (part for path in folder.glob("data*.json") for part in read_parts(path))
-    return sum(int(v[2]) for part in parts for v in part["values"] if v[0] == UNKNOWN_TENANTS_METRIC)
-
-
-def _read(folder: Path, metric: str) -> dict[str, int]:
-    """A counter of all workers, by its one label."""
-    found: dict[str, int] = {}
-    for path in folder.glob("data*.json"):
-        for _, labels, value in (v for part in read_parts(path) for v in part["values"] if v[0] == metric):
-            by = labels.split('"')[1]
-            found[by] = found.get(by, 0) + round(value)
-    return found
-
-
-def read_turned_away(folder: Path) -> dict[int, tuple[int, float]]:
-    """As ``WorkerMetrics.turned_away``, of all workers."""
-    found: dict[int, tuple[int, float]] = {}
-    for path in folder.glob("data*.json"):
-        for status, count, at in (v for part in read_parts(path) for v in part.get("turned_away", ())):
-            before = found.get(status, (0, 0.0))
-            found[status] = (before[0] + count, max(before[1], at))
-    return found
+    def _add(self, part: JsonObject) -> None:
+        labelled = {UNCAPTURED_METRIC: self.uncaptured, SPLIT_NAMES: self.split_names}
+        for metric, labels, value in part["values"]:
+            if metric == UNKNOWN_TENANTS_METRIC:
+                self.unknown_tenants += int(value)
+            elif (found := labelled.get(metric)) is not None:
+                by = labels.split('"')[1]
+                found[by] = found.get(by, 0) + round(value)
+        for status, count, at in part.get("turned_away", ()):
+            before = self.turned_away.get(status, (0, 0.0))
+            self.turned_away[status] = (before[0] + count, max(before[1], at))
 
 
 def gather(folder: Path, own: WorkerMetrics, own_file: str) -> str:

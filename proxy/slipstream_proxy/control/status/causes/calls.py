@@ -42,7 +42,7 @@ WELL_AGAIN = 8
 
 def call_lines(recent: RecentCalls, around: Surroundings) -> Iterator[FunnelLine]:
     """The agent's calls fail."""
-    for status, (count, at) in sorted(around.turned_away.items()):
+    for status, (count, at) in sorted(around.workers.turned_away.items()):
         if around.now - at > RECENT_SECONDS or status >= 500:
             continue  # of an engine that is away another line speaks
         why, fix = TURNED_AWAY.get(status) or (f"the proxy answered {status}", "see the message that the agent got")
@@ -106,7 +106,9 @@ def loss_lines(around: Surroundings) -> Iterator[FunnelLine]:
 
 def traffic_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[FunnelLine]:
     asked = {"capture": "x-slipstream-capture: off", "split": "x-slipstream-split: off"}
-    found = [(around.uncaptured[by], header) for by, header in asked.items() if around.uncaptured.get(by)]
+    found = [
+        (around.workers.uncaptured[by], header) for by, header in asked.items() if around.workers.uncaptured.get(by)
+    ]
     unseen = sum(count for count, _ in found)
     if unseen:
         text = f"{plural(unseen, 'call was', 'calls were')} relayed and not recorded since the proxy's start, because "
@@ -140,12 +142,12 @@ def traffic_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[Funnel
     if n := counts.orphans.ended:
         text = f"{plural(n, 'unknown episode was', 'unknown episodes were')} marked as done and made no calls"
         yield FunnelLine(stage="calls", cause="orphan_marks", count=n, text=text, fix=fix, severity=SLOWS)
-    if n := around.unknown_tenants:
+    if n := around.workers.unknown_tenants:
         tag = around.config.proxy.tenant_tag
         text = f"{plural(n, 'request has', 'requests have')} a tag {tag} that names no tenant: they are no tenant's"
         remedy = f'correct the tag, or declare the tenant ([tenants."<{tag}>"])'
         yield FunnelLine(stage="calls", cause="unknown_tenant", count=n, text=text, fix=remedy, severity=SLOWS)
-    for name, n in sorted(around.split_names.items()):
+    for name, n in sorted(around.workers.split_names.items()):
         several = plural(n, "session is named", "sessions are named")
         text = f"{several} in {name} by what many runs share, a hash or a tenant: each conversation is an episode"
         remedy = f"name runs with x-slipstream-episode, or take {name} out of [identity]"

@@ -14,6 +14,7 @@ from slipstream.engines.engine import NEUTRAL_SAMPLING, EngineSampling
 from slipstream_proxy.control.engines.replica import AdapterOutage, FailedLoad
 from slipstream_proxy.control.observe.schedule import ScheduleState
 from slipstream_proxy.data.observe.losses import Losses
+from slipstream_proxy.data.observe.metrics import WorkerCounts
 from slipstream_proxy.process.settings_file import SettingsNews
 
 BLOCKS, SLOWS, REMARK = Severity
@@ -116,18 +117,11 @@ class Surroundings:
     archive_error: str = ""
     """Why the oldest day could not be archived the last time; empty: it was, or none had to be."""
     losses: Losses = field(default_factory=Losses)
-    uncaptured: Mapping[str, int] = field(default_factory=dict)
-    """Calls that workers answered and could not write down."""
-    unknown_tenants: int = 0
-    """Requests whose tag named no tenant."""
-    split_names: Mapping[str, int] = field(default_factory=dict)
-    """Field → names of sessions there under which several conversations began."""
+    workers: WorkerCounts = field(default_factory=WorkerCounts)
     refused_writes: int = 0
     """Rewards and other changes that were answered 503, because they could not be written down."""
     refused_at: float = 0.0
     """When the last of them was."""
-    turned_away: Mapping[int, tuple[int, float]] = field(default_factory=dict)
-    """Status → calls that the proxy refused with it before any engine saw them, and when the last was."""
     plugins: Sequence[PluginStatus] = ()
     lost_folders: Sequence[tuple[str, str]] = ()
     """Versions that new episodes get and whose folder is gone, and the folder."""
