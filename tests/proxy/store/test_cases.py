@@ -63,7 +63,7 @@ def test_a_case_outlives_its_days_and_ends_with_forgetting(store):
     gone = store.forget([("k", "a")], NOW)
     assert (gone.names, gone.cases) == ([("k", "a")], ["s"])
     assert set(ids(store, "s")) == set(ids(store, "s", 1)) == {"b"}
-    store.ingest([case("s", 2, detail("a", 1.0))], {})  # its tomb swallows what is still to come
+    store.ingest([case("s", 2, detail("a", 1.0))], {})  # its tombstone swallows what is still to come
     assert set(ids(store, "s")) == {"b"}
 
 

@@ -10,7 +10,7 @@ from tests.support.store_writes import take_ack
 
 from slipstream.contract import BatchAck, FeedbackIn
 from slipstream_proxy.store import open_store
-from slipstream_proxy.store.write.batches import BatchQueue, Said
+from slipstream_proxy.store.write.batches import BatchQueue, UserWords
 
 
 def said(episode: str, text: str = "shorter", *, at: float = NOW + 2, **kw):
@@ -146,7 +146,7 @@ def test_a_group_of_which_no_batch_can_be_made_keeps_no_other_out(store, monkeyp
     with store.db.write() as tx:
         tx.run("UPDATE t_rewards SET meta = ? WHERE id = 'w1'", ('{"words":37}',))
     real = BatchQueue._said
-    odd = {"words-w2": Said(cast("str", 37), None)}
+    odd = {"words-w2": UserWords(cast("str", 37), None)}
     monkeypatch.setattr(BatchQueue, "_said", staticmethod(lambda tx, groups: real(tx, groups) | odd))
     assert {r["kind"] for r in lease(store).table.to_pylist()} == {"task"}
     assert store.batches.lease(want(), {"m": 0}, 0, NOW + 9) is None

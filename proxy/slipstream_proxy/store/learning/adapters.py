@@ -10,7 +10,7 @@ from slipstream.contract import Adapter, Event
 from slipstream_proxy.store.learning.rewards import OutcomeLog
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.memory import ExactFigure
-from slipstream_proxy.store.tables.rows import PinRow, clean, dump, eid_of, load, tomb_of
+from slipstream_proxy.store.tables.rows import PinRow, clean, dump, eid_of, load, tombstone_of
 from slipstream_proxy.store.tables.small import EventLog
 from slipstream_proxy.store.tables.tallies import get_meta, set_meta
 from slipstream_proxy.store.values import Pin, PinAsk
@@ -50,10 +50,10 @@ class PinTable:
         return [stored.get(eid_of(a.key, a.episode)) or Pin(a.adapter, a.arm, a.chances) for a in asks]
 
     def _forgotten(self, tx: Tx, eids: Collection[str]) -> set[str]:
-        """Those of these episodes that have a tomb."""
-        tombs = {tomb_of(eid): eid for eid in eids}
+        """Those of these episodes that have a tombstone."""
+        tombstones = {tombstone_of(eid): eid for eid in eids}
         sql = f"SELECT eid FROM t_episodes WHERE state = 'deleted' AND eid {IN}"
-        return {tombs[tomb] for (tomb,) in tx.all(sql, (list(tombs),))}
+        return {tombstones[tombstone] for (tombstone,) in tx.all(sql, (list(tombstones),))}
 
     def _stored(self, tx: Tx, eids: Collection[str]) -> dict[str, Pin]:
         sql = f"SELECT eid, adapter, arm, coalesce(chances, '') FROM t_pins WHERE eid {IN}"

@@ -210,7 +210,7 @@ class Freshness:
             return Loss("dropped", NOTHING_TRAINABLE_CAUSE)
         return None if any(self.trainable(a) for a in used) else Loss(STALE_STATE, waited_for)
 
-    def ageless(self) -> Freshness:
+    def any_age(self) -> Freshness:
         """The same for runs whose age does not count: the recorded log-probabilities weigh their tokens."""
         return replace(self, most=MAX_VERSIONS_BEHIND)
 

@@ -45,7 +45,7 @@ from slipstream_proxy.store.tables.rows import (
     name_of,
     page_of,
     parse_cursor,
-    with_tombs,
+    with_tombstones,
 )
 from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import own_runs
@@ -515,10 +515,10 @@ class EpisodeTable:
     # for the other components, in their transaction
 
     def load(self, tx: Tx, eids: Collection[str]) -> dict[str, EpisodeRow]:
-        """Those of these episodes that there are, by the identity asked for; of a forgotten one its tomb."""
+        """Those of these episodes that there are, by the identity asked for; of a forgotten one its tombstone."""
         if not eids:
             return {}
-        names = with_tombs(eids)
+        names = with_tombstones(eids)
         sql = f"SELECT {EPISODE_COLUMNS} FROM t_episodes WHERE eid {IN}"
         return {names[row[0]]: EpisodeRow(*row) for row in tx.all(sql, (list(names),))}
 

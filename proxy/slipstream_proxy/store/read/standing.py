@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.tables.driver import IN, Driver, Tx
 from slipstream_proxy.store.tables.memory import Memory
-from slipstream_proxy.store.tables.rows import EpisodeRow, eid_of, name_of, tomb_of, with_tombs
+from slipstream_proxy.store.tables.rows import EpisodeRow, eid_of, name_of, tombstone_of, with_tombstones
 from slipstream_proxy.store.values import How, Name, RewardAsk, Rules, Standing
 
 MAX_OWNERS_TOLD = 4
@@ -50,8 +50,8 @@ class StandingTable:
             return None
         if (ep := self._remembered(ask)) is not None:
             return self._of(ask, ep)
-        eid, tombs = eid_of(ask.key, ask.episode), self.memory.tombs
-        gone = tombs is None or eid in tombs or tomb_of(eid) in tombs
+        eid, tombstones = eid_of(ask.key, ask.episode), self.memory.tombstones
+        gone = tombstones is None or eid in tombstones or tombstone_of(eid) in tombstones
         return None if gone or not ask.begun else Standing("new", ask.key)
 
     def _remembered(self, ask: RewardAsk) -> EpisodeRow | None:
@@ -100,7 +100,7 @@ class StandingTable:
 
     def _known(self, tx: Tx, eids: Collection[str]) -> dict[str, _StandingRow]:
         """Those that are stored, forgotten ones among them."""
-        asked = with_tombs(eids)
+        asked = with_tombstones(eids)
         columns = "eid, state, split, started, last_at"
         rows = tx.all(f"SELECT {columns} FROM t_episodes WHERE eid {IN}", (list(asked),))
         return {asked[eid]: _StandingRow(*found) for eid, *found in rows}

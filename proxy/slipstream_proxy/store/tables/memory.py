@@ -105,7 +105,7 @@ class Memory:
         self.rewards = NewestRewards()
         self.orphans: set[str] | None = None
         """Episodes with rewards but no calls; None: not known."""
-        self.tombs: set[str] | None = None
+        self.tombstones: set[str] | None = None
         """Identities of forgotten episodes, of each that there is; None: not known, or too many."""
         self.early: set[str] | None = None
         """Episodes that ended before their first call came, and perhaps others; None: not known."""
@@ -126,10 +126,10 @@ class Memory:
             self.episodes.pop(eid, None)
         self.rewards.drop(eids)
 
-    def bury(self, tombs: Iterable[str]) -> None:
-        """Episodes are forgotten, of which these tombs stay."""
-        if self.tombs is not None:
-            self.tombs.update(tombs)
+    def bury(self, tombstones: Iterable[str]) -> None:
+        """Episodes are forgotten, of which these tombstones stay."""
+        if self.tombstones is not None:
+            self.tombstones.update(tombstones)
 
     def clear(self) -> None:
         self.rewards = NewestRewards()
@@ -137,7 +137,7 @@ class Memory:
         self.mutations.forget()
         self.reward_ids.forget()
         self.episodes.clear()
-        self.orphans = self.tombs = self.early = self.final = None
+        self.orphans = self.tombstones = self.early = self.final = None
         self.positions.clear()
 
 

@@ -129,16 +129,16 @@ def name_of(eid: str) -> tuple[str, str]:
     return key, episode
 
 
-def tomb_of(eid: str) -> str:
+def tombstone_of(eid: str) -> str:
     """The identity under which a forgotten episode swallows what is still to come."""
     key, episode = name_of(eid)
     return eid_of(key, mark_of(episode))
 
 
-def with_tombs(eids: Iterable[str]) -> dict[str, str]:
+def with_tombstones(eids: Iterable[str]) -> dict[str, str]:
     """Identities under which these episodes may stand in the store → the one of each that was asked for."""
     asked = list(eids)
-    return {tomb_of(eid): eid for eid in asked} | {eid: eid for eid in asked}
+    return {tombstone_of(eid): eid for eid in asked} | {eid: eid for eid in asked}
 
 
 def same_named(row: object, model: type[BaseModel]) -> JsonObject:

@@ -68,7 +68,7 @@ from slipstream_proxy.store.tables.rows import (
     eid_of,
     load,
     name_of,
-    tomb_of,
+    tombstone_of,
 )
 from slipstream_proxy.store.tables.tallies import STALE_RUNS, get_meta, set_meta
 from slipstream_proxy.store.values import SAME_REWARD_DISTANCE, ArrowBatch, Name, Rules
@@ -144,7 +144,7 @@ EQUAL_ROW = "zero_variance"
 """As the trainer calls it: nothing in its group to compare."""
 
 
-class Said(NamedTuple):
+class UserWords(NamedTuple):
     """What a user said, about one call or (None) all of them."""
 
     words: str
@@ -162,9 +162,9 @@ class BatchEpisode:
     calls: list[CallRow] | None
     """None: they are left out, as its group's rewards are all equal."""
     call_rewards: dict[str, float]
-    ageless: bool = False
+    any_age: bool = False
     """It is trained on however old it is."""
-    said: Said | None = None
+    said: UserWords | None = None
     """What a user said: it is here for that alone."""
 
 
@@ -213,7 +213,7 @@ def _choices(
         if call.outcome != "ok" or (member.said is not None and member.said.call not in (None, call.id)):
             continue
         staleness = fresh.staleness(call.adapter)
-        stale = call.trainable and not member.ageless and not fresh.trainable(call.adapter)
+        stale = call.trainable and not member.any_age and not fresh.trainable(call.adapter)
         found, ids = run.anchored_ids(call, (lambda _: False) if whole else (lambda base: base.id in placed))
         before, keep = (placed[found.base.id], found.keep) if found.base is not None and found.keep else (None, 0)
         cut = filter_of(load(call.sampling, {})) if call.trainable else None
@@ -308,7 +308,7 @@ class ReadyGroup(NamedTuple):
     kept: bool = False
 
     @property
-    def ageless(self) -> bool:
+    def any_age(self) -> bool:
         """Its runs are not too old, whatever their version."""
         return self.again > 0 or self.kept
 
@@ -369,7 +369,7 @@ class Chosen(NamedTuple):
     members: dict[str, list[EpisodeRow]]
     bare: set[str]
     """Those that come without their calls."""
-    said: dict[str, Said]
+    said: dict[str, UserWords]
 
 
 class BatchQueue:
@@ -434,7 +434,7 @@ class BatchQueue:
                 ep,
                 None if g.id in chosen.bare else calls[ep.eid],
                 {} if g.words else combine_calls(self.rules, latest.get(ep.eid, ())),
-                g.ageless,
+                g.any_age,
                 chosen.said.get(g.id),
             )
             for g, ep in leased
@@ -454,14 +454,16 @@ class BatchQueue:
         return bool(broken)
 
     @staticmethod
-    def _said(tx: Tx, groups: Sequence[str]) -> dict[str, Said]:
+    def _said(tx: Tx, groups: Sequence[str]) -> dict[str, UserWords]:
         """What users said, by group."""
         if not groups:
             return {}
         sql = f"SELECT id, name, meta, call FROM t_rewards WHERE id {IN}"
         rows = tx.all(sql, ([group.removeprefix(WORDS_GROUP_PREFIX) for group in groups],))
         found = {reward: (words_in(name, load(meta, {})), call) for reward, name, meta, call in rows}
-        return {f"{WORDS_GROUP_PREFIX}{reward}": Said(words, call) for reward, (words, call) in found.items() if words}
+        return {
+            f"{WORDS_GROUP_PREFIX}{reward}": UserWords(words, call) for reward, (words, call) in found.items() if words
+        }
 
     def _next(
         self, tx: Tx, wanted: BatchLeaseIn, model: str, fresh: Freshness, now: float, *, again: bool
@@ -516,7 +518,7 @@ class BatchQueue:
         losses = {
             g.id: loss
             for g in ready
-            if (loss := (fresh.ageless() if g.ageless else fresh).loss(members[g.id], g.waited_for(now)))
+            if (loss := (fresh.any_age() if g.any_age else fresh).loss(members[g.id], g.waited_for(now)))
         }
         self.groups.lose(tx, losses)
         return [g for g in ready if g.id not in losses]
@@ -589,7 +591,7 @@ class BatchQueue:
         equal = [g for g, eps in members.items() if is_equal(eps) and not g.startswith(WORDS_GROUP_PREFIX)]
         if equal and self.rules.credit != "call":
             tx.run(f"UPDATE t_groups SET cause = ? WHERE id {IN}", (EQUAL_REWARDS_CAUSE, equal))
-        aged = {g.id for g, _ in leased if not g.ageless}
+        aged = {g.id for g, _ in leased if not g.any_age}
         if stale := sum(fresh.stale_runs(eps) for g, eps in members.items() if g in aged):
             set_meta(tx, STALE_RUNS, str(int(get_meta(tx, STALE_RUNS) or 0) + stale))
 
@@ -675,9 +677,9 @@ class BatchQueue:
         tx.insert("t_batches", [BatchRow(batch, ack.lease, "", known.get("model") or "", "expired", now, now)])
         named = known.get("episodes", ())
         rows = [MemberRow(batch, group, f"{key}/{episode}", *reward) for key, episode, group, *reward in named]
-        tombs = {tomb_of(row.eid): row.eid for row in rows}
+        tombstones = {tombstone_of(row.eid): row.eid for row in rows}
         sql = f"SELECT eid FROM t_episodes WHERE state = 'deleted' AND eid {IN}"
-        gone = {tombs[tomb]: tomb for (tomb,) in (tx.all(sql, (list(tombs),)) if rows else ())}
+        gone = {tombstones[tombstone]: tombstone for (tombstone,) in (tx.all(sql, (list(tombstones),)) if rows else ())}
         rows = [row._replace(eid=gone.get(row.eid, row.eid)) for row in rows]
         tx.insert("t_members", rows)
         if rows and "apart" not in known:

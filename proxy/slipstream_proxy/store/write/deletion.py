@@ -3,7 +3,7 @@
 An episode is forgotten: its rows are deleted at once. What freed blocks, the spool and archives still hold of it
 waits in ``t_erasing`` until all of them are rewritten, once for many.
 
-Of the episode a tomb stays, which swallows what is still to come. Its id is a hash of the episode's (``mark_of``): a
+Of the episode a tombstone stays, which swallows what is still to come. Its id is a hash of the episode's (``mark_of``): a
 client may have written anything into that. The same hash stands in ``t_erasing``, in batches and in the audit log.
 """
 
@@ -27,8 +27,8 @@ from slipstream_proxy.store.tables.rows import (
     eid_of,
     load,
     name_of,
-    tomb_of,
-    with_tombs,
+    tombstone_of,
+    with_tombstones,
 )
 from slipstream_proxy.store.tables.tallies import TallyTable, set_meta
 from slipstream_proxy.store.values import Erasing, Forgotten, Name
@@ -72,7 +72,7 @@ class Deletion:
         held = tx.all(f"SELECT DISTINCT eid, name FROM t_cases WHERE eid {IN}", (asked,))
         copied = {eid for eid, _ in held}
         eids = list({**self.episodes.load(tx, asked), **dict.fromkeys(copied)})
-        both = list(with_tombs(eids))
+        both = list(with_tombstones(eids))
         batches = [b for (b,) in tx.all(f"SELECT DISTINCT batch FROM t_members WHERE eid {IN}", (both,))]
         sql = f"""SELECT DISTINCT d.export FROM t_exported d JOIN t_exports e ON e.id = d.export
             WHERE e.format <> 'archive' AND d.eid {IN}"""
@@ -129,7 +129,7 @@ class Deletion:
             return
         known = self.episodes.load(tx, eids)
         fresh = [eid for eid in dict.fromkeys(eids) if eid not in known or known[eid].state != "deleted"]
-        with self.tallies.around(tx, [*fresh, *map(tomb_of, fresh)]):
+        with self.tallies.around(tx, [*fresh, *map(tombstone_of, fresh)]):
             self._forget(tx, fresh, {eid: known[eid] for eid in fresh if eid in known}, now)
 
     def _forget(self, tx: Tx, eids: list[str], known: dict[str, EpisodeRow], now: float) -> None:
@@ -145,7 +145,9 @@ class Deletion:
         others = tx.all(sql, (self.instance,)) if self.db.shared else []
         tables = {proxy: None for (proxy,) in others} | {self.instance: held}
         rows = [
-            (tomb_of(e), now, proxy, dump(t), dump(archives.get(e, []))) for e in eids for proxy, t in tables.items()
+            (tombstone_of(e), now, proxy, dump(t), dump(archives.get(e, [])))
+            for e in eids
+            for proxy, t in tables.items()
         ]
         tx.insert("t_erasing", rows)
         # a reward's id may be made of its episode's name
@@ -154,19 +156,21 @@ class Deletion:
             tx.run(f"DELETE FROM {table} WHERE eid {IN}", (eids,))
         for table in ("t_members", "t_exported"):
             for (eid,) in tx.all(f"SELECT DISTINCT eid FROM {table} WHERE eid {IN}", (eids,)):
-                tx.run(f"UPDATE {table} SET eid = ? WHERE eid = ?", (tomb_of(eid), eid))
+                tx.run(f"UPDATE {table} SET eid = ? WHERE eid = ?", (tombstone_of(eid), eid))
         self._forget_sayings(tx, eids, eps)
-        tombs = []
+        tombstones = []
         for eid in eids:
             ep = known.get(eid) or EpisodeRow(eid, *name_of(eid), started=now, last_at=now)
-            tomb = EpisodeRow(tomb_of(eid), ep.key, mark_of(ep.id), split=ep.split, state="deleted", ended=now)
-            tomb.started, tomb.last_at = ep.started, ep.last_at
-            tombs.append(tomb.row())
-        tx.insert("t_episodes", tombs)
+            tombstone = EpisodeRow(
+                tombstone_of(eid), ep.key, mark_of(ep.id), split=ep.split, state="deleted", ended=now
+            )
+            tombstone.started, tombstone.last_at = ep.started, ep.last_at
+            tombstones.append(tombstone.row())
+        tx.insert("t_episodes", tombstones)
         self.groups.mark_ready(tx, {ep.grp for ep in eps if ep.grp}, now)
         self.calls.known.clear()
         self.memory.drop(eids)
-        self.memory.bury(map(tomb_of, eids))
+        self.memory.bury(map(tombstone_of, eids))
 
     def _forget_sayings(self, tx: Tx, eids: Collection[str], eps: Collection[EpisodeRow]) -> None:
         """What a judge and people said of them. The judge's cache has no names: what it has answered since the first of

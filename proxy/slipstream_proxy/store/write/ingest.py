@@ -35,7 +35,7 @@ from slipstream_proxy.store.tables.rows import (
     dump,
     eid_of,
     load,
-    with_tombs,
+    with_tombstones,
 )
 from slipstream_proxy.store.tables.schema import DayTables
 from slipstream_proxy.store.tables.tallies import Tallies, TallyTable, count_rows, difference
@@ -74,7 +74,7 @@ class SpoolPositions:
         known |= moved
 
 
-MAX_REMEMBERED_TOMBS = 100_000
+MAX_REMEMBERED_TOMBSTONES = 100_000
 """Of more forgotten episodes the database is asked each time."""
 SNAPSHOT_OVERLAP_S = 60.0
 """Seconds of calls that a snapshot reads back once more: they come in the order in which they end."""
@@ -172,8 +172,10 @@ class Recall:
         memory.early = {eid for (eid,) in tx.all("SELECT eid FROM t_early")}
         if memory.orphans is None:
             memory.orphans = self.rewards.orphans(tx)
-        tombs = tx.all("SELECT eid FROM t_episodes WHERE state = 'deleted' LIMIT ?", (MAX_REMEMBERED_TOMBS + 1,))
-        memory.tombs = {eid for (eid,) in tombs} if len(tombs) <= MAX_REMEMBERED_TOMBS else None
+        tombstones = tx.all(
+            "SELECT eid FROM t_episodes WHERE state = 'deleted' LIMIT ?", (MAX_REMEMBERED_TOMBSTONES + 1,)
+        )
+        memory.tombstones = {eid for (eid,) in tombstones} if len(tombstones) <= MAX_REMEMBERED_TOMBSTONES else None
 
     def known(self, tx: Tx, eids: Collection[str]) -> dict[str, EpisodeRow]:
         """The episodes that there are of these."""
@@ -182,7 +184,7 @@ class Recall:
         rest = [eid for eid in eids if eid not in hot]
         if rest and not self.db.shared:
             # Most are new: the one narrow column says so faster than all of them.
-            names = with_tombs(rest)
+            names = with_tombstones(rest)
             rest = [names[eid] for (eid,) in tx.all(f"SELECT eid FROM t_episodes WHERE eid {IN}", (list(names),))]
         return found | self.episodes.load(tx, rest)
 
