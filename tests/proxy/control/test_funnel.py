@@ -357,14 +357,16 @@ async def test_too_few_groups_and_no_trainer(make_plane, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("reason", "fix"),
-    [("KL to the engine is 3.0", "guards"), ("no group has episodes of different reward", "tells good runs")],
+    ("reason", "worst", "fix"),
+    [("KL to the engine is 3.0", 0.0, "guards"), ("no group has episodes of different reward", 1.0, "tells good runs")],
 )
-async def test_a_batch_that_is_trained_on_and_one_that_was_skipped(make_plane, monkeypatch, reason: str, fix: str):
+async def test_a_batch_that_is_trained_on_and_one_that_was_skipped(
+    make_plane, monkeypatch, reason: str, worst: float, fix: str
+):
     monkeypatch.setattr(activity, "SIDECAR_TIMEOUT_S", 0.0)
     plane = await make_plane(**FEW)
-    for n in range(2):
-        await run(plane, f"e{n}", reward=float(n))
+    for n, value in enumerate((worst, 1.0)):
+        await run(plane, f"e{n}", reward=value)
     r = await plane.client.post(
         "/slipstream/v1/batches/lease", json={"worker": "w", "min_groups": 1, "max_wait": 0}, headers=plane.as_()
     )

@@ -118,6 +118,13 @@ class Teaching(NamedTuple):
     """Runs that are over, of which a batch has one piece of feedback each."""
 
 
+class SkippedBatch(NamedTuple):
+    reason: str
+    """Why the trainer skipped it, in its words."""
+    equal: bool
+    """The runs of each of its groups had the same reward: there was nothing to compare."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FunnelFigures:
     """Figures that a look at little finds, whenever it is."""
@@ -126,8 +133,8 @@ class FunnelFigures:
     """Outcomes of the ``RECENT_GROUPS`` latest complete groups that have all rewards."""
     teaching: Teaching
     """Of the groups that are ready: whose runs differ in reward."""
-    last_skipped: str | None
-    """Why the trainer skipped its latest batch; None: it trained on it."""
+    last_skipped: SkippedBatch | None
+    """The latest batch; None: the trainer trained on it."""
     kls: list[float]
     """The KL of each of the latest steps, newest first. Below 1, a step was near zero."""
     aged: tuple[int, int]
@@ -345,12 +352,15 @@ def _engine_gap(tx: Tx) -> float | None:
     return float(found[0]) if found and isinstance(found[0], int | float) else None
 
 
-def _last_skipped(tx: Tx, found: StoreCounts) -> str | None:
+def _last_skipped(tx: Tx, found: StoreCounts) -> SkippedBatch | None:
     skipped, trained = found.batches.get("skipped"), found.batches.get("trained")
     if skipped is None or (trained is not None and trained.newest > skipped.newest):
         return None
-    reasons = tx.all("SELECT reason FROM t_batches WHERE state = 'skipped' ORDER BY created DESC LIMIT 1")
-    return reasons[0][0] or "no reason given"
+    sql = "SELECT id, reason FROM t_batches WHERE state = 'skipped' ORDER BY created DESC LIMIT 1"
+    ((batch, reason),) = tx.all(sql)
+    sql = f"""SELECT 1 FROM t_members WHERE batch = ? GROUP BY grp
+        HAVING max(reward) - min(reward) >= {SAME_REWARD_DISTANCE} LIMIT 1"""
+    return SkippedBatch(reason or "no reason given", equal=not tx.all(sql, (batch,)))
 
 
 def funnel_counts(

@@ -212,9 +212,9 @@ def trainer_lines(counts: FunnelCounts, around: Surroundings) -> Iterator[Funnel
         silence = round(around.trainer_silence)
         yield FunnelLine(stage="trainer", cause="away", count=silence, text=text, fix=fix, severity=BLOCKS)
     if counts.last_skipped is not None:
-        text = f"the trainer skipped its latest batch: {counts.last_skipped}"
-        same = "different reward" in counts.last_skipped
-        fix = "see that the reward tells good runs of a task from bad ones" if same else GUARDS_ADVICE
+        text = f"the trainer skipped its latest batch: {counts.last_skipped.reason}"
+        tells = "see that the reward tells good runs of a task from bad ones"
+        fix = tells if counts.last_skipped.equal else GUARDS_ADVICE
         yield FunnelLine(stage="trainer", cause="skipped", count=1, text=text, fix=fix, severity=SLOWS)
 
 
