@@ -43,17 +43,17 @@ def test_each_proxy_of_a_store_erases_its_own_spool(opened):
     two.ingest([call("a")], at(0, 1))
     one.ingest([call("b")], at(0, 1))
     one.forget([("-", "a")], NOW)
-    assert [(e.episode, e.tables is None) for s in (one, two) for e in s.erasing()] == [
+    assert [(e.episode, e.tables is None) for s in (one, two) for e in s.deletion.waiting()] == [
         (mark_of("a"), False),
         (mark_of("a"), True),
     ]
     two.alive(NOW)
-    assert [(p.proxy, p.episodes, p.away) for p in one.erasing_elsewhere(NOW + 30)] == [("two", 1, False)]
-    assert one.erasing_elsewhere(NOW + 90)[0].away
-    one.erased(one.erasing())
-    assert (one.erasing(), len(two.erasing())) == ([], 1)
-    two.erased(two.rewrite())
-    assert one.erasing_elsewhere(NOW) == []
+    assert [(p.proxy, p.episodes, p.away) for p in one.deletion.elsewhere(NOW + 30)] == [("two", 1, False)]
+    assert one.deletion.elsewhere(NOW + 90)[0].away
+    one.deletion.erased(one.deletion.waiting())
+    assert (one.deletion.waiting(), len(two.deletion.waiting())) == ([], 1)
+    two.deletion.erased(two.rewrite())
+    assert one.deletion.elsewhere(NOW) == []
 
 
 def test_what_comes_for_a_forgotten_episode_is_told(store):
