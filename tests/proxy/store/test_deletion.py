@@ -47,7 +47,7 @@ def test_each_proxy_of_a_store_erases_its_own_spool(opened):
         (mark_of("a"), False),
         (mark_of("a"), True),
     ]
-    two.alive(NOW)
+    two.deletion.alive(NOW)
     assert [(p.proxy, p.episodes, p.away) for p in one.deletion.elsewhere(NOW + 30)] == [("two", 1, False)]
     assert one.deletion.elsewhere(NOW + 90)[0].away
     one.deletion.erased(one.deletion.waiting())
