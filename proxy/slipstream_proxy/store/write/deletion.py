@@ -3,8 +3,8 @@
 An episode is forgotten: its rows are deleted at once. What freed blocks, the spool and archives still hold of it
 waits in ``t_erasing`` until all of them are rewritten, once for many.
 
-Of the episode a tombstone stays, which swallows what is still to come. Its id is a hash of the episode's (``mark_of``): a
-client may have written anything into that. The same hash stands in ``t_erasing``, in batches and in the audit log.
+Of the episode a tombstone stays, which swallows what is still to come. Its id is a hash of the episode's (``mark_of``):
+a client may have written anything into that. The same hash stands in ``t_erasing``, in batches and in the audit log.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ MANY_EPISODES = 1_000_000
 UNSEEN_TEXT = "what the proxy recorded, and why there is no step, can't be looked at"
 OWN_CHECKS = {("engine", "down"), ("engine", "starting")}
 """Lines of the funnel that ``check_recording`` or the check of the engine speaks of."""
-FAILURES = {("calls", "failing"), ("calls", "lost"), ("judge", "failing"), ("judge", "chance")}
+FAILURE_CAUSES = {("calls", "failing"), ("calls", "lost"), ("judge", "failing"), ("judge", "chance")}
 """Lines of the funnel for which something is broken, and not only in the way of a step."""
 CAUSE_TEXTS: dict[tuple[Stage, str], str] = {
     ("engine", ""): "what is trained is not served until the engine takes it",
@@ -135,7 +135,7 @@ def check_funnel(funnel: Funnel, known: Sequence[str] = ()) -> Iterator[Finding]
         if at in OWN_CHECKS or line.cause in known:
             continue
         fix = line.fix or "see `up.log` in data_dir, and `slipstream status` in a minute"
-        fails = at in FAILURES or (line.blocks and line.cause.startswith("refused_"))
+        fails = at in FAILURE_CAUSES or (line.blocks and line.cause.startswith("refused_"))
         yield (fail if fails else warn)(line.text, CAUSE_TEXTS.get(at) or CAUSE_TEXTS[line.stage, ""], fix)
     if remarks := len(funnel.remarks()):
         yield ok(f"{remarks} remark{'' if remarks == 1 else 's'} on the next step: `slipstream status --all`")
