@@ -29,7 +29,7 @@ def proxy(config, answer: AdapterTrial, seen: list):
 
     client: Any = SimpleNamespace(try_adapter=ask)
     shipping = AdapterShipping(config, client, lambda f: f(), threading.Event())
-    return SimpleNamespace(shipping=shipping, learner=SimpleNamespace(record=LearnerRecord()))
+    return SimpleNamespace(shipping=shipping, stop=shipping.stop, learner=SimpleNamespace(record=LearnerRecord()))
 
 
 @pytest.mark.parametrize("tried", [True, False])
@@ -41,6 +41,30 @@ def test_the_trial_is_no_zero_adapter_and_leaves_nothing_behind(tiny, tmp_path, 
     assert begin_trial(config, seat, proxy(config, AdapterTrial(tried=tried), seen)).result() is tried
     assert all(float(w.abs().max()) > 0 for w in seen[0].values())
     assert all(torch.equal(w, before[n]) for n, w in adapter_state(trainer.model).items())
+    assert list(config.adapters_dir.iterdir()) == []
+
+
+def test_an_engine_that_starts_is_waited_for_until_a_step_is_due(tiny, tmp_path) -> None:
+    config = make_config(tiny, tmp_path)
+    seat, answers = TrainerTurns(make_trainer(config, warm=False)).seat(config), [False, False, True]
+    asked: list[str] = []
+
+    def ask(wanted) -> AdapterTrial:
+        asked.append(wanted.path)
+        return AdapterTrial(tried=answers.pop(0))
+
+    client: Any = SimpleNamespace(try_adapter=ask)
+    shipping = AdapterShipping(config, client, lambda f: f(), threading.Event())
+    publisher: Any = SimpleNamespace(
+        shipping=shipping, stop=shipping.stop, learner=SimpleNamespace(record=LearnerRecord())
+    )
+    due = threading.Event()
+    assert begin_trial(config, seat, publisher, due).result(timeout=30) is True
+    assert len(asked) == 3 and len({*asked}) == 1, "its files are written once"
+    answers[:] = [False] * 1000
+    trial = begin_trial(config, seat, publisher, due)
+    due.set()
+    assert trial.result(timeout=30) is False, "a batch is waiting"
     assert list(config.adapters_dir.iterdir()) == []
 
 

@@ -33,9 +33,14 @@ TRIAL_WEIGHT_STD = 0.02
 """Standard deviation of the trial's B: as large as the weights of a usual model."""
 
 
-def begin_trial(config: Config, seat: Seat, publisher: Publisher) -> Future[bool]:
+TRIAL_INTERVAL_S = 0.25
+"""Seconds between two questions while no engine is up."""
+
+
+def begin_trial(config: Config, seat: Seat, publisher: Publisher, due: threading.Event | None = None) -> Future[bool]:
     """Write an adapter with random weights, and ask the proxy about it in a thread: an engine's first adapter takes it
-    seconds, and steps need not wait for the answer. → Whether an engine was there to try it.
+    seconds, and steps need not wait for the answer. → Whether an engine was there to try it. Until ``due`` is set, the
+    answer waits for one.
 
     It raises ``ConfigError`` if adapters of this shape would be refused, or would change nothing.
     """
@@ -55,7 +60,7 @@ def begin_trial(config: Config, seat: Seat, publisher: Publisher) -> Future[bool
 
     def ask() -> None:
         try:
-            found.set_result(_ask(folder, publisher, sorted(names)))
+            found.set_result(_ask(folder, publisher, sorted(names), due))
         except BaseException as e:  # whoever looks at the answer gets it
             found.set_exception(e)
 
@@ -63,9 +68,13 @@ def begin_trial(config: Config, seat: Seat, publisher: Publisher) -> Future[bool
     return found
 
 
-def _ask(folder: Path, publisher: Publisher, names: list[str]) -> bool:
+def _ask(folder: Path, publisher: Publisher, names: list[str], due: threading.Event | None) -> bool:
     try:
         found = publisher.shipping.try_out(folder)
+        while not found.tried and due is not None and publisher.shipping.shared and not publisher.stop.is_set():
+            if due.wait(TRIAL_INTERVAL_S):
+                break
+            found = publisher.shipping.try_out(folder)
     except (ApiError, OSError) as e:
         log.warning(UNTRIED_TEXT, e)
         return True

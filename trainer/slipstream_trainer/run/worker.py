@@ -93,6 +93,8 @@ class Worker:
         self._asked = float("-inf")
         """When they were asked last (monotonic)."""
         self._trial: Future[bool] | None = None
+        self._trial_due = threading.Event()
+        """A step waits for what came of it."""
         self._free_since = time.perf_counter()
         """When the batch before was done with."""
         self._interruptible = False
@@ -218,7 +220,8 @@ class Worker:
         pause = LOOK_SECONDS if self.publisher.shipping.shared is not False else UPLOADED_TRIAL_PAUSE_S
         self.tried = self.tried or self.seat.turns.tried
         if not self.tried and self._trial is None and time.monotonic() - self._asked > pause:
-            self._trial = begin_trial(self.config, self.seat, self.publisher)
+            self._trial_due = threading.Event()
+            self._trial = begin_trial(self.config, self.seat, self.publisher, self._trial_due)
         self._settle_trial(wait=False)
         wanted = self._wanted(stored=stored)
         leased = self.publisher.patiently(lambda: self.client.lease_batch(wanted))
@@ -248,6 +251,8 @@ class Worker:
     def _settle_trial(self, *, wait: bool) -> None:
         """What the engines said of an adapter, if they said it. Raises ``ConfigError`` where they refuse it."""
         trial = self._trial
+        if wait:
+            self._trial_due.set()
         while trial is not None and wait and not trial.done():
             if self.stop.wait(IDLE_SECONDS):
                 raise Stop

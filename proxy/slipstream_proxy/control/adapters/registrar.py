@@ -119,13 +119,13 @@ class AdapterRegistrar:
         if not place.is_dir():
             fix = "share adapters.dir with this proxy, or upload the files"
             raise Problem(404, f"no folder {folder} in adapters.dir", field="body.path", fix=fix)
+        if not engines.takers():
+            return AdapterTrial(tried=False)
         await self._expect_weights(place, sha256)
         try:
             await self.checks.check(place, sha256)
         except BadAdapter as e:
             return AdapterTrial(tried=True, reason=str(e))
-        if not engines.takers():
-            return AdapterTrial(tried=False)
         seen = Path(self.config.engine.adapters_dir or self.config.adapters_dir) / folder
         errors = await engines.try_out(folder, str(seen), place)
         refused = next((e for e in errors if isinstance(e, EngineRefused)), None)
