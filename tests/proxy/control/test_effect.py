@@ -112,7 +112,7 @@ async def test_an_engine_is_asked_about_the_first_adapter_of_a_shape_until_it_st
         await pool.unload(name)
         return any("no effect" in str(e) for e in errors)
 
-    pool = EnginePool([plane.engine.url], None, dict, lambda _: (), 1.0)
+    pool = EnginePool(Config(engine={"urls": [plane.engine.url]}))
     await pool.start()
     await pool.check_all()
     used = lora(tmp_path / "tiny@1", 1, 2)
