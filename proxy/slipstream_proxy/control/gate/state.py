@@ -91,6 +91,8 @@ class TrialState:
         self.frozen_by_hand: bool | None = None  # as ``AdapterRegistry.frozen``
         self.asked: int | None = None
         """``runs.seen`` when a newer version first had to wait for the one that is served."""
+        self.held = 0
+        """Runs for which newer versions had to wait the last time that they had to."""
 
     @property
     def on_trial(self) -> bool:

@@ -17,8 +17,12 @@ from slipstream_proxy.control.gate.rules import ArmOutcome, Decision, HeldOut
 from slipstream_proxy.control.gate.scale import RewardScale
 from slipstream_proxy.control.gate.state import TrialState
 from slipstream_proxy.control.gate.suspicion import MAX_WAIT_SETTLES, is_frozen
-from slipstream_proxy.control.gate.verdict import beats_best, is_held, verdict_on
+from slipstream_proxy.control.gate.verdict import beats_best, is_sliding, lacks_own, verdict_on
 
+HOLD_REST: Final = 9
+"""After newer versions had to wait for the served one's own rewards, they do not for at least so many times the runs
+that this took: where runs are as long as a step, each wait is several versions long, and the trainer's runs grow old.
+"""
 MIN_HELD_OUT_RUNS: Final = 16
 """Held-out runs on each side before they say anything."""
 SHRUNK_RANGE_SHARE: Final = 1 / 3
@@ -31,6 +35,8 @@ class GateTrial(TrialState):
     def serve(self, version: int) -> None:
         """A new version is on trial. The evidence goes on; its first finished episode is a new start."""
         self.tried = version
+        if self.asked is not None:
+            self.held = self.runs.seen - self.asked
         self.silent, self.asked, self.evidence.latched = False, None, ""
         self.borne_out = self.deadline.borne_out
         self.runs.forget_own()
@@ -44,7 +50,8 @@ class GateTrial(TrialState):
             return True
         if not isinstance(pace, str):
             return self.on_trial and self.undecided >= pace
-        if pace != "careful" or not is_held(self):
+        rested = self.runs.since >= self.settings.settle + HOLD_REST * self.held
+        if pace != "careful" or not (is_sliding(self) or (rested and lacks_own(self))):
             return False
         if self.asked is None:
             self.asked = self.runs.seen

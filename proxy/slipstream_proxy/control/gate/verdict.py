@@ -106,10 +106,13 @@ def own_difference(trial: TrialState) -> float | None:
     return runs.own_above / runs.own - worse.sum_reference / worse.n_reference
 
 
-def is_held(trial: TrialState) -> bool:
-    """Whether a slow slide is likely, or only rewards of the served version itself are missing for it to be accepted:
-    where rewards come later than versions, none would ever be.
+def is_sliding(trial: TrialState) -> bool:
+    """Whether a slow slide from the best version is likely."""
+    return trial.tried != trial.best and trial.evidence.worse_best.growth() > HOLD_GROWTH
+
+
+def lacks_own(trial: TrialState) -> bool:
+    """Whether only rewards of the served version itself are missing for it to be accepted: where rewards come later than
+    versions, none would ever be.
     """
-    slides = trial.tried != trial.best and trial.evidence.worse_best.growth() > HOLD_GROWTH
-    due = suspicion.is_due(trial) and trial.runs.own < MIN_OWN_EPISODES and suspicion.is_trusted(trial)
-    return slides or due
+    return suspicion.is_due(trial) and trial.runs.own < MIN_OWN_EPISODES and suspicion.is_trusted(trial)

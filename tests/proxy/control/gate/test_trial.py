@@ -202,6 +202,25 @@ def test_rewards_that_come_later_than_versions_do_not_keep_all_from_being_accept
         assert bool(found) is accepted
 
 
+def test_versions_that_come_faster_than_rewards_wait_for_at_most_a_tenth_of_the_runs():
+    """A version every 60 episodes, each reward 90 episodes late: as on a GPU, where a run is as long as a step."""
+    trial, coin, late, made, accepted, held = warm(), random.Random(0), [], 0, 0, 0
+    for i in range(20_000):
+        made += i % 60 == 0
+        waits = made > trial.tried and trial.waits("careful")
+        held += waits
+        if made > trial.tried and not waits:
+            trial.serve(made)
+        arms = [(str(v), arm, share) for v, arm, share in arms_of(trial)]
+        got = assign(str(trial.live), arms, "k", None, f"{i}")
+        late.append(outcome_of(int(got.adapter), got.arm, got.chances, "", float(coin.random() < 0.7)))
+        if i >= 90 and trial.observe(late[i - 90]) is Decision.ACCEPT:
+            accepted += 1
+            trial.accept()
+    assert accepted >= 5
+    assert 0 < held < 0.12 * 20_000
+
+
 @pytest.mark.parametrize("canary", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_what_still_runs_after_a_rollback_is_no_evidence(canary: bool):
     """Forty episodes run at once. The first version always fails; the second is as good as the control, and stays."""
