@@ -4,8 +4,8 @@
 
 It needs uv, zstd and a package index; 8 GB of disk; no GPU. It asks uv for the whole resolution for Python 3.12 and
 Linux, downloads the wheels, leaves out what one dense model on one Hopper card does not use, empties GPU code of other
-cards, and writes ``OUT/part.00``, ``part.01``, …, which together are one tar of about 710 MB. ``unpack.sh`` puts them
-together there. The host has CUDA 13.0's own libraries (cuBLAS, cuFFT, …), a Python 3.12 and the packages of
+cards, and writes ``OUT/part.00``, ``part.01``, …, which together are one tar of about 550 MB, and a wheel that unpacks
+it where zstd is not installed. ``unpack.sh`` puts them together there. The host has CUDA 13.0's own libraries (cuBLAS, cuFFT, …), a Python 3.12 and the packages of
 ``ON_THE_HOST``; what it brings of torch goes before them.
 """
 
@@ -167,6 +167,7 @@ def main() -> None:
         cwd=work,
         check=True,
     )
+    download(["zstandard"], args.out)  # for a host without zstd
     print(f"{len(pins)} packages, {sum(p.stat().st_size for p in args.out.glob('part.*')) / 1e6:.0f} MB", flush=True)
 
 
