@@ -110,3 +110,7 @@ def test_an_adapter_is_for_the_engine_and_a_download_for_its_user(tmp_path: Path
         with private_file(tmp_path / name) as out:
             out.write(b"x")
         assert mode(tmp_path / name) == 0o600 and (tmp_path / name).read_text() == "x"
+        (tmp_path / name).chmod(0o644)
+        with private_file(tmp_path / name, append=True) as out:
+            out.write(b"y")
+        assert mode(tmp_path / name) == 0o600 and (tmp_path / name).read_text() == "xy"

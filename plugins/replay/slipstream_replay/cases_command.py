@@ -13,6 +13,7 @@ from slipstream.cli.common import add_client, age, connect, number, say, table, 
 from slipstream.cli.look.episodes import add_filters, filters
 from slipstream.client import Client
 from slipstream.errors import ConfigError
+from slipstream.shared.files import private_file
 from slipstream_replay.cases import file_cases, json_line, parts, stored_cases
 
 
@@ -119,8 +120,8 @@ def _export(client: Client, args: argparse.Namespace) -> int:
             sys.stdout.write(line)
         return 0
     first = next(lines, "")  # an error comes before the file does
-    with args.out.open("w", encoding="utf-8") as out:
-        count = sum(bool(out.write(line)) for line in itertools.chain(filter(None, [first]), lines))
+    with private_file(args.out) as out:
+        count = sum(bool(out.write(line.encode())) for line in itertools.chain(filter(None, [first]), lines))
     print(json.dumps({"file": str(args.out), "cases": count}) if args.json else f"{args.out}: {count} cases")
     return 0
 

@@ -14,6 +14,7 @@ from slipstream.cli.common import add_client, connect, finite, proxy_url, read_c
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.errors import ApiError, ConfigError, StartError, Unavailable
+from slipstream.shared.files import private_file
 from slipstream.shared.functions import load_function, need
 from slipstream_replay.cases import file_cases, stored_cases
 from slipstream_replay.comparison import (
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     for path in filter(None, (args.junit, args.markdown)):
         try:  # before anything is asked
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.open("a").close()
+            private_file(path, append=True).close()
         except OSError as e:
             raise ConfigError(f"{path}: {e.strerror or e}") from e
     try:
@@ -109,7 +110,8 @@ def run(args: argparse.Namespace) -> int:
 def _write(args: argparse.Namespace, report: ReplayReport) -> None:
     for path, form in ((args.junit, junit), (args.markdown, markdown)):
         if path:
-            path.write_text(form(report), encoding="utf-8")
+            with private_file(path) as out:  # it shows what agents were asked
+                out.write(form(report).encode())
 
 
 def _compared(args: argparse.Namespace) -> ReplayReport:

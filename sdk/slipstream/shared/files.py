@@ -83,11 +83,11 @@ def open_to_engine(folder: Path) -> None:
         path.chmod(0o755 if path.is_dir() else 0o644)
 
 
-def private_file(path: Path) -> BinaryIO:
-    """A new file, or an emptied one, for this user alone."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+def private_file(path: Path, *, append: bool = False) -> BinaryIO:
+    """A new file for this user alone. One that is there is emptied; with ``append`` it goes on."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if append else os.O_TRUNC), 0o600)
     os.fchmod(fd, 0o600)
-    return os.fdopen(fd, "wb")
+    return os.fdopen(fd, "ab" if append else "wb")
 
 
 def bytes_of(path: Path) -> int:

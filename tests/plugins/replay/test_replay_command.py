@@ -42,6 +42,7 @@ def test_a_worse_prompt_fails_and_the_report_names_its_worst_cases(
     cases: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*cases, "worse.txt", "--junit", "r.xml", "--markdown", "r.md"]) == 1
+    assert not any(Path(report).stat().st_mode & 0o077 for report in ("r.xml", "r.md")), "they show prompts"
     suite = ET.fromstring(Path("r.xml").read_text())  # noqa: S314 - our own
     (failure,) = suite.iter("failure")
     text = Path("r.md").read_text()

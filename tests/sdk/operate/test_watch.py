@@ -109,6 +109,7 @@ def test_a_quiet_log_holds_what_a_person_should_see(tmp_path: Path) -> None:
     seen = [said for line in lines if (said := quiet("engine", line))]
     assert [s.split()[0] for s in seen] == ["12:00:01", "because", "WARNING"]
     assert (tmp_path / "data" / "up.log").read_text().splitlines() == [f"engine   | {line}" for line in lines]
+    assert not (tmp_path / "data" / "up.log").stat().st_mode & 0o077, "a line may quote the model"
 
 
 @pytest.mark.parametrize("head", ["", "(APIServer pid=7) ERROR 11-25 12:00:0{n} [serving_chat.py:11] "])

@@ -15,6 +15,7 @@ from pathlib import Path
 from slipstream import contract as c
 from slipstream.client import AsyncClient
 from slipstream.errors import ApiError, Unavailable
+from slipstream.shared.files import private_file
 
 WATCH_INTERVAL_S = 2.0
 """Seconds between two looks."""
@@ -159,8 +160,8 @@ class Quiet:
             if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
                 self.log.replace(self.log.with_suffix(".log.1"))
             self.log.parent.mkdir(parents=True, exist_ok=True)
-            with self.log.open("a") as file:
-                file.write(line)
+            with private_file(self.log, append=True) as file:  # a parser of the engine's quotes the model
+                file.write(line.encode("utf-8", "replace"))
 
 
 class Watch:
