@@ -112,7 +112,7 @@ def is_sliding(trial: TrialState) -> bool:
 
 
 def lacks_own(trial: TrialState) -> bool:
-    """Whether only rewards of the served version itself are missing for it to be accepted: where rewards come later than
-    versions, none would ever be.
+    """Whether only rewards of the served version itself are missing for it to be accepted: where rewards come later
+    than versions, none would ever be.
     """
     return suspicion.is_due(trial) and trial.runs.own < MIN_OWN_EPISODES and suspicion.is_trusted(trial)
