@@ -352,7 +352,7 @@ class Engine:
         """What reads tool calls and thoughts out of the configured model's text, for people. Raises ``StartError``."""
         return []
 
-    def without_template(self, config: Config) -> str | None:
+    def without_template(self, config: Config) -> Finding | None:
         """Why the configured model refuses chat completions, and the setting that mends it. None: it takes them."""
         return None
 

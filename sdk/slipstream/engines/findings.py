@@ -20,6 +20,8 @@ class Finding:
     what: str
     why: str = ""
     fix: str = ""
+    about: str = ""
+    """The stage of the funnel that says it; empty: none does."""
 
 
 def ok(what: str) -> Finding:

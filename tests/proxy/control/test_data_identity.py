@@ -142,7 +142,7 @@ async def test_an_older_store_says_what_it_lacks_and_knows_what_was_forgotten(ma
         shutil.copy(part, file.parent)
     plane = await _started(plane)
     missing = plane.deps.ingester.stats.missing
-    assert missing is not None and "data0 from 0000" in missing and "restore the store file" in missing
+    assert missing is not None and "data0 from 0000" in missing.text and "restore the store file" in missing.fix
     assert (await plane.ask("GET", "/episodes/e1"))[0] == 404, "it answers no more from its first moment"
     assert (await plane.ask("GET", "/episodes/e0"))[0] == 200
     _, status = await plane.ask("GET", "/status")

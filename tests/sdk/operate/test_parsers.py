@@ -227,8 +227,9 @@ def test_a_model_that_thinks_only_when_asked(tmp_path: Path) -> None:
 def test_a_model_without_a_chat_template_is_named_before_the_engine_starts(tmp_path: Path) -> None:
     base = folder(tmp_path / "base", "gemma3_text", "")
     said = choose_parsers(config(f"engine.model={base}"), model_config(str(base))).says
-    assert said[0] == without_template(config(f"engine.model={base}"))
-    assert "status 400" in said[0] and 'engine.args = ["--chat-template", "FILE"]' in said[0]
+    lacking = without_template(config(f"engine.model={base}"))
+    assert lacking is not None and said[0] == f"{lacking.what}: {lacking.fix}"
+    assert "with 400" in said[0] and 'engine.args = ["--chat-template", "FILE"]' in said[0]
     (finding,) = [
         f for f in check_configured(config(f"engine.model={base}"), Running()) if "no chat template" in f.what
     ]

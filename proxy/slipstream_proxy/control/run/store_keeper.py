@@ -138,9 +138,9 @@ class StoreKeeper:
         until = time.monotonic() + CATCH_UP
         try:
             await ingester.load_positions()
-            if ingester.stats.missing:
-                log.critical("%s", ingester.stats.missing)
-                gone = event("store", text=ingester.stats.missing)
+            if (missing := ingester.stats.missing) is not None:
+                log.critical("%s: %s", *missing)
+                gone = event("store", text=": ".join(missing))
                 await self.journal.mutations.keep("event", gone.model_dump(mode="json"))
             while time.monotonic() < until and await ingester.round():
                 pass

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from slipstream.config import Config
 from slipstream.errors import StartError
@@ -150,14 +151,21 @@ def ahead(segments: Segments, positions: Mapping[str, Position]) -> list[str]:
     return found
 
 
-def say_missing(gaps: Sequence[tuple[str, int, int]]) -> str:
-    count = sum(last - first + 1 for _, first, last in gaps)
-    which = "; ".join(f"{writer} from {first:08d} to {last:08d}" for writer, first, last in gaps)
-    return (
-        f"the store is older than the spool: {count} segments that it has not read are gone ({which}). Their calls and "
-        "rewards are missing. Stop the proxy and restore the store file of the same time as the spool, or these "
-        "segments from a backup"
-    )
+class MissingSegments(NamedTuple):
+    """That the store has not read, and that are gone."""
+
+    text: str
+    fix: str
+
+    @classmethod
+    def of(cls, gaps: Sequence[tuple[str, int, int]]) -> Self:
+        """``gaps``: writers with the first and the last of these."""
+        count = sum(last - first + 1 for _, first, last in gaps)
+        which = "; ".join(f"{writer} from {first:08d} to {last:08d}" for writer, first, last in gaps)
+        text = f"the store is older than the spool: {count} segments that it has not read are gone ({which}). Their "
+        text += "calls and rewards are missing"
+        fix = "stop the proxy and restore the store file of the same time as the spool, or these segments from a backup"
+        return cls(text, fix)
 
 
 # --- what was forgotten ---------------------------------------------------------------------------------------------

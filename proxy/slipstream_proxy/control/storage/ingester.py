@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from slipstream.shared.backoff import Backoff, rest
 from slipstream_proxy.control.shared.threads import end, in_thread
-from slipstream_proxy.control.storage.identity import ahead, missing_segments, say_missing
+from slipstream_proxy.control.storage.identity import MissingSegments, ahead, missing_segments
 from slipstream_proxy.control.storage.spool_eraser import Wanted, blank
 from slipstream_proxy.control.storage.spool_reader import (
     LARGE_FOLDER,
@@ -72,7 +72,7 @@ class Stats:
     """Calls and rewards of forgotten episodes."""
     lag_seconds: float = 0.0
     spool_bytes: int = 0
-    missing: str | None = None
+    missing: MissingSegments | None = None
     """What the store has not read and the spool has no more; since the start."""
     broken: str | None = None
     """Why the store takes nothing just now."""
@@ -144,7 +144,7 @@ class Ingester:
         fresh = not self.store.positions() if self.store.shared else False  # another instance's store has them
         gaps = [] if fresh else missing_segments(segments, positions)
         if gaps:
-            self.stats.missing = say_missing(gaps)
+            self.stats.missing = MissingSegments.of(gaps)
         return positions
 
     async def start(self) -> None:

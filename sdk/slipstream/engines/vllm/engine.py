@@ -256,7 +256,7 @@ class Vllm(Engine):
 
         return choose_parsers(config, model_config(config.engine.model or "")).says
 
-    def without_template(self, config: Config) -> str | None:
+    def without_template(self, config: Config) -> Finding | None:
         from slipstream.engines.vllm.parsers import without_template
 
         return without_template(config)

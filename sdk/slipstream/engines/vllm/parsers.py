@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slipstream.config import Config
+from slipstream.engines.findings import Finding, fail
 from slipstream.engines.vllm.template import TemplateFacts, run
 from slipstream.errors import StartError
 from slipstream.shared.chat_template import template_in
@@ -175,8 +176,8 @@ def files_of(model: str, args: Sequence[str] = ()) -> ModelFiles:
     )
 
 
-def without_template(config: Config) -> str | None:
-    """Why chat completions will be refused, and the setting that mends it. None: they will not, or nobody knows yet."""
+def without_template(config: Config) -> Finding | None:
+    """Why chat completions will be refused. None: they will not, or nobody knows yet."""
     engine = config.engine
     if engine.model is None or model_folder(engine.model) is None:
         return None
@@ -189,10 +190,9 @@ def without_template(config: Config) -> str | None:
         or files_of(engine.model, engine.args).template != ""
     ):
         return None
-    return (
-        f"{engine.model} has no chat template, as base models have none: vLLM answers each chat completion with status "
-        '400. Set engine.args = ["--chat-template", "FILE"], or put FILE into the folder as chat_template.jinja'
-    )
+    what = f"{engine.model} has no chat template, as base models have none: vLLM answers each chat completion with 400"
+    fix = 'set engine.args = ["--chat-template", "FILE"], or put FILE into the folder as chat_template.jinja'
+    return fail(what, "no chat completion is answered", fix)
 
 
 def choose_parsers(config: Config, described: dict[str, object]) -> Parsers:
@@ -214,7 +214,7 @@ def choose_parsers(config: Config, described: dict[str, object]) -> Parsers:
         f"reasoning parser: {reasoning or 'none'}",
     ]
     if lacking := without_template(config):
-        says.insert(0, lacking)
+        says.insert(0, f"{lacking.what}: {lacking.fix}")
     if files.tekken:
         says.append("tokenizer: Mistral's own (tekken.json); a chat template is not used")
     if not here:

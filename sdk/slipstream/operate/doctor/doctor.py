@@ -294,7 +294,7 @@ def examine(config: Config, url: str | None, key: str | None) -> Iterator[Findin
     for name, check in checks:
         try:
             for found in check():
-                judge_fails |= found.level == "fail" and found.what.startswith("the judge ")
+                judge_fails |= (found.level, found.about) == ("fail", "judge")
                 if not (name == "judge" and judge_fails and found.level == "ok"):
                     yield found
         except Exception as e:
@@ -322,7 +322,7 @@ def check_configured(config: Config, running: Running) -> Iterator[Finding]:
         engine = started(config)
         engine.check_model(config.engine.model)
         lacking = engine.without_template(config)
-        says = [line for line in engine.parsers(config) if line != lacking]
+        says = engine.parsers(config)[lacking is not None :]
     except StartError as e:
         yield fail(str(e), "the engine does not start with this model", FIX_MODEL)
         return
@@ -335,9 +335,8 @@ def check_configured(config: Config, running: Running) -> Iterator[Finding]:
         yield ok(f"engine.model {model}" + (" (a folder)" if Path(model).expanduser().is_dir() else " (from a hub)"))
     if says:
         yield ok("; ".join(says))
-    if lacking:
-        what, _, fix = lacking.partition(". ")
-        yield fail(what, "no chat completion is answered", fix)
+    if lacking is not None:
+        yield lacking
 
 
 def as_json(findings: list[Finding]) -> list[dict[str, Any]]:

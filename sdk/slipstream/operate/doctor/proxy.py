@@ -136,7 +136,8 @@ def check_funnel(funnel: Funnel, known: Sequence[str] = ()) -> Iterator[Finding]
             continue
         fix = line.fix or "see `up.log` in data_dir, and `slipstream status` in a minute"
         fails = at in FAILURE_CAUSES or (line.blocks and line.cause.startswith("refused_"))
-        yield (fail if fails else warn)(line.text, CAUSE_TEXTS.get(at) or CAUSE_TEXTS[line.stage, ""], fix)
+        why = CAUSE_TEXTS.get(at) or CAUSE_TEXTS[line.stage, ""]
+        yield Finding("fail" if fails else "warn", line.text, why, fix, line.stage)
     if remarks := len(funnel.remarks()):
         yield ok(f"{remarks} remark{'' if remarks == 1 else 's'} on the next step: `slipstream status --all`")
 

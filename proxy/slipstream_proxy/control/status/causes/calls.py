@@ -86,10 +86,9 @@ def clock_lines(recent: RecentCalls, around: Surroundings) -> Iterator[FunnelLin
 def loss_lines(around: Surroundings) -> Iterator[FunnelLine]:
     """What was lost on a disk that takes nothing, for a day; and what was refused there."""
     lost, refused = around.losses, around.refused_writes
-    if around.missing:
-        text, _, fix = around.missing.partition(" Stop the proxy")
-        fix = f"stop the proxy{fix}"
-        yield FunnelLine(stage="calls", cause="missing", count=1, text=text.rstrip("."), fix=fix, severity=BLOCKS)
+    if around.missing is not None:
+        text, fix = around.missing
+        yield FunnelLine(stage="calls", cause="missing", count=1, text=text, fix=fix, severity=BLOCKS)
     fix = "free space under data_dir, or mend its disk: calls are recorded again by themselves"
     if lost.calls and around.now - lost.at < SHOWN_SECONDS:
         ago = span(max(0.0, around.now - lost.at))

@@ -13,6 +13,7 @@ from slipstream.contract.plugins import PluginStatus
 from slipstream.engines.engine import NEUTRAL_SAMPLING, EngineSampling
 from slipstream_proxy.control.engines.replica import AdapterOutage, FailedLoad
 from slipstream_proxy.control.observe.schedule import ScheduleState
+from slipstream_proxy.control.storage.identity import MissingSegments
 from slipstream_proxy.data.observe.losses import Losses
 from slipstream_proxy.data.observe.metrics import WorkerCounts
 from slipstream_proxy.process.settings_file import SettingsNews
@@ -110,8 +111,7 @@ class Surroundings:
     behind: str | None = None
     """What another proxy made live and this one cannot load."""
     store_error: str | None = None
-    missing: str | None = None
-    """Segments of the spool that the store has not read, and that are gone."""
+    missing: MissingSegments | None = None
     lag: float = 0.0
     """Seconds that the store is behind the spool."""
     archive_error: str = ""
