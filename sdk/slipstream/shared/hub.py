@@ -12,6 +12,7 @@ from slipstream.errors import StartError
 log = logging.getLogger(__name__)
 MODEL_DESCRIPTION_GLOBS = ("*.json", "*.jinja", "tokenizer.model", "tokenizer*")
 """Files that say what a model is. Its weights are none of them."""
+HUB_TIMEOUT_S = 5.0
 HUB_REFUSALS = {
     401: "there is no such model, or it wants a login (`hf auth login`, or HF_TOKEN)",
     403: "it wants a login that may read this model (`hf auth login`, or HF_TOKEN)",
@@ -69,7 +70,7 @@ def fetch_description(model: str) -> Path | None:
     return model_folder(model)
 
 
-def trouble_of_hub(model: str, timeout: float = 5.0) -> str | None:
+def trouble_of_hub(model: str) -> str | None:
     """Why the hub would not give this model to who asks from here. None: it would, or the files are here, or no hub is
     to be asked.
     """
@@ -85,7 +86,7 @@ def trouble_of_hub(model: str, timeout: float = 5.0) -> str | None:
             f"{hub}/{model}/resolve/main/config.json",
             headers={"authorization": f"Bearer {token}"} if token else {},
             follow_redirects=True,
-            timeout=timeout,
+            timeout=HUB_TIMEOUT_S,
         )
     except (httpx.HTTPError, httpx.InvalidURL) as e:
         return f"{hub} does not answer: {e or type(e).__name__}"

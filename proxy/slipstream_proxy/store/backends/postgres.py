@@ -359,6 +359,8 @@ class PostgresTx:
 NARROW_TABLES = frozenset(("t_tallies", "t_members", "t_exported", "t_gaps", "t_outcomes"))
 """Tables of short rows, without a name to copy them by. They are locked while they are rewritten."""
 SHORT_LOCK_TIMEOUT = "1s"
+MAX_CONNECTIONS, CONNECTION_TIMEOUT_S = 8, 30.0
+"""Of the pool, and seconds that one is waited for."""
 
 
 def watch_client(connection: psycopg.Connection) -> None:
@@ -405,7 +407,7 @@ class PostgresDriver:
     on_conflict = " ON CONFLICT DO NOTHING"
     rebuilt = False
 
-    def __init__(self, url: str, *, connections: int = 8, timeout: float = 30.0) -> None:
+    def __init__(self, url: str) -> None:
         self._url = url
         try:
             # One plain connection first: the pool would try again and again, and say less.
@@ -419,12 +421,12 @@ class PostgresDriver:
         self._pool = ConnectionPool(
             url,
             min_size=1,
-            max_size=connections,
+            max_size=MAX_CONNECTIONS,
             open=False,
             kwargs={"autocommit": True, **own},
             check=ConnectionPool.check_connection,
             configure=None if self._through_pool else watch_client,
-            timeout=timeout,
+            timeout=CONNECTION_TIMEOUT_S,
         )
         try:
             self._pool.open(wait=True)
