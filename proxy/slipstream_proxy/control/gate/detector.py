@@ -99,6 +99,17 @@ class Missing(NamedTuple):
 NONE_MISSING: Final = Missing(here=False, borne_out=0.0)
 
 
+class SeenRun(NamedTuple):
+    """A run as the bets see it, beside one reference: what ``BettingDetector.see`` is told."""
+
+    x: float | None
+    expected: float
+    tested: bool
+    share: float
+    partial: bool
+    missing: Missing
+
+
 class BettingDetector:
     """``sign`` 1: the tested arm is worse. -1: it is better. ``shifts`` False leaves the shifted questions out.
     ``margin``: by more than that, in the scale's units.
@@ -178,8 +189,8 @@ class BettingDetector:
         partial: bool = False,
         missing: Missing = NONE_MISSING,
     ) -> None:
-        """``expected``: the baseline for this task. ``share``: the tested arm's probability among the two. ``partial``:
-        some runs have no x (None), and their share may depend on the arm.
+        """``x``: its reward in the scale's units. ``expected``: the baseline for this task. ``share``: the tested arm's
+        probability among the two. ``partial``: some runs have no x (None), and their share may depend on the arm.
         """
         if x is not None:
             self._count(x - expected, tested, share)

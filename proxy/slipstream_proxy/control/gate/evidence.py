@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from slipstream.shared.error_budget import Stake
-    from slipstream_proxy.control.gate.detector import Missing
+    from slipstream_proxy.control.gate.detector import SeenRun
     from slipstream_proxy.control.gate.rules import ArmOutcome, TrialSettings
 
 HUNG_MARGIN: Final = 0.1
@@ -55,41 +55,24 @@ class Evidence:
 
     # what runs say
 
-    def see_control(
-        self,
-        outcome: ArmOutcome,
-        x: float | None,
-        expected: float,
-        tested: bool,
-        share: float,
-        partial: bool,
-        missing: Missing,
-        rewarded: float,
-    ) -> None:
-        """As ``BettingDetector.see``, beside the control. ``rewarded``: share of the control's runs with a reward."""
+    def see_control(self, outcome: ArmOutcome, run: SeenRun, rewarded: float) -> None:
+        """``run``: beside the control. ``rewarded``: share of the control's runs with a reward."""
+        x, expected, tested, share, partial, missing = run
         self.worse.see(x, expected, tested, share, partial, missing)
         self.better.see(x, expected, tested, share, partial, missing)
         if partial:
             self.ratings.see(outcome.finished, rewarded, tested, share)
         else:
             self.hung.see(float(outcome.finished), rewarded, tested, share, missing=missing)
-        self.groups.see(outcome.groups, x, expected, tested, share, best=False, partial=partial, missing=missing)
+        self.groups.see(outcome.groups, run, best=False)
         self.guards.see(outcome.measures if x is not None else {}, outcome.task, tested, share)
 
-    def see_best(
-        self,
-        outcome: ArmOutcome,
-        x: float | None,
-        expected: float,
-        tested: bool,
-        share: float,
-        partial: bool,
-        missing: Missing,
-    ) -> None:
-        """As ``see_control``, beside the best version."""
+    def see_best(self, outcome: ArmOutcome, run: SeenRun) -> None:
+        """``run``: beside the best version."""
+        x, expected, tested, share, partial, missing = run
         self.worse_best.see(x, expected, tested, share, partial, missing)
         self.better_best.see(x, expected, tested, share, partial, missing)
-        self.groups.see(outcome.groups, x, expected, tested, share, best=True, partial=partial, missing=missing)
+        self.groups.see(outcome.groups, run, best=True)
 
     def latch(self, alpha: float) -> None:
         """Remember the guard that is shown to be worse."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from slipstream.shared.error_budget import GROUPS_STAKE
 from slipstream_proxy.control.gate.baseline import CONTROL_MEMORY, PRIOR_EPISODES, Baseline, FadingMean, mean_of
-from slipstream_proxy.control.gate.detector import NONE_MISSING, BettingDetector, Missing
+from slipstream_proxy.control.gate.detector import BettingDetector, SeenRun
 from slipstream_proxy.control.gate.scale import number
 
 if TYPE_CHECKING:
@@ -140,19 +140,9 @@ class GroupWatch:
             slot.give(name)
             self.slots[name] = slot
 
-    def see(
-        self,
-        groups: Sequence[str],
-        x: float | None,
-        expected: float,
-        tested: bool,
-        share: float,
-        *,
-        best: bool,
-        partial: bool = False,
-        missing: Missing = NONE_MISSING,
-    ) -> None:
-        """As ``BettingDetector.see``. ``best``: the reference is the best version."""
+    def see(self, groups: Sequence[str], run: SeenRun, *, best: bool) -> None:
+        """A run of these groups. ``best``: the reference is the best version."""
+        x, expected, tested, share, partial, missing = run
         for name in groups:
             if (slot := self.slots.get(name)) is not None:
                 slot.earn(self.seen)

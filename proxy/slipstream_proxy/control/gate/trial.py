@@ -11,7 +11,7 @@ from typing import Final
 from slipstream_proxy.assignment import BEST_ARM
 from slipstream_proxy.control.gate import comparison
 from slipstream_proxy.control.gate.baseline import Baseline
-from slipstream_proxy.control.gate.detector import Missing
+from slipstream_proxy.control.gate.detector import Missing, SeenRun
 from slipstream_proxy.control.gate.line import BORNE_OUT
 from slipstream_proxy.control.gate.rules import ArmOutcome, Decision, HeldOut
 from slipstream_proxy.control.gate.scale import RewardScale
@@ -184,11 +184,12 @@ class GateTrial(TrialState):
             tested, share = compared
             if tested and not unrated:
                 self._count(outcome, x, expected)
-            self.evidence.see_control(outcome, known, expected, tested, share, partial, missing, rewarded)
+            run = SeenRun(known, expected, tested, share, partial, missing)
+            self.evidence.see_control(outcome, run, rewarded)
             if self.on_trial:
                 self.evidence.latch(self.settings.alpha)
         if (beside := comparison.with_best(self, outcome)) is not None:
-            self.evidence.see_best(outcome, known, expected, *beside, partial, missing)
+            self.evidence.see_best(outcome, SeenRun(known, expected, *beside, partial, missing))
         if unrated:
             _see_duration(self, outcome, tested=outcome.version > self.floor)
         elif changed:  # it was counted as it stood: a run that is left out for its reward would bend the bets

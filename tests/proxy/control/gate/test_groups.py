@@ -11,6 +11,7 @@ from tests.support.trial import play, warm
 
 from slipstream.shared.error_budget import GROUPS_STAKE
 from slipstream_proxy.assignment import LIVE_ARM, assign
+from slipstream_proxy.control.gate.detector import NONE_MISSING, SeenRun
 from slipstream_proxy.control.gate.groups import (
     BEST_RUNS,
     MAX_GROUPS,
@@ -89,7 +90,7 @@ def test_all_groups_together_put_in_no_more_than_their_part_of_the_error_level(s
     for i in range(3000):
         name = f"tag.x={min(coin.randrange(names), coin.randrange(names)) + (names if i > 2000 else 0)}"
         watch.count((name,))
-        watch.see((name,), 0.5, 0.5, coin.random() < 0.9, 0.9, best=False)
+        watch.see((name,), SeenRun(0.5, 0.5, coin.random() < 0.9, 0.9, False, NONE_MISSING), best=False)
         if i % starts == 0:
             watch.start()
         put = max(put, sum(slot.detectors[0].put + slot.detectors[0].credit for slot in watch.slots.values()))
@@ -215,7 +216,7 @@ def test_the_more_groups_are_looked_at_the_larger_a_loss_is_that_an_acceptance_w
             watch.learn((f"tag.x={i % groups}",), 0.7, tested=False)
         for i in range(25 * groups):
             x = 0.7 - loss * (i % groups == 0)
-            watch.see((f"tag.x={i % groups}",), x, 0.7, True, 0.9, best=False)
+            watch.see((f"tag.x={i % groups}",), SeenRun(x, 0.7, True, 0.9, False, NONE_MISSING), best=False)
         found = watch.doubted()
         assert (found is not None and found[0] == "tag.x=0") == doubted == (found is not None)
 

@@ -15,7 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.trial import warm
 
-from slipstream_proxy.control.gate.detector import BET_SIZES, MAX_APART, TESTED_SHIFTS, BettingDetector, Missing
+from slipstream_proxy.control.gate.detector import (
+    BET_SIZES,
+    MAX_APART,
+    NONE_MISSING,
+    TESTED_SHIFTS,
+    BettingDetector,
+    Missing,
+    SeenRun,
+)
 from slipstream_proxy.control.gate.groups import GroupWatch
 from slipstream_proxy.control.gate.guards import Guard
 from slipstream_proxy.control.gate.line import BORNE_OUT, FEW_RATED_SHARE, Deadline
@@ -345,7 +353,7 @@ def test_a_guard_and_a_group_that_collapse_are_found_where_few_runs_are_rated(us
         guard.see(known, "", tested, 0.8)
         better = known if guard.bad == "down" or known is None else 1.0 - known
         expected = usual if guard.bad == "down" else 1.0 - usual
-        group.see(["a"], better, expected, tested, 0.8, best=False, partial=True)
+        group.see(["a"], SeenRun(better, expected, tested, 0.8, True, NONE_MISSING), best=False)
         if known is not None:
             group.learn(["a"], better or 0.0, tested=tested)
     assert guard.detector.wealth >= 100.0
