@@ -97,7 +97,7 @@ class GateConfig(Section):
     )
     alpha: Annotated[float, Field(gt=0, lt=0.5)] = rare(
         0.01,
-        description="Probability that an adapter is taken back although it is not worse, over 2,000 episodes.",
+        description="Probability that an adapter is taken back although it is not worse, over 4,000 episodes.",
         when="a wrong rollback costs you more, or less, than a late one",
     )
     settle: int = rare(
@@ -158,7 +158,7 @@ class GateConfig(Section):
         if self.trial == "manual":
             return []
         groups, guards = self.by != [] and self.group_verdict != "say", len(self.guards)
-        runs = (2_000, 20_000)
+        runs = (4_000, 20_000)
         back = " and ".join(f"{wrong_rollback(self.alpha, n, groups=groups):.2g} in {n:,} runs" for n in runs)
         turning = " and ".join(f"{wrong_rollback(self.alpha, n, groups=groups, turning=True):.2g}" for n in runs)
         few = f"Where few runs are rated, and users rate each version another way, of at most {turning}."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-EARNED_RUNS: Final = 2000
+EARNED_RUNS: Final = 4000
 """Runs in which a stake earns ``Stake.earned``."""
 
 
@@ -28,10 +28,10 @@ class Stake(NamedTuple):
         return self.at_first + self.per_run * runs
 
 
-CONTROL_STAKE: Final = Stake(0.16, 0.064)
+CONTROL_STAKE: Final = Stake(0.16, 0.12)
 """Lower rewards than the control's."""
-TIMEOUTS_STAKE: Final = Stake(0.04, 0.016)
-BEST_STAKE: Final = Stake(0.28, 0.24)
+TIMEOUTS_STAKE: Final = Stake(0.04, 0.02)
+BEST_STAKE: Final = Stake(0.28, 0.18)
 GROUPS_STAKE: Final = Stake(0.06, 0.04)
 """Of all groups together, once beside the control and once beside the best version."""
 GUARD_STAKE: Final = Stake(0.6, 0.4)
