@@ -193,6 +193,13 @@ def _check_kind(found: dict[str, Any]) -> None:
         value = found.get(field)
         if value and value != "none":
             raise BadAdapter(f"{CONFIG_FILE_NAME}: {field} = {json.dumps(value)[:80]}: the adapter has {what}: {fix}")
+    for field in ("target_modules", "exclude_modules"):
+        value = found.get(field)
+        if isinstance(value, str) and any(m["repeated"] for m in _EXPRESSION_PARTS.finditer(value)):
+            why = "an expression in which a group repeats, which an engine may match for ever"
+            raise BadAdapter(
+                f"{CONFIG_FILE_NAME}: {field}, {value[:80]}: {why}: write the modules' names out, as a list"
+            )
     init = found.get("init_lora_weights", True)
     if isinstance(init, str) and init.lower() not in PLAIN_INITS:
         raise BadAdapter(

@@ -57,11 +57,19 @@ def test_the_same_weights_at_another_scale_are_another_policy(tmp_path: Path, co
     assert (one.scales_sha256 == other.scales_sha256) is same
 
 
+def test_an_expression_of_modules_as_other_trainers_write_it_is_taken(tmp_path: Path) -> None:
+    vision = r"(?:.*?(?:text|language).*?(?:self_attn|mlp).*?(?:q_proj|v_proj).*?)"
+    modules = rf"{vision}|(?:\bmodel\.layers\.[\d]{{1,}}\.(?:self_attn)\.(?:(?:q_proj)))"
+    assert check_folder(adapter(tmp_path / "m@1", target_modules=modules), 16).sha256
+
+
 @pytest.mark.parametrize(
     ("config", "says"),
     [
         ({"r": 64}, "rank 64"),
         ({"rank_pattern": {"(q|k)*_proj": 8}}, "rank_pattern, .*in which a group repeats: write the ends"),
+        ({"target_modules": "(q+)+_proj"}, "target_modules, .*in which a group repeats, .*: write the modules' names"),
+        ({"exclude_modules": "(?:q|k){1,9}"}, "exclude_modules, .*in which a group repeats"),
         ({"alpha_pattern": {r".*\.x.*\.y.*": 8}}, "alpha_pattern, .*more than 2 parts that repeat"),
         ({"alpha_pattern": {"x?y?z?q_proj": 8}}, "more than 2 parts that repeat"),
         ({"alpha_pattern": {"(a|b)(c|d)(e|f)(g|h)(i|j)": 8}}, "or 4 that can be chosen"),
