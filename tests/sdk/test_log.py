@@ -126,6 +126,20 @@ def test_what_an_exception_says() -> None:
     assert describe(None) == ""
 
 
+def test_the_count_of_a_flood_is_one_line_whatever_the_last_one_names(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slipstream.shared.log.LINE_WINDOW_S", 0.05)
+    setup_logging()
+    for _ in range(MAX_LINES_PER_CAUSE + 1):
+        logging.getLogger("part").warning("a model %s", "x\n12:00:00 error   forged")
+    capsys.readouterr()
+    for timer in [t for t in threading.enumerate() if isinstance(t, threading.Timer) and t.interval < 1]:
+        timer.join()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("1 more lines of this kind in 0.05 s; the last: a model x\\n12:00:00 error   forged")
+
+
 def test_a_flood_of_one_cause_is_counted_and_not_written(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -182,7 +182,7 @@ class FloodFilter(logging.Filter):
         cause = (record.name, record.lineno, str(record.msg)[:200])
         with self._lock:
             count = self._seen.get(cause, (0, ""))[0] + 1
-            self._seen[cause] = count, record.getMessage()
+            self._seen[cause] = count, _message(record)
         if count == 1:
             timer = threading.Timer(LINE_WINDOW_S, self._end, (cause, record.levelno))
             timer.daemon = True
