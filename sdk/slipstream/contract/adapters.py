@@ -208,7 +208,8 @@ class GateReport(GateFigures):
     ratings: GateRatings | None = None
     """None: an arm has no run, or nearly all runs have a reward."""
     missed: float | None = None
-    """A larger loss of mean reward beside the control would have been seen with 95 %, in reward units. None: not known.
+    """A larger loss of mean reward beside the control would have been seen with 95 %, in reward units: of all versions
+    on trial since the last verdict together. None: not known.
     """
     best_episodes: int = 0
     """Runs that ``best`` got to be compared with, since it was last compared anew."""

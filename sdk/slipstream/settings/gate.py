@@ -162,6 +162,7 @@ class GateConfig(Section):
         back = " and ".join(f"{wrong_rollback(self.alpha, n, groups=groups):.2g} in {n:,} runs" for n in runs)
         turning = " and ".join(f"{wrong_rollback(self.alpha, n, groups=groups, turning=True):.2g}" for n in runs)
         few = f"Where few runs are rated, and users rate each version another way, of at most {turning}."
+        few += " They may not turn while a version serves: no bet can tell that from a worse one."
         said = [f"An adapter that is not worse is taken back with a probability of at most {back}. {few}"]
         if guards and self.guard_action != "say":
             done = "frozen" if self.guard_action == "freeze" else "taken back"

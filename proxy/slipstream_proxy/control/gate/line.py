@@ -51,7 +51,7 @@ FULL_EVIDENCE, KEPT_EVIDENCE, LEAST_EVIDENCE, MOST_EVIDENCE = 200.0, 2.0, 0.05, 
 """Evidence that nearly all runs get a reward: from which on that is shown; below which a run without one takes that
 back; and its bounds, so that a change is seen.
 """
-FEW_RATED_SHARE, LOST_SHARE = 0.88, 0.02
+FEW_RATED_SHARE, LOST_SHARE = SPARSE_REWARD_SHARE, 0.02
 """Share of the control's runs with a reward below which a run that lacks one must not speak against a version; and
 share of those that lack one anyway, where all get one.
 """
@@ -145,7 +145,9 @@ class Deadline:
 
     def _judge(self, rewarded: bool) -> None:
         """Null hypothesis: given the past, a run of the control gets no reward with a twentieth or more. Each factor
-        is larger for a run with one and has mean 1 at a twentieth, so the wealth is a supermartingale.
+        is larger for a run with one and has mean 1 at a twentieth, so the wealth is a supermartingale as long as it is
+        above its floor. From the floor it starts again, so that a change is seen: at exactly a twentieth, 7 of 60 times
+        10,000 runs were called nearly all rated for a while.
         """
         self.borne_out += BORNE_OUT[rewarded]
         for i, lost in enumerate(USUAL_LOST_SHARES):

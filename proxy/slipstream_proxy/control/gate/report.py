@@ -207,7 +207,9 @@ def verdict_reason(trial: GateTrial, names: Mapping[int, str], decision: Decisio
         return f"better than {names.get(trial.control, '')}{_said(trial)}"
     missed = scaled(_missed(trial), trial.scale.span or 1.0)
     seen = "" if missed is None else f"; a loss above {missed:.2g} would have been detected with 95 % probability"
-    return f"nothing speaks against it after {trial.runs.since} episodes{seen}{_rated(trial, names)}{_said(trial)}"
+    together = f", of {trial.undecided} versions together" if trial.undecided > 1 else ""
+    after = f"after {trial.runs.since} episodes{together}"
+    return f"nothing speaks against it {after}{seen}{_rated(trial, names)}{_said(trial)}"
 
 
 def _by_reward(trial: GateTrial) -> bool:
