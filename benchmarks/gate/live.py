@@ -75,7 +75,7 @@ async def hour(url: str, folder: Path, runs: int) -> dict[str, Any]:
         await play.play(runs)
         took = time.monotonic() - began
         adapters = (await play.ask("GET", "/adapters"))["adapters"]
-        trial = next((a for a in adapters if a["state"] == "candidate"), {})
+        trial: dict[str, Any] = next((a for a in adapters if a["state"] == "candidate"), {})
         return {
             "runs": runs,
             "seconds": round(took),
