@@ -12,6 +12,8 @@ def test_a_sidecar_that_never_asked_gets_time_from_the_start_on(monkeypatch):
     seen.seen("judge")
     assert seen.ever("judge") and not seen.away("judge")
     assert seen.away("trainer")
+    seen.engine_up = float("inf")
+    assert not seen.away("trainer"), "it waits for an engine, and nobody has to start it"
 
 
 async def test_asking_for_work_shows_that_it_runs(plane):

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import json
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from collections.abc import Set as AbstractSet
@@ -122,6 +123,8 @@ class EnginePool:
         """Called where something changed that data planes have to know: an engine has lost adapters, and to load them
         again may take minutes.
         """
+        self.up_since = math.inf if self.engines else 0.0
+        """When the first engine was up first (monotonic)."""
         self.replays = False
         """A replay uses their idle time, so it has to be told of each call of an agent as it comes."""
 
@@ -517,6 +520,7 @@ class EnginePool:
         if not engine.healthy:
             log.info("engine %s is up", engine.url)
         engine.healthy, engine.error, engine.answered = True, None, True
+        self.up_since = min(self.up_since, time.monotonic())
         await self._count(engine)
         self._forget_failures(engine)
         if not engine.lock.locked() and engine.turns == turns:

@@ -130,7 +130,8 @@ class EngineReplica:
         """For people: with what is wrong."""
         outage = self.outage.public() if self.outage else None
         lacks = {name: str(failed.error) for name, failed in self.failed.items()}
-        return {**self.public(), "title": self.title, "error": self.error, "outage": outage, "lacks": lacks}
+        said: JsonObject = {"title": self.title, "answered": self.answered, "error": self.error}
+        return {**self.public(), **said, "outage": outage, "lacks": lacks}
 
 
 def same(root: str | None, *paths: str) -> bool:

@@ -219,8 +219,11 @@ def _by_reward(trial: GateTrial) -> bool:
 def guard_text(guard: Guard) -> str:
     """How a side measure has changed."""
     control, tested = guard.means() or (0.0, 0.0)
-    way = "rose" if tested > control else "fell"
-    return f"{guard.name} {way} from {control:.3g} to {tested:.3g} (mean of {guard.detector.n_tested:,} runs)"
+    before, now = f"{control:.3g}", f"{tested:.3g}"
+    moved = (
+        f"is {now} with both" if before == now else f"{'rose' if tested > control else 'fell'} from {before} to {now}"
+    )
+    return f"{guard.name} {moved} (mean of {guard.detector.n_tested:,} runs)"
 
 
 def _rated(trial: GateTrial, names: Mapping[int, str]) -> str:
@@ -303,7 +306,9 @@ def outlook(trial: GateTrial, names: Mapping[int, str], *, manual: bool = False)
         text = f"{trial.scale.outside} of {trial.scale.count} rewards lie outside gate.reward_range [{low:g}, {high:g}]"
         return None, text, "declare the rewards' own range, or leave gate.reward_range out"
     if trial.runs.own == trial.runs.own_late:
-        text = f"no run of {name} has a reward yet"
+        text = (
+            f"no run of {name} counts yet: runs count as they began, once each has its reward or its deadline is over"
+        )
         return None, text + (f"; {trial.runs.own_late:,} timed out" if trial.runs.own_late else ""), None
     counted = _counted(trial, name)
     if not trial.evidence.worse.n_reference:

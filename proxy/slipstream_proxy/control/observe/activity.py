@@ -23,6 +23,8 @@ class SidecarActivity:
 
     def __init__(self) -> None:
         self.started = time.monotonic()
+        self.engine_up = 0.0
+        """When an engine was up first, for which sidecars wait; infinity: none was yet."""
         self._last: dict[Role, float] = {}
         self._computed: dict[Role, tuple[int, float, float]] = {}
         """Its process id, its CPU time, and when that had grown."""
@@ -48,8 +50,8 @@ class SidecarActivity:
         return role in self._last
 
     def silence(self, role: Role) -> float:
-        """Seconds since its last request, or since the control plane started."""
-        return time.monotonic() - self._last.get(role, self.started)
+        """Seconds since its last request, or since the control plane started; none before an engine was up."""
+        return max(0.0, time.monotonic() - max(self._last.get(role, self.started), self.engine_up))
 
     def away(self, role: Role) -> bool:
         return self.silence(role) > SIDECAR_TIMEOUT_S

@@ -128,6 +128,7 @@ def sampling_of(engines: Sequence[EngineReplica], config: Config) -> EngineSampl
 def surroundings_of(deps: Deps, sidecars: Sequence[c.Sidecar]) -> Surroundings:
     """What the control plane knows without asking the store."""
     config, activity, stats = deps.config, deps.activity, deps.ingester.stats if deps.ingester else None
+    activity.engine_up = deps.engines.up_since
     expected = bool(config.judge.model or config.judge.function) or activity.ever("judge")
     troubled: list[tuple[str, str, str]] = [(s.name, s.state, text) for s in sidecars if (text := sentence(s))]
     for role in ("trainer", "judge"):

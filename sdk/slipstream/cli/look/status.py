@@ -36,7 +36,7 @@ def counts(by: dict[str, int]) -> str:
 
 def standing(engine: Mapping[str, JsonValue]) -> str:
     if not engine.get("ok"):
-        return "down"
+        return "down" if engine.get("answered", True) else "has not answered yet"
     outage = engine.get("outage")
     if isinstance(outage, dict) and outage.get("cause") == NoAdapters.NO_IDS:
         return f"ok; {NoAdapters.NO_IDS.what}"

@@ -203,9 +203,12 @@ def below_the_best() -> GateTrial:
             "40 of 40 rewards lie outside gate.reward_range",
         ),
         (lambda: served(warm(TrialSettings(canary=True, share=0.0))), "gate.share is 0"),
-        (lambda: served(warm_mixed()), "no run of tiny@1 has a reward yet"),
-        (lambda: late(1), "no run of tiny@1 has a reward yet; 3 timed out"),
-        (lambda: late(2), "no run of tiny@2 has a reward yet"),
+        (lambda: served(warm_mixed()), "no run of tiny@1 counts yet"),
+        (
+            lambda: late(1),
+            "no run of tiny@1 counts yet: runs count as they began, once each has its reward or its deadline is over; 3 timed out",
+        ),
+        (lambda: late(2), "no run of tiny@2 counts yet"),
     ],
 )
 def test_it_says_why_it_cannot_decide(make, words):
