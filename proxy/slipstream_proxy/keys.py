@@ -132,7 +132,8 @@ class Keys:
     def secrets(self) -> set[tuple[str, float]]:
         """Key and the time at which its secret was made, of each secret that is taken now."""
         self._load()
-        return {(k.id, k.created) for k in self._file.by_hash.values() if not k.ended}
+        taken = {**self._file.reserved, **self._file.by_hash}
+        return {(k.id, k.created) for k in taken.values() if not k.ended}
 
     def reserve(self, name: str, scopes: Sequence[str]) -> str:
         """A secret that is taken as soon as there are keys, in place of those that were reserved before. An open proxy
@@ -225,7 +226,7 @@ class Keys:
         found = _hash(secret)
         if found not in self._file.by_hash or time.monotonic() - self._looked > 1.0:
             self._load()
-        key = self._file.by_hash.get(found)
+        key = self._file.by_hash.get(found) or self._file.reserved.get(found)  # a closed proxy's own, whatever goes
         return None if key is None or key.ended else key
 
     def _load(self) -> None:

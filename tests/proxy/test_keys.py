@@ -206,5 +206,10 @@ def test_reserved_keys_close_no_proxy_and_are_in_force_with_the_first_key(tmp_pa
     assert again.check(before) is None and again.check(after).may("trainer")
     secret = keys.rotate(key_id)
     assert again.check(after) is not None and again.check(secret) is not None
+    admission = Admission(Keys(tmp_path / "keys.json", serving=True))
     keys.revoke(key_id)
     assert len(Keys(tmp_path / "keys.json")) == 0
+    assert admission.keys.check("unknown, so the file is read again") is None
+    assert admission.who(bearer(after))[0].may("trainer"), "who revokes the last key stops no trainer of `up`"
+    with pytest.raises(RequestRefused):
+        admission.who(bearer(secret))

@@ -102,6 +102,12 @@ def run(args: argparse.Namespace) -> int:
         key = _of_tenant(keys.named(args.key), args.tenant)
         keys.revoke(key.id)
         print(json.dumps({"revoked": key.id}) if args.json else f"revoked {key.id} ({key.name})")
+        if not len(keys):
+            print(
+                "it was the last key: a proxy that runs goes on asking for one until it is started again, so make "
+                "another (slipstream keys add), or restart it",
+                file=sys.stderr,
+            )
         return 0
     if args.action == "rotate":
         key = _of_tenant(keys.named(args.key), args.tenant)
