@@ -85,6 +85,9 @@ def test_a_proxy_that_shows_little_or_nothing(server: Server) -> None:
     assert found.what.startswith("the proxy does not list episodes: ") and "slipstream keys add" in found.fix
     (found,) = check_proxy(f"http://127.0.0.1:{free_port()}", None, "the engine loads")
     assert (found.level, found.what) == ("warn", "the proxy is not there yet")
+    server.on("GET", "/status", {"error": {"type": "unauthorized", "message": "no API key"}}, 401)
+    (found,) = check_proxy(server.url, None)
+    assert "wants another key" in found.what and "--key" in found.fix, "it is there, and needs no start"
 
 
 def test_clocks_that_differ(server: Server) -> None:

@@ -59,7 +59,7 @@ CAUSE_TEXTS: dict[tuple[Stage, str], str] = {
 def check_proxy(
     url: str | None, key: str | None, busy: str | None = None, *, trainable: bool = True
 ) -> Iterator[Finding]:
-    """``busy``: what the engine of a running `up` is busy with; its proxy starts after it. Not ``trainable``: the
+    """``busy``: what the engine of a running `up` is busy with; its proxy starts beside it. Not ``trainable``: the
     engine's check has said that it gives no token ids.
     """
     with Client(url, key, timeout=10.0) as client:
@@ -71,8 +71,12 @@ def check_proxy(
                 yield warn(
                     "the proxy is not there yet",
                     UNSEEN_TEXT,
-                    "wait, and run `slipstream doctor` again: it starts once the engine answers",
+                    "wait some seconds, and run `slipstream doctor` again: it starts beside the engine",
                 )
+                return
+            if isinstance(e, ApiError) and e.status in (401, 403):
+                fix = "give --key, or SLIPSTREAM_API_KEY: `slipstream keys add me --scopes viewer` makes one"
+                yield warn(f"the proxy at {client.url} wants another key: {e}", UNSEEN_TEXT, fix)
                 return
             yield warn(
                 f"no proxy at {client.url}: {e}", UNSEEN_TEXT, "start it with `slipstream up`, or give --url and --key"
