@@ -99,6 +99,16 @@ async def test_a_proxy_that_goes_away_is_said_once() -> None:
     assert len(said) == 1 and said[0].startswith("! the proxy does not answer")
 
 
+def test_an_engine_that_is_ended_on_purpose_shows_no_errors(tmp_path: Path) -> None:
+    quiet = Quiet(tmp_path / "up.log")
+    line = "(APIServer pid=7) ERROR 12-01 01:00:00 [async_llm.py:708] AsyncLLM output_handler failed."
+    assert quiet("engine", line) == line
+    quiet.ending = lambda: True
+    assert quiet("engine", line) is None
+    assert quiet("trainer", "01:00:00 error the last batch is not told") is not None
+    assert (tmp_path / "up.log").read_text().count("output_handler") == 2, "the log has all of it"
+
+
 def test_a_quiet_log_holds_what_a_person_should_see(tmp_path: Path) -> None:
     quiet = Quiet(tmp_path / "data" / "up.log")
     lines = (

@@ -56,6 +56,7 @@ async def up(config: Config, *, verbose: bool = False) -> int:
     sidecars = SidecarFile(config.root)
     quiet = Quiet(config.root / "up.log", verbose=verbose)
     supervisor = Supervisor(changed=sidecars, shown=quiet)
+    quiet.ending = supervisor.stopping.is_set
     supervisor.handle_signals()
     try:
         stack = await start_stack(config, supervisor, say)

@@ -91,6 +91,8 @@ class Quiet:
     def __init__(self, log: Path, *, verbose: bool = False) -> None:
         """``verbose``: all of it is shown."""
         self.log, self.verbose = log, verbose
+        self.ending: Callable[[], bool] = bool
+        """Whether all are to end: what vLLM calls errors then is how its processes miss each other."""
         self._within: dict[tuple[str, str], tuple[str, str]] = {}
         """(child, its process) → what its latest lines belong to (``loud``, ``hidden``, ``traceback``, ``told``,
         ``chained``), and the place in the code that logged them.
@@ -105,6 +107,8 @@ class Quiet:
         head = VLLM_LINE_PREFIX_PATTERN.match(line)
         if self.verbose or head is None:
             return line
+        if name == "engine" and self.ending():
+            return None
         text, process, place = line[head.end() :], (name, head[1] or ""), head[2] or ""
         within, began = self._within.get(process, ("", ""))
         goes_on = text.startswith((" ", "\t", "|")) or not text
