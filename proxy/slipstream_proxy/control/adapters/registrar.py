@@ -65,7 +65,7 @@ class AdapterRegistrar:
         return await self.fleet.agree(lambda: self._register(wanted))
 
     async def _register(self, wanted: AdapterIn) -> Adapter:
-        model, version = self._split(wanted, wanted.path.strip("/"))
+        model, version = self.expect_name(wanted)
         since = self.registry.revision  # who takes over after this look raises it
         if wanted.learner is not None:
             await self.expect_learner(model, wanted.learner, time.time())
@@ -133,8 +133,9 @@ class AdapterRegistrar:
             return AdapterTrial(tried=False)
         return AdapterTrial(tried=True, reason=None if refused is None else str(refused))
 
-    def _split(self, wanted: AdapterIn, name: str) -> tuple[str, int]:
-        """Model and version. Raises ``Problem`` 422 or 404."""
+    def expect_name(self, wanted: AdapterIn) -> tuple[str, int]:
+        """Model and version. Raises ``Problem`` 422 or 404 where they cannot be a new version's."""
+        name = wanted.path.strip("/")
         try:
             model, version = split_name(name)
             model = next((known for known in self.registry.models if folder_of(known) == model), model)

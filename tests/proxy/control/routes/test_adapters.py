@@ -30,6 +30,15 @@ async def test_upload(plane, tmp_path):
     assert (r.status, (await r.json())["error"]["field"]) == (422, "body.path")
 
 
+@pytest.mark.parametrize("name", ["other@1", ".tmp-x@1", "tiny@999999999"])
+async def test_an_upload_under_a_name_that_no_version_can_have_leaves_nothing(plane, tmp_path, name):
+    url = "/slipstream/v1/adapters"
+    data = form(write_adapter(tmp_path / "up" / "x@1"), name)
+    r = await plane.client.post(url, data=data, headers=plane.as_("trainer"))
+    assert r.status in (404, 422), await r.text()
+    assert list(plane.config.adapters_dir.glob("*@*")) == [], "a retry would find the name taken"
+
+
 async def test_what_cannot_be_served_is_refused_with_the_reason(plane):
     write_adapter(plane.config.adapters_dir / "tiny@1", rank=64)
     status, body = await plane.ask("POST", "/adapters", {"path": "tiny@1"})

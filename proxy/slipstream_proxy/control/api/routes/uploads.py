@@ -112,6 +112,7 @@ async def upload_version(ctx: Ctx) -> c.AdapterIn:
                 return wanted
         if (root / wanted.path).exists() or _name_of(ctx, wanted.path) in registry.items:
             raise Problem(409, f"{wanted.path} is there already", field="body.adapter.path", fix=NEXT_NAME_ADVICE)
+        ctx.deps.rollout.registrar.expect_name(wanted)  # else its files would stay, under a name that is then taken
         await in_thread(_publish, temp, root / wanted.path)
         return wanted
     finally:
