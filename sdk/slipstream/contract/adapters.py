@@ -373,9 +373,15 @@ class Adapter(Model):
     @model_validator(mode="before")
     @classmethod
     def _place(cls, data: object) -> object:
-        """The folder follows from the name: a path that somebody wrote is never believed."""
-        if isinstance(data, dict) and isinstance(name := data.get("name"), str):
+        """The folder follows from the name: a path that somebody wrote is never believed. What an older gate said of it
+        may have had other fields.
+        """
+        if not isinstance(data, dict):
+            return data
+        if isinstance(name := data.get("name"), str):
             data = data | {"path": folder_of(name)}
+        if isinstance(gate := data.get("gate"), dict):
+            data = data | {"gate": {k: v for k, v in gate.items() if k in GateReport.model_fields}}
         return data
 
 

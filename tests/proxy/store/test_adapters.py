@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.records import NOW, call, mutation
 from tests.support.store_writes import all_adapters, put_adapter
 
-from slipstream.contract import Adapter, Event
+from slipstream.contract import Adapter, Event, GateReport
 
 
 def adapter(n, state="candidate", **kw):
@@ -16,21 +16,17 @@ def adapter(n, state="candidate", **kw):
 
 def test_adapters_are_kept_and_changed(store):
     put_adapter(store, adapter(2))
-    store.ingest(
-        [
-            mutation(
-                "adapter",
-                adapter(1, "live", numbers={"accepted": True, "p": 0.5}, batches=["b1"]).model_dump(mode="json"),
-            ),
-            call("a", adapter="m@1"),
-        ],
-        {},
-    )
+    live = adapter(1, "live", accepted=True, meta={"p": 0.5}, batches=["b1"]).model_dump(mode="json")
+    store.ingest([mutation("adapter", live), call("a", adapter="m@1")], {})
     put_adapter(store, adapter(2, "rolled_back", reason="worse"))
     one, two = all_adapters(store)
     assert (one.name, one.state, one.batches, one.episodes) == ("m@1", "live", ["b1"], 1)
     assert (one.accepted, one.meta) == (True, {"p": 0.5})
     assert (two.name, two.state, two.reason) == ("m@2", "rolled_back", "worse")
+
+
+def test_what_an_older_gate_said_may_have_had_other_fields():
+    assert adapter(1, gate={"evidence": 0.5, "of_before": 1}).gate == GateReport(evidence=0.5)
 
 
 def test_changes_that_belong_together_count_if_nobody_was_first(store):
