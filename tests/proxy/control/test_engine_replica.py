@@ -13,7 +13,8 @@ def test_paths():
 
 def test_what_people_are_told_is_more_than_what_data_planes_are():
     engine = EngineReplica("http://e", ok=True, healthy=True, loaded={"m@1"})
-    assert engine.told() == {**engine.public(), "title": "", "error": None, "outage": None, "lacks": {}}
+    said = {"title": "", "answered": False, "error": None, "outage": None, "lacks": {}}
+    assert engine.told() == {**engine.public(), **said}
     engine.outage = AdapterOutage(NoAdapters.NO_LORA, "start it again", since=7.0)
     assert engine.told()["outage"] == {
         "cause": "lora_off", "since": 7.0, "text": "LoRA is off there", "fix": "start it again",
