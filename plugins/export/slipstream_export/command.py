@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
         if part:  # a whole file or none
             size = part.stat().st_size
             part.rename(args.out)
-            if args.json:
-                print(json.dumps({"file": args.out, "format": args.format, "bytes": size}))
+            found = {"file": args.out, "format": args.format, "bytes": size}
+            print(json.dumps(found) if args.json else f"{args.out}: {size / 1e6:.1f} MB of {args.format}")
     except BrokenPipeError:
         raise
     except OSError as e:

@@ -38,6 +38,7 @@ class RewardFields(Model):
 class RewardIn(RewardFields):
     """``POST episodes/{id}/rewards``."""
 
+    known_as: ClassVar[Mapping[str, str]] = dict.fromkeys(("reward", "score", "rating", "points"), "value")
     done: bool | None = None
     """Whether the episode ends with this reward. None: it does if the reward is the whole episode's (no ``call``) and
     its name counts (``reward.weights``)."""

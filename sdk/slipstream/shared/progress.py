@@ -37,6 +37,17 @@ class Progress:
         self._last = now
         self._draw("  ".join([what, *(f"{name.replace('_', ' ')} {value}" for name, value in figures.items())]))
 
+    def now(self, what: str) -> None:
+        """What is begun, on a terminal alone."""
+        if self.tty:
+            self._draw(what)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self.tty:
+            own(sys.stderr).write("\r\x1b[K")
+            sys.stderr.flush()
+
     def _draw(self, line: str) -> None:
         line = printable(line)
         own(sys.stderr).write(f"\r\x1b[K{line}" if self.tty else f"{line}\n")

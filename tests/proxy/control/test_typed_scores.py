@@ -19,6 +19,7 @@ from slipstream_proxy.control.api.http import explain
         (RewardIn, {"value": "1"}, "body.value: '1' is no number", "send a number"),
         (RewardIn, {"value": [1]}, "body.value: Input should be a valid number", "see RewardIn"),
         (FeedbackIn, {"thumb": True}, "body.thumb: Input should be 'up' or 'down'", "see FeedbackIn"),
+        (RewardIn, {"reward": 1}, "body.reward is not known (and 1 more)", "did you mean value?"),
         (FeedbackIn, {"score": 0.5}, "body.score is not known", "did you mean thumb?"),
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ from tests.support.server import Reply, Server
 from slipstream.cli import main
 
 
-def test_to_a_file(server: Server, tmp_path: Path) -> None:
+def test_to_a_file(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = bytes(range(256)) * 1000
     server.on("GET", "/export", data)
     out = tmp_path / "set.parquet"
@@ -17,6 +17,7 @@ def test_to_a_file(server: Server, tmp_path: Path) -> None:
     assert out.read_bytes() == data
     assert server.seen[0].query == {"format": ["parquet"], "split": ["train"]}
     assert list(tmp_path.iterdir()) == [out]
+    assert capsys.readouterr().out == f"{out}: 0.3 MB of parquet\n"
 
 
 def test_to_standard_output(server: Server, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

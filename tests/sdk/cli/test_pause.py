@@ -16,3 +16,6 @@ def test_it_says_how_it_ends(server: Server, capsys: pytest.CaptureFixture[str])
     assert server.seen[0].json == {"reason": "new rewards"}
     assert main(["pause", "--url", server.url, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["paused"] is True
+    server.on("POST", "/training/pause", {"paused": True, "by": "-"})
+    assert main(["pause", "--url", server.url]) == 0  # a proxy without keys knows nobody's name
+    assert capsys.readouterr().out == "training is paused: slipstream resume ends it\n"

@@ -33,6 +33,7 @@ import argparse, http.server, os, sys, time
 parser = argparse.ArgumentParser()
 parser.add_argument("--port", type=int)
 args, _ = parser.parse_known_args()
+print(os.environ.get("FAKE_SAYS", ""), flush=True)
 time.sleep(float(os.environ.get("FAKE_LOADS_SECONDS", "0")))
 if os.environ.get("FAKE_DIES"):
     print("loading")
@@ -85,7 +86,7 @@ def test_children_are_ourselves_with_the_same_configuration(tmp_path: Path) -> N
 
 async def start_engine(wanted: Config, supervisor: Supervisor, say: Said) -> tuple[Child, str]:
     child, url = begin_engine(wanted, supervisor, say)
-    await engine_answers(child, url, wanted, supervisor)
+    await engine_answers(child, url, wanted, supervisor, say)
     return child, url
 
 
@@ -131,6 +132,20 @@ async def test_a_model_that_is_none_says_nothing_before(tmp_path: Path) -> None:
         await start_stack(config(tmp_path, "engine.model=./none"), supervisor, said)
     assert said == []
     assert supervisor.children == []
+
+
+async def test_an_engine_that_starts_for_long_says_how_far_it_is(
+    fake_vllm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "START_REPORT_INTERVAL_S", 0.2)
+    monkeypatch.setenv("FAKE_LOADS_SECONDS", "2")
+    monkeypatch.setenv("FAKE_SAYS", "(EngineCore_0 pid=7) INFO 12-01 10:00:00 [loader.py:7] Loading weights")
+    said, supervisor = Said(), Supervisor(Said())
+    try:
+        await start_engine(config(fake_vllm), supervisor, said)
+    finally:
+        await supervisor.stop()
+    assert any(line.startswith("the engine starts (") and line.endswith(" s so far): Loading weights") for line in said)
 
 
 async def test_a_signal_while_the_engine_starts(fake_vllm: Path) -> None:
@@ -204,8 +219,8 @@ async def test_the_proxy_starts_beside_the_engine(fake_vllm: Path, monkeypatch: 
         stack = await start_stack(wanted, supervisor, Said())
         assert stack.engine is not None and stack.engine.process is not None and stack.proxy.process is not None
         with Client(stack.url) as client:
-            status = await asyncio.to_thread(client.status)
-        assert [(e["ok"], e["error"]) for e in status.engines] == [(True, None)]
+            # workers serve before a slow control plane has looked at the engine again
+            await until(lambda: asyncio.to_thread(lambda: all(e["ok"] for e in client.status().engines)), timeout=10.0)
         assert not [line for line in lines if "warning" in line and "down" in line], "an engine that starts is not down"
         assert (wanted.root / SETTLED_FILE).exists(), (
             "engines that say nothing of their memory have it when they answer"

@@ -215,8 +215,10 @@ def problem_response(p: Problem) -> web.Response:
 
 
 def explain(error: ValidationError, place: str, kind: type[BaseModel]) -> Problem:
-    """The first mistake, with its field and, for a misspelt name, the nearest known one."""
-    e = error.errors(include_url=False, include_context=False)[0]
+    """The first mistake, with its field and, for a misspelt name, the nearest known one. What is missing comes after a
+    name that is not known, which may be it.
+    """
+    e = min(error.errors(include_url=False, include_context=False), key=lambda e: e["type"] == "missing")
     where = ".".join(str(p) for p in e["loc"])
     name = f"{place}.{where}" if where else place
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""

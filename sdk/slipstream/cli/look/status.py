@@ -142,8 +142,9 @@ def _shown(args: argparse.Namespace) -> int:
         title = f" ({engine['title']})" if engine.get("title") else ""
         say(f"  engine {engine.get('url')}{title}: {standing(engine)}")
     if (use := status.adapter_use).loads:
-        read = f"{use.loads} loads ({use.reads} from files), {use.load_seconds / use.loads:.2f} s each"
-        say(f"  adapters in the engines: {use.hits} of {use.calls} calls found theirs, {read}")
+        loads = f"{use.calls - use.hits} waited while the engine loaded it"
+        read = f"{use.loads} loads, {use.reads} of them from files, {use.load_seconds / use.loads:.2f} s each"
+        say(f"  adapters: {use.hits} of {use.calls} calls found theirs in the engine, {loads} ({read})")
     for sidecar in status.sidecars:
         say(f"  {sidecar.name}: {sidecar.state} for {age(sidecar.since, time.time())}")
     say(f"  calls {status.calls} ({status.capture_lost} lost), episodes {counts(status.episodes)}")

@@ -6,6 +6,7 @@ import json
 from slipstream.cli.common import TextColour, add_client, proxy_url, read_config, say
 from slipstream.cli.start.proxy import own_flags
 from slipstream.engines.findings import Finding
+from slipstream.shared.progress import wanted
 
 OUTCOME_MARKS = {"fail": "FAIL", "warn": "WARN", "ok": "ok  "}
 """The worst first."""
@@ -27,7 +28,11 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0: nothing fails (warnings may be there); 1: something does."""
     from slipstream.operate.doctor.doctor import as_json, examine
 
-    findings = sorted(examine(read_config(args, own_flags(args)), proxy_url(args), args.key), key=badness)
+    progress = wanted(asked=False)
+    looked = progress.now if progress else lambda _: None
+    findings = sorted(examine(read_config(args, own_flags(args)), proxy_url(args), args.key, looked), key=badness)
+    if progress:
+        progress.clear()
     if args.json:
         print(json.dumps(as_json(findings), indent=2))
     else:

@@ -13,4 +13,5 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         found = client.pause_training(args.reason)
-    return tell(args, found, f"training is paused (by {found.by}): slipstream resume ends it")
+    by = "" if found.by in (None, "-") else f" (by {found.by})"
+    return tell(args, found, f"training is paused{by}: slipstream resume ends it")

@@ -36,6 +36,7 @@ NO_STORE = "the spool keeps calls and rewards, and nothing is shown or trained o
 NO_SCORES = "the judge scores nothing, so groups wait and are lost when they are too old"
 NO_TRAINER = "the trainer can't start, so no step comes"
 UNTRIED_VERSION_TEXT = "steps may fail, or compute something else"
+IMPORTS_TAKE_TEXT = "torch and vLLM take half a minute"
 LOW_DISK_BYTES = 2 * 2**30
 SLOW_SYNC_MS = 20
 KEY_ADVICE = {
@@ -265,8 +266,11 @@ def _gpu(torch: str) -> Finding:
     return ok("GPU: " + "; ".join(said.splitlines()))
 
 
-def examine(config: Config, url: str | None, key: str | None) -> Iterator[Finding]:
-    """All checks; one that breaks is a finding too."""
+def examine(
+    config: Config, url: str | None, key: str | None, looking: Callable[[str], None] = lambda _: None
+) -> Iterator[Finding]:
+    """All checks; one that breaks is a finding too. ``looking`` gets what is examined next."""
+    looking("examining what runs here …")
     running = find_running(config, url, key)
     asked = config
     named = config.engine.urls and (config.engine.name or config.engine.model)
@@ -292,6 +296,7 @@ def examine(config: Config, url: str | None, key: str | None) -> Iterator[Findin
     ]
     judge_fails = False
     for name, check in checks:
+        looking(f"examining {name} …" + (f" ({IMPORTS_TAKE_TEXT})" if name == "imports" else ""))
         try:
             for found in check():
                 judge_fails |= (found.level, found.about) == ("fail", "judge")

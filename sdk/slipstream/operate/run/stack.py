@@ -24,6 +24,7 @@ from slipstream.operate.run.preflight import (
     wants_judge,
     wants_trainer,
 )
+from slipstream.operate.run.watch import last_line
 from slipstream.settings.judge import is_own
 from slipstream.shared.backoff import rest
 from slipstream.shared.functions import need
@@ -38,6 +39,8 @@ ENGINE_SETTLED_VARIABLE = "SLIPSTREAM_ENGINE_SETTLED"
 SEVERAL_ENGINE_OPTIONS = ("--data-parallel-size", "-dp")
 """Arguments with which an engine is several, of which the first one's memory says nothing."""
 PROXY_TIMEOUT_SECONDS = 120.0
+START_REPORT_INTERVAL_S = 20.0
+"""Between two lines about an engine that does not answer yet."""
 SIDECAR_FAILURES = 10
 """Failed starts in a row, over two minutes or more, after which trainer or judge stays down."""
 
@@ -78,10 +81,23 @@ def begin_engine(config: Config, supervisor: Supervisor, say: Callable[[str], No
     return supervisor.start(child), command.url
 
 
-async def engine_answers(child: Child, url: str, config: Config, supervisor: Supervisor) -> None:
-    """Until it does, or all is to end. Raises ``StartError``."""
+async def engine_answers(
+    child: Child, url: str, config: Config, supervisor: Supervisor, say: Callable[[str], None]
+) -> None:
+    """Until it does, or all is to end; ``say`` gets how far it is. Raises ``StartError``."""
     health = url + started(config).health
-    if not await supervisor.until(child, lambda: answers(health), config.engine.start_timeout):
+    began = reported = time.monotonic()
+
+    async def ready() -> bool:
+        nonlocal reported
+        if await answers(health):
+            return True
+        if (now := time.monotonic()) - reported >= START_REPORT_INTERVAL_S:
+            reported = now
+            say(f"the engine starts ({now - began:.0f} s so far): {last_line(child.tail)}")
+        return False
+
+    if not await supervisor.until(child, ready, config.engine.start_timeout):
         if supervisor.stopping.is_set():
             return
         words = child.last_words()
@@ -183,7 +199,7 @@ async def start_stack(config: Config, supervisor: Supervisor, say: Callable[[str
         config = config.model_copy(update={"engine": config.engine.model_copy(update=known)})
     proxy = supervisor.start(_self("proxy", config))
     if engine is not None:
-        await engine_answers(engine, config.engine.urls[0], config, supervisor)
+        await engine_answers(engine, config.engine.urls[0], config, supervisor, say)
     with contextlib.suppress(OSError):  # not every engine says when it has its memory
         (config.root / SETTLED_FILE).touch()
     url = await _proxy_answers(proxy, config, supervisor)

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from slipstream import contract as c
@@ -81,6 +81,12 @@ def is_made(event: c.Event) -> bool:
 
 def is_loud(line: str) -> bool:
     return any(mark in line[:80] for mark in LOUD_LINE_PATTERNS)
+
+
+def last_line(lines: Iterable[str]) -> str:
+    """What a child said last, without what vLLM writes before each line."""
+    said = [line.strip() for line in lines if line.strip()]
+    return VLLM_LINE_PREFIX_PATTERN.sub("", said[-1], count=1) if said else "it has printed nothing yet"
 
 
 class Quiet:
