@@ -33,8 +33,8 @@ start to make both equal, many versions would cost much power. So the larger one
 ``spare``, which begins at ``MAX_APART``. If at the next start the wealths are a (of the smaller) and b, ``spare``
 becomes min(a, b / c) / min(a, b) times what it was. Then ``spare`` times the smaller wealth is at most the old
 ``spare`` times a, and times b / c: a supermartingale whichever of the two is one. So users who err another way with
-each version, however often, win ``MAX_APART`` times what was put in, and those who err one way win nothing. Users who turn while a version serves
-break both bets, one after the other: the promise leaves them out.
+each version, however often, win ``MAX_APART`` times what was put in, and those who err one way win nothing. Users who
+turn while a version serves break both bets, one after the other: the promise leaves them out.
 ``benchmarks.gate.search_null`` looks for worlds that break this.
 
 **Where a run that lacks its reward counts as the worst one** (nearly all of the control's were shown to get one), users
