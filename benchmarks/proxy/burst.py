@@ -1,15 +1,12 @@
 """Thousands of streams begun in one moment, each a new run: does one fail, is one's adapter decided without the control plane?
 
-    python -m benchmarks.proxy.burst [--streams 10000] [--rounds 3]
-
 A whole proxy with two workers, DuckDB, an adapter on trial and a control arm beside it, and a bare relay with two processes, take turns in
-front of one engine. The last line is one JSON object: ``streams_failed``, ``streams_local_pins``, and ``streams_first_byte`` (the median time to a
-stream's first byte, against the relay's in the same round; median over the rounds).
+front of one engine. It is the part ``streams`` of ``bench_growth``, and finds ``streams_failed``, ``streams_local_pins`` and ``streams_first_byte``:
+the median time to a stream's first byte, against the relay's in the same round; median over the rounds.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import subprocess
@@ -18,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.harness import API, ask, compiled_c, free_port, in_turns, ratio, report, started, wait_for, wait_port
+from benchmarks.harness import API, ask, compiled_c, free_port, in_turns, ratio, started, wait_for, wait_port
 from tests.support.adapters import write_adapter
 from tests.support.running import run_settings
 
@@ -86,15 +83,3 @@ def burst(streams: int, rounds: int = 3) -> dict[str, object]:
         "streams_first_ms": {name: [round(one["first_p50_us"] / 1000) for one in all_] for name, all_ in found.items()},
         "streams_whole_ms": {name: [round(one["p50_us"] / 1000) for one in all_] for name, all_ in found.items()},
     }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--streams", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
-    report(burst(args.streams, args.rounds))
-
-
-if __name__ == "__main__":
-    main()

@@ -16,25 +16,28 @@ import contextlib
 import json
 import os
 import resource
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import uvloop
-from benchmarks.harness import API, ROOT, child_env, free_port, report
+from benchmarks.harness import API, ROOT, child_env, free_port, quantile, report
+from benchmarks.proxy.stand_in import answer, serve
+from tests.support.running import Running, run_settings
 
 from slipstream_proxy.keys import Keys
 
 COUNT = 2000
 STREAMS, SEARCHES, CALLS = 256, 60, 8
-SOFT_LIMIT = 1024
+SOFT_LIMIT_FILES = 1024
+P99 = 0.99
 REPLY_BYTES = 2**19
 SLOW_READ_S = 1.0
 RAMP_S = 15.0
@@ -58,40 +61,12 @@ LARGE = event("word " * 20) * (REPLY_BYTES // len(event("word " * 20)))
 SMALL = event("hi")
 START = b"data: " + json.dumps({**BASE, "choices": [{"index": 0, "delta": {"role": "assistant"}}], "prompt_token_ids": [1, 2]}).encode() + b"\n\n"  # fmt: skip
 END = event(".", "stop") + b"data: [DONE]\n\n"
-MODELS = json.dumps({"object": "list", "data": [{"id": "m", "root": "m"}]}).encode()
+STORY, SHORT = (answer(START + part + END, b"text/event-stream") for part in (LARGE, SMALL))
 
 
-def answer(kind: bytes, body: bytes) -> bytes:
-    return b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n%b" % (kind, len(body), body)
-
-
-STORY, SHORT = (answer(b"text/event-stream", START + part + END) for part in (LARGE, SMALL))
-
-
-class Engine(asyncio.Protocol):
-    """A stream of a few events, or of half a megabyte where a text asks for it. What it costs must not be what is measured."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self.data = b""
-
-    def data_received(self, data: bytes) -> None:
-        self.data += data
-        end = self.data.find(b"\r\n\r\n") + 4
-        head = self.data[:end].lower()
-        length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0] or b"0")
-        if end < 4 or len(self.data) < end + length:
-            return
-        body, self.data = self.data[end:], b""
-        if head.startswith(b"post"):
-            self.transport.write(STORY if b"a long story" in body else SHORT)
-        else:
-            self.transport.write(answer(b"application/json", MODELS))
-
-
-async def serve_engine(port: int) -> None:
-    server = await asyncio.get_running_loop().create_server(Engine, "127.0.0.1", port, backlog=4096)
-    await server.serve_forever()
+def reply_of(body: bytes) -> bytes:
+    """A stream of a few events, or of half a megabyte where a text asks for it."""
+    return STORY if b"a long story" in body else SHORT
 
 
 # --- the strangers, in a process of their own --------------------------------------------------------------------------------------
@@ -193,41 +168,25 @@ class Others:
         return time.monotonic() - began
 
 
-def percentile(values: list[float], share: float = 0.99) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
 def child(kind: str, port: str, secret: str = "") -> subprocess.Popen[bytes]:
     """This program, as the engine or as strangers."""
     command = [sys.executable, "-m", "benchmarks.proxy.strangers", "--as", kind, port, secret]
     return subprocess.Popen(command, cwd=ROOT, env=child_env())
 
 
-def started(folder: Path, engine: int) -> subprocess.Popen[bytes]:
-    """The proxy, at a soft limit of 1,024; the hard one is the machine's."""
-    config = folder / "slipstream.toml"
-    config.write_text(
-        f'data_dir = "{folder}/data"\n[engine]\nname = "m"\nkind = "vllm"\nurls = ["http://127.0.0.1:{engine}"]\n'
-        f"[proxy]\nport = 0\n[gate]\nholdout = 0.0\n"
-    )
-    argv = [sys.executable, "-m", "slipstream.cli", "proxy", "--config", str(config)]
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with (folder / "proxy.log").open("wb") as log:
-        return subprocess.Popen(
-            ["prlimit", f"--nofile={SOFT_LIMIT}:{hard}", *argv], stdout=log, stderr=log, start_new_session=True
-        )
-
-
-async def ready(folder: Path, session: aiohttp.ClientSession) -> str:
-    until = time.monotonic() + 180
-    while time.monotonic() < until:
-        with contextlib.suppress(OSError, ValueError, aiohttp.ClientError):
-            url: str = json.loads((folder / "data" / "proxy.json").read_text())["url"]
-            async with session.get(url + "/readyz") as reply:
-                if reply.status == 200:
-                    return url
-        await asyncio.sleep(0.1)
-    raise SystemExit((folder / "proxy.log").read_text()[-4000:])
+@contextlib.contextmanager
+def proxy(folder: Path, engine: int) -> Iterator[Running]:
+    """The proxy, at a soft limit of 1,024 open files; the hard one is the machine's."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    tree = {
+        "engine": {"name": "m", "kind": "vllm", "urls": [f"http://127.0.0.1:{engine}"]},
+        "proxy": {"port": 0},
+        "gate": {"holdout": 0.0},
+    }
+    resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT_LIMIT_FILES, hard))
+    with run_settings(folder, tree) as running:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        yield running
 
 
 async def turns(others: Others, session: aiohttp.ClientSession, kind: str, secret: str, options: argparse.Namespace) -> dict[str, Any]:  # fmt: skip
@@ -248,13 +207,13 @@ async def turns(others: Others, session: aiohttp.ClientSession, kind: str, secre
         for what, each in ratios.items():
             took["quiet"][what] += quiet[what]
             took["beset"][what] += loud[what]
-            each.append(percentile(loud[what]) / percentile(quiet[what]))
+            each.append(quantile(loud[what], P99) / quantile(quiet[what], P99))
     found: dict[str, Any] = {"failed": dict(others.failed), "load": round(os.getloadavg()[0], 1)}
     for what, each in ratios.items():
-        quiet_ms, loud_ms = (round(1000 * percentile(took[when][what]), 1) for when in ("quiet", "beset"))
+        quiet_ms, loud_ms = (round(1000 * quantile(took[when][what], P99), 1) for when in ("quiet", "beset"))
         found[what] = {
             "n": [len(took[when][what]) for when in ("quiet", "beset")],
-            "p50_ms": [round(1000 * percentile(took[when][what], 0.5), 1) for when in ("quiet", "beset")],
+            "p50_ms": [round(1000 * quantile(took[when][what], 0.5), 1) for when in ("quiet", "beset")],
             "p99_ms": [quiet_ms, loud_ms],
             "ratio": round(loud_ms / quiet_ms, 2),
             "ratios_of_turns": [round(r, 2) for r in sorted(each)],
@@ -268,21 +227,17 @@ async def run(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     secrets = {"other": keys.add("other", ["inference", "reward"])[1], "key": keys.add("hostile", ["inference"])[1]}
     port = free_port()
     engine = child("engine", str(port))
-    proxy = started(folder, port)
     found: dict[str, Any] = {}
     try:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
-            others = Others(await ready(folder, session), secrets["other"])
-            await others.measure(session, 3.0)
-            for kind in options.only or KINDS:
-                found[kind] = await turns(others, session, kind, secrets["key"], options)
-                print(json.dumps({kind: found[kind]}), flush=True)
+        timeout = aiohttp.ClientTimeout(total=60)
+        with proxy(folder, port) as running:
+            async with aiohttp.ClientSession(timeout=timeout) as session:
+                others = Others(running.url, secrets["other"])
+                await others.measure(session, 3.0)
+                for kind in options.only or KINDS:
+                    found[kind] = await turns(others, session, kind, secrets["key"], options)
+                    print(json.dumps({kind: found[kind]}), flush=True)
     finally:
-        proxy.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            proxy.wait(60)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(proxy.pid, signal.SIGKILL)
         engine.kill()
         engine.wait()
     log = (folder / "proxy.log").read_text()
@@ -295,7 +250,7 @@ def main() -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
         if kind == "engine":
-            uvloop.run(serve_engine(int(port)))
+            uvloop.run(serve(int(port), reply_of))
         else:
             uvloop.run(beset(kind, int(port), secret))
         return

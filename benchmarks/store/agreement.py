@@ -1,17 +1,12 @@
-"""Does a worker that decides alone say what the control plane says? Each case is asked of both.
-
-``python -m benchmarks.store.agreement [--cases 100000]``. The last line is one JSON object: ``pins_agree`` of ``pins_asked``.
-"""
+"""Does a worker that decides alone say what the control plane says? Each case is asked of both: part ``agree`` of ``bench_growth``."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import tempfile
 from pathlib import Path
 
-from benchmarks.harness import report
 from tests.support.fake_engine import LoraEngine
 from tests.support.plane import Plane, make_config, register, until
 
@@ -94,13 +89,3 @@ def agreement(count: int) -> dict[str, int]:
         with tempfile.TemporaryDirectory() as folder:
             found += asyncio.run(compare(Path(folder), (count + part) // 2, mode))
     return {"pins_agree": found, "pins_asked": count}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=100_000)
-    report(agreement(parser.parse_args().cases))
-
-
-if __name__ == "__main__":
-    main()

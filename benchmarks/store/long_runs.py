@@ -1,8 +1,5 @@
 """What long runs and many conversations cost: the part of ``bench_growth`` that fills stores by itself.
 
-``python -m benchmarks.store.long_runs [--calls 2000] [--turns 150] [--postgres URL]``. The last line is one
-JSON object:
-
 - ``long_run_mb``: the most megabytes that a run of so many calls is as its page, its batch, its group or its export;
   ``long_run_rss_mb``: the most memory that reading it took.
 - ``ingest_growth``: what a call of one of 128 conversations costs at that turn, against one of 8.
@@ -10,7 +7,6 @@ JSON object:
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
 import io
@@ -24,7 +20,6 @@ from pathlib import Path
 
 import psycopg
 import pyarrow as pa
-from benchmarks.harness import report
 from benchmarks.store.filling import started_of
 
 from slipstream.contract import BatchLeaseIn, GroupLeaseIn, RewardIn
@@ -212,22 +207,3 @@ def export_growth(few: Store, many: Store, episodes: tuple[int, int]) -> dict[st
         "export_cpu_us": round(cpu_many),
         "export_cpu_growth": round(cpu_many / cpu_few, 2),
     }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=2_000)
-    parser.add_argument("--turns", type=int, default=150)
-    parser.add_argument("--only", choices=("run", "ingest"))
-    parser.add_argument("--postgres", metavar="URL", help="of a server on which schemas may be made")
-    args = parser.parse_args()
-    found: dict[str, float] = {}
-    if args.only in (None, "run"):
-        found |= long_run(args.calls, args.postgres)
-    if args.only in (None, "ingest"):
-        found |= ingest(args.turns, args.postgres)
-    report(found)
-
-
-if __name__ == "__main__":
-    main()

@@ -18,10 +18,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 from benchmarks.harness import API, ask, cpu_seconds, free_port, report, say, wait_port
+from benchmarks.proxy.stand_in import answer, serve
 from tests.support.postgres import postgres_server
 from tests.support.running import Running, run_proxy
 
@@ -43,36 +44,12 @@ def reply_of(body: dict[str, Any]) -> bytes:
     }
     choice = {"index": 0, "message": {"role": "assistant", "content": WORDS}, "finish_reason": "stop", "token_ids": ids, "logprobs": logprobs}  # fmt: skip
     usage = {"prompt_tokens": len(asked), "completion_tokens": len(ids), "total_tokens": len(asked) + len(ids)}
-    found = {"id": "c", "object": "chat.completion", "created": 1, "model": "inbox", "choices": [choice], "usage": usage, "prompt_token_ids": asked}  # fmt: skip
-    return json.dumps(found).encode()
-
-
-MODELS = json.dumps({"object": "list", "data": [{"id": "inbox", "root": "inbox", "max_model_len": 4096}]}).encode()
-
-
-class Engine(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport, self.data = cast(asyncio.Transport, transport), b""
-
-    def data_received(self, data: bytes) -> None:
-        self.data += data
-        end = self.data.find(b"\r\n\r\n") + 4
-        head = self.data[:end].lower()
-        length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0] or b"0")
-        if end < 4 or len(self.data) < end + length:
-            return
-        body, self.data = self.data[end : end + length], self.data[end + length :]
-        answer = reply_of(json.loads(body)) if head.startswith(b"post /v1/chat") else MODELS
-        kind = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(answer)
-        self.transport.write(kind + answer)
+    found = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage, "prompt_token_ids": asked}  # fmt: skip
+    return answer(json.dumps(found).encode())
 
 
 def serve_engine(port: int) -> None:
-    async def serve() -> None:
-        server = await asyncio.get_running_loop().create_server(Engine, "127.0.0.1", port, backlog=1024)
-        await server.serve_forever()
-
-    asyncio.run(serve())
+    asyncio.run(serve(port, lambda body: reply_of(json.loads(body))))
 
 
 @contextlib.contextmanager
@@ -98,7 +75,7 @@ async def run_once(session: aiohttp.ClientSession, url: str, name: str, pause: f
     for turn in range(TURNS):
         began = time.monotonic()
         messages.append({"role": "user", "content": f"{name} {turn} {WORDS}"})
-        body = {"model": "inbox", "temperature": 1.0, "messages": messages}
+        body = {"model": "m", "temperature": 1.0, "messages": messages}
         async with session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as answer:
             answer.raise_for_status()
             messages.append((await answer.json())["choices"][0]["message"])
@@ -184,7 +161,7 @@ def one_store(kind: str, paces: list[float], seconds: float) -> dict[str, dict[s
             made = stack.enter_context(postgres_server())
             url, server = made.url, made.pid
         up = stack.enter_context(engine())
-        more: dict[str, Any] = {"store": {"url": url}} if url else {}
+        more: dict[str, Any] = {"engine": {"name": "m"}, **({"store": {"url": url}} if url else {})}
         running = stack.enter_context(run_proxy(folder, up, **more))
         asyncio.run(agents(running.url, 0, 0.5, "warm"))
         time.sleep(2)

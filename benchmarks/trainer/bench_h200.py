@@ -40,8 +40,7 @@ STEPS = 4
 
 
 def make_model(folder: Path, shape: str) -> None:
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+    from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
     config = Qwen2Config(
@@ -53,8 +52,7 @@ def make_model(folder: Path, shape: str) -> None:
         model = Qwen2ForCausalLM(config)
         torch.set_default_dtype(torch.float32)
     model.save_pretrained(folder)
-    raw = Tokenizer(models.WordLevel({"<pad>": 0, "<end>": 1, "<unk>": 2}, unk_token="<unk>"))
-    PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="<end>", unk_token="<unk>").save_pretrained(folder)  # fmt: skip
+    small.save_tokenizer(folder)
 
 
 def batch(groups: int, results: int, seed: int = 0) -> list[Any]:

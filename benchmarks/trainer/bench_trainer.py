@@ -39,9 +39,16 @@ from slipstream_trainer.step.trl_seam import GRPOTrainer, grpo_config
 VOCAB = 512
 
 
-def make_model(folder: Path, layers: int, hidden: int) -> None:
+def save_tokenizer(folder: Path) -> None:
     from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.WordLevel({"<pad>": 0, "<end>": 1, "<unk>": 2}, unk_token="<unk>"))
+    PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="<end>", unk_token="<unk>").save_pretrained(folder)  # fmt: skip
+
+
+def make_model(folder: Path, layers: int, hidden: int) -> None:
+    from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(0)
     heads = max(2, hidden // 64)
@@ -51,10 +58,7 @@ def make_model(folder: Path, layers: int, hidden: int) -> None:
         eos_token_id=1, pad_token_id=0,
     )  # fmt: skip
     Qwen3ForCausalLM(shape).save_pretrained(folder)
-    raw = Tokenizer(models.WordLevel({"<pad>": 0, "<end>": 1, "<unk>": 2}, unk_token="<unk>"))
-    PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token="<pad>", eos_token="<end>", unk_token="<unk>"
-    ).save_pretrained(folder)
+    save_tokenizer(folder)
 
 
 def episodes(args: argparse.Namespace, form: str) -> list[Sample]:
@@ -211,45 +215,12 @@ def measure(args: argparse.Namespace, settings: dict[str, Any], form: str) -> di
     return found
 
 
-def sweep(args: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
-    """Turns → tokens of the longest context, and sampled and computed tokens a second of a forward and backward pass."""
-    found: dict[str, Any] = {}
-    for turns in args.sweep.split(","):
-        args.turns = int(turns)
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            did = pool.submit(one, settings, "auto", args.forms.split(",")[0], args).result()
-        sampled = args.groups * args.episodes * args.turns * args.sampled
-        found[turns] = {
-            "context": args.prompt + args.turns * (args.sampled + args.results),
-            "sampled": sampled,
-            "sampled_a_second": round(sampled / did["seconds"]),
-            "computed_a_second": round(did["computed"] / did["seconds"]),
-            "peak_mib": round(did["peak_mib"]),
-        }
-        print(turns, json.dumps(found[turns]), file=sys.stderr, flush=True)
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in {
-        "groups": 2,
-        "episodes": 8,
-        "turns": 6,
-        "prompt": 375,
-        "sampled": 75,
-        "results": 75,
-        "layers": 2,
-        "hidden": 128,
-        "repeat": 1,
-    }.items():
+    sizes = {"groups": 2, "episodes": 8, "turns": 6, "prompt": 375, "sampled": 75, "results": 75}
+    for name, value in (sizes | {"layers": 2, "hidden": 128, "repeat": 1}).items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--forms", default="plain,stripped,compacted")
-    parser.add_argument(
-        "--sweep",
-        metavar="TURNS",
-        help="only ours, as it chooses: at each of these numbers of turns, with commas between",
-    )
     parser.add_argument("--full", action="store_true", help="8 groups, 1.5k shared prompt, 300 + 300 tokens a turn")
     args = parser.parse_args()
     if args.full:
@@ -261,19 +232,9 @@ def main() -> None:
             "engine": {"model": f"{folder}/model"},
             "trainer": {"lora_rank": 16, "max_ratio": 1e30, "is_max": 1e-30 + 1.0, "beta": 0.0},
         }
-        if args.sweep:
-            report(sweep(args, settings))
-            return
         results = [measure(args, settings, form) for form in args.forms.split(",")]
     first = results[0]
-    names = (
-        "tokens_per_call",
-        "tokens_merged",
-        "tokens_tree",
-        "gradient_error",
-        "speedup_vs_per_call",
-        "speedup_vs_merged",
-    )
+    names = ("tokens_per_call", "tokens_merged", "tokens_tree", "gradient_error", "speedup_vs_per_call", "speedup_vs_merged")  # fmt: skip
     report(
         {n: first[n] for n in names}
         | {"peak_mib": {way: round(first[way]["peak_mib"]) for way in WAYS}}
