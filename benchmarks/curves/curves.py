@@ -27,11 +27,10 @@ from pathlib import Path
 
 from benchmarks.curves.summary import LONG, LONG_RUN, Run, Summary, fill_table, summarise
 from benchmarks.harness import RESULTS, ROOT, report, say, slipstream
+from common.demo.curve import LearningCurve, StepPoint, VersionPoint, plot
 from common.task import Missing, load_task, task_names
 from tests.support.ruled_judge import RuledJudge, each
 from tests.support.served import Served
-
-from slipstream.operate.demo.curve import LearningCurve, StepPoint, VersionPoint, plot
 
 PAGE = ROOT / "docs" / "tasks.md"
 JUDGE_SECONDS = 1.0

@@ -26,12 +26,12 @@ from typing import Any
 
 from aiohttp import web
 from benchmarks.harness import report, slipstream
+from common.demo.driver import CONCURRENT_EPISODES, TaskDriver
+from common.demo.task import demo_config, load_task, open_agent
 from tests.support.served import Served
 
 from slipstream.cli.common import child_env
 from slipstream.client import AsyncClient
-from slipstream.operate.demo.driver import CONCURRENT_EPISODES, TaskDriver
-from slipstream.operate.demo.task import demo_config, load_task, open_agent
 from slipstream.operate.run.stack import Stack, start_stack
 from slipstream.shared.processes.supervisor import Supervisor
 from slipstream.shared.progress import Progress

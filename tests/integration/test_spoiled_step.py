@@ -9,10 +9,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from common.demo.task import demo_config, load_task, open_agent
 from tests.support import process, wait_for
 
 from slipstream.client import Client
-from slipstream.operate.demo.task import demo_config, load_task, open_agent
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 TASKS, RUNS = 12, 4

@@ -48,7 +48,7 @@ def test_a_system_without_what_it_needs(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As on Windows: no package to install is named."""
-    for name in [n for n in sys.modules if n.startswith(("slipstream_proxy", "slipstream.operate.demo"))]:
+    for name in [n for n in sys.modules if n.startswith(("slipstream_proxy", "common.demo"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fcntl", None)
     assert main(command) == 2

@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
+import sys
 from pathlib import Path
+from typing import Any
 
 from slipstream.cli.common import add_config, finite
+from slipstream.errors import StartError
 from slipstream.shared.log import setup_logging
 
 
@@ -28,20 +32,33 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from slipstream.operate.demo.demo import TIME_LIMIT, Options, demo
-
     setup_logging("warning")
-    options = Options(
+    demo = load_demo()
+    options = demo.Options(
         seed=args.seed,
         keep=args.keep,
         data_dir=args.data_dir,
         flags=args.set,
         config=args.config,
-        time_limit=args.time_limit or TIME_LIMIT,
+        time_limit=args.time_limit or demo.TIME_LIMIT,
         steps=args.steps,
         post_reward=not args.no_reward,
         verbose=args.verbose,
         task=args.task,
         axis=args.axis,
     )
-    return asyncio.run(demo(options))
+    result: int = asyncio.run(demo.demo(options))
+    return result
+
+
+def load_demo() -> Any:
+    """The demo's module. It is one of the examples, beside the sources or inside an installed wheel, whose files import
+    their own packages by name. Raises ``StartError`` where there are none.
+    """
+    here = Path(__file__).resolve().parents[2]
+    for folder in (here / "examples", here.parents[1] / "examples"):
+        if (folder / "common" / "task.py").is_file():
+            if str(folder) not in sys.path:
+                sys.path.insert(0, str(folder))
+            return importlib.import_module("common.demo.demo")
+    raise StartError("the examples are not installed beside this package")

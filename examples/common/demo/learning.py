@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import httpx
 
+from common.demo.driver import TaskDriver
 from slipstream.client import AsyncClient
 from slipstream.contract import Event
 from slipstream.engines import DEFAULT_ENGINE
 from slipstream.errors import ApiError
-from slipstream.operate.demo.driver import TaskDriver
 from slipstream.operate.run.stack import Stack
 from slipstream.shared.processes.supervisor import Supervisor
 from slipstream.shared.progress import Progress

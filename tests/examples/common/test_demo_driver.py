@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from common.demo.driver import CONCURRENT_EPISODES, GROUP_EPISODES, HELD_OUT, RewardSample, TaskDriver
 
-from slipstream.operate.demo.driver import CONCURRENT_EPISODES, GROUP_EPISODES, HELD_OUT, RewardSample, TaskDriver
 from slipstream.shared.progress import Progress
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from slipstream.operate.demo.task import DemoTask, TaskAgent, TaskItem
+from common.task import Agent, Item, Task
 from slipstream.shared.progress import Progress
 
 HELD_OUT = 256
@@ -49,14 +49,14 @@ class DriverTally:
 class TaskDriver:
     """``CONCURRENT_EPISODES`` episodes at once, groups of ``GROUP_EPISODES`` runs of each training item."""
 
-    def __init__(self, task: DemoTask, agent: TaskAgent, seed: int, *, post_reward: bool = True) -> None:
+    def __init__(self, task: Task, agent: Agent, seed: int, *, post_reward: bool = True) -> None:
         self.task, self.agent, self.seed = task, agent, seed
         self.tally = DriverTally()
         self.post_reward = post_reward
         """False: the agent posts no reward, a judge has to score."""
         self._training = task.items("train", seed)
 
-    async def episode(self, item: TaskItem, split: str) -> float | None:
+    async def episode(self, item: Item, split: str) -> float | None:
         """The reward of one episode, or None where it failed: that is told and counted."""
         try:
             played = await self.agent.episode(item, split=split, post_reward=self.post_reward)
@@ -69,7 +69,7 @@ class TaskDriver:
         self.tally.episodes += split == "train"
         return played.reward
 
-    def held_out_items(self) -> list[TaskItem]:
+    def held_out_items(self) -> list[Item]:
         """The items that ``held_out`` measures on: ``HELD_OUT`` of them, from the start again where there are fewer."""
         return list(itertools.islice(self.task.items("eval", self.seed), HELD_OUT))
 
@@ -93,7 +93,7 @@ class TaskDriver:
     async def work(self, stop: asyncio.Event) -> None:
         """Training items, without end until ``stop``. Called again, it goes on with those that follow."""
 
-        def runs() -> Iterator[TaskItem]:
+        def runs() -> Iterator[Item]:
             for item in self._training:
                 for _ in range(GROUP_EPISODES):
                     if stop.is_set():

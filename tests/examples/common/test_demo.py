@@ -7,11 +7,11 @@ import json
 import sys
 from pathlib import Path
 
+from common.demo.curve import LearningCurve, VersionPoint
+from common.demo.demo import Options, _keep, _told
+from common.demo.driver import RewardSample
+from tests.support import ROOT
 from tests.support.fake_engine import FakeEngine
-
-from slipstream.operate.demo.curve import LearningCurve, VersionPoint
-from slipstream.operate.demo.demo import Options, _keep, _told
-from slipstream.operate.demo.driver import RewardSample
 
 
 def test_each_task_has_a_folder_of_its_own(tmp_path: Path) -> None:
@@ -35,13 +35,14 @@ def test_the_figures_are_kept_beside_the_picture(tmp_path: Path) -> None:
     assert kept["curve"]["held_out"] == [[0.2, 0.01, 256]]
 
 
-RUN = """
+RUN = f"""
 import asyncio, sys
 from pathlib import Path
-from slipstream.operate.demo import driver, learning
-from slipstream.operate.demo.demo import Options, demo
+sys.path.insert(0, {str(ROOT / "examples")!r})
+from common.demo import driver, learning
+from common.demo.demo import Options, demo
 driver.HELD_OUT, learning.FIRST_STEP_LIMIT = 12, 3.0
-flags = [f'engine.urls=["{sys.argv[1]}"]', "trainer.enabled=false", "engine.name=inbox"]
+flags = ['engine.urls=["' + sys.argv[1] + '"]', "trainer.enabled=false", "engine.name=inbox"]
 sys.exit(asyncio.run(demo(Options(seed=1, data_dir=Path(sys.argv[2]), flags=flags))))
 """
 """In a process of its own, as the command is: it starts others, and a test's process has threads that no child may inherit."""

@@ -7,12 +7,7 @@ import sys
 
 import httpx
 import pytest
-from tests.support import free_port
-from tests.support.server import Server
-
-from slipstream.client import AsyncClient
-from slipstream.config import load_config
-from slipstream.operate.demo.learning import (
+from common.demo.learning import (
     DemoEnd,
     Learned,
     engine_tokens,
@@ -22,6 +17,11 @@ from slipstream.operate.demo.learning import (
     resume,
     settle,
 )
+from tests.support import free_port
+from tests.support.server import Server
+
+from slipstream.client import AsyncClient
+from slipstream.config import load_config
 from slipstream.operate.run.stack import Stack
 from slipstream.shared.processes.supervisor import Child, Supervisor
 

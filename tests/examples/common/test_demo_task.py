@@ -8,17 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from common.demo.task import demo_config, load_task, open_agent
 from tests.support import MODEL, ROOT
 
+from slipstream.cli.start.demo import load_demo
 from slipstream.config import load_config
 from slipstream.errors import ConfigError, StartError
-from slipstream.operate.demo import task as demo_task
-from slipstream.operate.demo.task import demo_config, examples_dir, load_task, open_agent
 from slipstream.settings import Config, EngineConfig
 
 
 def test_the_examples_are_found() -> None:
-    assert examples_dir() == ROOT / "examples"
+    assert Path(load_demo().__file__) == ROOT / "examples" / "common" / "demo" / "demo.py"
     assert load_task("inbox").model == MODEL
 
 
@@ -45,7 +45,6 @@ def test_a_task_that_nobody_has_is_told_with_those_that_are_known() -> None:
 
 def test_a_wheel_says_where_the_other_tasks_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(ROOT / "examples" / "common", tmp_path / "common")
-    monkeypatch.setattr(demo_task, "examples_dir", lambda: tmp_path)
     monkeypatch.setattr("common.task.EXAMPLES", tmp_path)
     (tmp_path / "inbox").mkdir()
     (tmp_path / "inbox" / "task.py").touch()
@@ -75,9 +74,9 @@ def test_the_product_imports_no_example(tmp_path: Path) -> None:
     """In a process of its own, from elsewhere: a task is loaded when it is asked for, not before."""
     script = """
 import sys
-import slipstream.operate.demo.task as demo
+from slipstream.cli.start.demo import load_demo
 assert not {"common", "inbox"} & set(sys.modules)
-task = demo.load_task("inbox")
+task = load_demo().load_task("inbox")
 items = task.items("eval", 0)
 print(len({next(items).id for _ in range(9)}))
 """

@@ -11,11 +11,11 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.demo.curve import LearningCurve, plot, read_curve
+from common.demo.driver import RewardSample, TaskDriver
+from common.demo.learning import DemoEnd, goal, learn, recorded, resume, settle
+from common.demo.task import demo_config, load_task, open_agent
 from slipstream.client import AsyncClient
-from slipstream.operate.demo.curve import LearningCurve, plot, read_curve
-from slipstream.operate.demo.driver import RewardSample, TaskDriver
-from slipstream.operate.demo.learning import DemoEnd, goal, learn, recorded, resume, settle
-from slipstream.operate.demo.task import demo_config, load_task, open_agent
 from slipstream.operate.run.stack import Stack, start_stack
 from slipstream.shared.intervals import mean_interval, reward_bounds, told
 from slipstream.shared.processes.supervisor import Supervisor

@@ -6,10 +6,10 @@ import math
 from pathlib import Path
 
 import pytest
+from common.demo.curve import LearningCurve, StepPoint, VersionPoint, plot, read_curve, steps_of, version_of
 from tests.support.server import Reply, Seen, Server
 
 from slipstream.contract import Event
-from slipstream.operate.demo.curve import LearningCurve, StepPoint, VersionPoint, plot, read_curve, steps_of, version_of
 
 
 @pytest.mark.parametrize(("name", "version"), [("inbox", 0), ("inbox@1", 1), ("a@b@12", 12)])
