@@ -36,7 +36,7 @@ def made(**more):
 def test_a_judge_without_work_says_so():
     found = made()[1].report(0, deque())
     assert (found.groups_per_minute, found.seconds_per_group, found.spread, found.waits_for) == (0.0, None, None, None)
-    assert found.model == "openai/ruled" and found.spent.resets_at == 1_036_800.0
+    assert found.model == "openai/ruled"
 
 
 def test_rate_cost_and_spread():
@@ -68,7 +68,7 @@ def test_failures_and_the_budget_that_is_waited_for():
     reporter.budget.spend(0, 100, 0.5)
     found = reporter.report(0, deque())
     assert (found.failed, found.postponed, found.last_error) == (1, 1, "over budget")
-    assert found.waits_for == "judge.tokens_per_day" and found.waits_until == found.spent.resets_at > clock.now
+    assert found.waits_for == "judge.tokens_per_day" and found.waits_until == 1_036_800.0 > clock.now
     assert (found.spent.tokens, found.spent.tokens_limit, found.spent.dollars) == (100, 100, 0.5)
     reporter.score(1.0, judged(0.01), kept=True)
     assert reporter.report(0, deque()).last_error is None, "it scores again"

@@ -9,7 +9,6 @@ from statistics import fmean
 
 from slipstream.contract import JudgeAgreement, JudgeReport, JudgeSpent
 from slipstream.settings import JudgeConfig
-from slipstream.shared.clock import DAY_S
 from slipstream_judge.compare.group import Judged
 from slipstream_judge.model.budget import Budget
 from slipstream_judge.trust.consistency import Consistency
@@ -93,8 +92,6 @@ class JudgeReporter:
                 dollars=spent.dollars,
                 tokens_limit=j.tokens_per_day,
                 dollars_limit=j.dollars_per_day,
-                calls_per_minute_limit=j.calls_per_minute,
-                resets_at=(spent.day + 1) * DAY_S,
             ),
             between_votes=self.consistency.agreement(),
             by_chance=self.consistency.by_chance,

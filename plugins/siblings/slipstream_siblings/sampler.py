@@ -21,7 +21,6 @@ from slipstream.shared.backoff import rest
 from slipstream.shared.clock import DAY_S
 from slipstream.shared.usage import tokens_of
 from slipstream_proxy.assignment import place
-from slipstream_proxy.control.adapters.idle import IdleTurns, at_once, load_of
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
 from slipstream_proxy.control.adapters.rehearsal import RehearsalSlot
 from slipstream_proxy.control.engines.pool import EnginePool
@@ -39,6 +38,7 @@ from slipstream_proxy.log.spool import SpoolWriter
 from slipstream_proxy.redaction import Redaction, make_texts, redaction_of
 from slipstream_proxy.store.conversation.kinds import EpisodeKinds, Opening
 from slipstream_proxy.store.values import RecordedCall
+from slipstream_siblings.idle import IdleTurns, at_once, load_of
 from slipstream_siblings.metrics import SiblingMetrics
 
 log = logging.getLogger(__name__)

@@ -105,9 +105,6 @@ class JudgeSpent(Model):
     dollars: float = 0.0
     tokens_limit: int | None = None
     dollars_limit: float | None = None
-    calls_per_minute_limit: int | None = None
-    resets_at: float = 0.0
-    """When the day's limits start again."""
 
 
 class JudgeAgreement(Model):
@@ -161,7 +158,6 @@ class JudgeBacklog(Model):
     groups: int = 0
     oldest_seconds: float | None = None
     """Age of the oldest, since it was complete."""
-    newest_seconds: float | None = None
     parked: int = 0
 
 

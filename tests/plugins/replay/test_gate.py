@@ -19,12 +19,12 @@ from tests.support.replayed import recorded, tool_message
 from slipstream.contract import GroupLeaseIn, Score, ScoresIn
 from slipstream.engines import DEFAULT_ENGINE
 from slipstream.engines.engine import EngineFacts
-from slipstream_proxy.control.adapters import idle
-from slipstream_proxy.control.adapters.idle import IdleTurns
 from slipstream_replay.comparison import Questions
 from slipstream_replay.server import gate
 from slipstream_replay.server.gate import spread
 from slipstream_replay.steps import ReplayBudget, case_of
+from slipstream_siblings import idle
+from slipstream_siblings.idle import IdleTurns
 
 CASES = 30
 

@@ -21,7 +21,7 @@ from slipstream.contract import (
     replay_of,
 )
 from slipstream.engines.engine import NEUTRAL_SAMPLING
-from slipstream_proxy.control.adapters import idle
+from slipstream_siblings import idle
 
 JUDGED = {"judge": {"function": "somewhere:score"}, "trainer": {"min_groups": 1}}
 GREEDY = {"temperature": 0, "tools": [{"type": "function", "function": {"name": "find"}}]}

@@ -162,7 +162,7 @@ def test_the_newest_group_is_judged_first(store):
 def test_the_backlog_is_what_waits_for_scores(store):
     store.ingest([*group("t1"), *group("t2", start=NOW + 10), call("alone", task=None, done=True)], {})
     found = store.judging.backlog(["judge"], singles=True, now=NOW + 100)
-    assert (found.groups, found.parked) == (2, 0) and found.oldest_seconds >= found.newest_seconds >= 0
+    assert (found.groups, found.parked) == (2, 0) and found.oldest_seconds >= 0
     got = store.judging.lease(ask(), NOW + 100)
     take_scores(store, got.groups[0].id, scores(got.lease, "t2-0", "t2-1"), NOW + 101)
     assert store.judging.backlog(["judge"], singles=True, now=NOW + 102).groups == 1

@@ -30,7 +30,6 @@ from slipstream.shared.clock import DAY_S
 from slipstream.shared.functions import load_function
 from slipstream_proxy.control.adapters.changes import event
 from slipstream_proxy.control.adapters.fleet import Fleet
-from slipstream_proxy.control.adapters.idle import BUSY_AGENTS_TIMEOUT_S, IdleTurns, at_once, load_of
 from slipstream_proxy.control.adapters.journal import ConcurrentChange
 from slipstream_proxy.control.adapters.lifecycle import AdapterLifecycle
 from slipstream_proxy.control.adapters.registry import AdapterRegistry
@@ -50,6 +49,7 @@ from slipstream_replay.comparison import JUDGE_MEASURE, CasePair, Detect, Paired
 from slipstream_replay.report import LIMIT_TEXTS, beside, worst_step
 from slipstream_replay.server.case_keeper import CaseKeeper, case_change, rank, sample
 from slipstream_replay.steps import ReplayBudget, ReplayCase, Replayer, Side, case_of
+from slipstream_siblings.idle import BUSY_AGENTS_TIMEOUT_S, IdleTurns, at_once, load_of
 
 log = logging.getLogger(__name__)
 S = AdapterState

@@ -56,11 +56,10 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 class Backlog(NamedTuple):
-    """Complete groups that lack a name, when the oldest and the newest were complete, and how many are parked."""
+    """Complete groups that lack a name, when the oldest was complete, and how many are parked."""
 
     groups: int
     oldest: float | None
-    newest: float | None
     parked: int
 
 
@@ -114,12 +113,12 @@ class JudgeCandidates:
             lacking = [g for (g,) in tx.all(sql, (possible, list(names), len(names)))] if possible else []
             wanted = f"FILTER (WHERE kind IN ({kinds}) AND state IN ({COMPLETE_STATES}) AND NOT parked)"
             # rows by nothing but their id, so that an index finds a few
-            sql = f"""SELECT count(*) {wanted}, min(completed) {wanted}, max(completed) {wanted}
+            sql = f"""SELECT count(*) {wanted}, min(completed) {wanted}
                 FROM t_groups WHERE id {IN}"""
-            found = tx.all(sql, (lacking,)) if lacking else [(0, None, None)]
+            found = tx.all(sql, (lacking,)) if lacking else [(0, None)]
             ((parked,),) = tx.all("SELECT count(*) FROM t_groups WHERE parked AND state <> 'dropped'")
-        ((groups, oldest, newest),) = found
-        return Backlog(groups, oldest, newest, parked)
+        ((groups, oldest),) = found
+        return Backlog(groups, oldest, parked)
 
     def _possible(self, tx: Tx, names: Sequence[str]) -> Collection[str]:
         """Groups that may lack a name. The first time: in a transaction beside which nobody writes."""
@@ -328,10 +327,8 @@ class JudgeQueue:
         names = list(dict.fromkeys(names))
         kinds = "'task', 'like'" if singles else "'task'"
         found = self._backlogs.get((kinds, *names), lambda: self.candidates.backlog(kinds, names), self.db.stand())
-        age = (None if at is None else max(0.0, now - at) for at in (found.oldest, found.newest))
-        return c.JudgeBacklog(
-            groups=found.groups, oldest_seconds=next(age), newest_seconds=next(age), parked=found.parked
-        )
+        age = None if found.oldest is None else max(0.0, now - found.oldest)
+        return c.JudgeBacklog(groups=found.groups, oldest_seconds=age, parked=found.parked)
 
     def agreements(self, name: str) -> dict[str, c.JudgeAgreement]:
         """Source → Pearson's correlation of the judge's latest scores of that name with the latest rewards of the

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.support.adapter_world import play
 
-from slipstream_proxy.control.adapters.idle import IdleTurns
+from slipstream_siblings.idle import IdleTurns
 
 STEP = 0.02
 """Seconds of a step with one request."""
