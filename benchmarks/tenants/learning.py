@@ -1,10 +1,12 @@
 """Two tenants with opposite tasks learn at once: one engine, one base in one trainer, real vLLM.
 
-    python -m benchmarks.tenants.learning [--minutes 6] [--alone] [--out benchmarks/results/tenants.json]
+    python -m benchmarks.tenants.learning [--minutes 6] [--alone | --common] [--out benchmarks/results/tenants.json]
 
 Both ask the inbox model the same questions. `named` wants a search for the person that the question is about, `unnamed`
 a search without that name. Each has held-out questions. What is counted are runs until 95 of 100 of these are answered
-as it wants; ``--alone`` lets each learn without the other, too, in a data folder of its own.
+as it wants; ``--alone`` lets each learn without the other, too, in a data folder of its own. ``--common``: what tenants
+gain that share (``share = true``): one that comes when another has learned the same, and two that learn the same at
+once, beside two that do not share.
 """
 
 from __future__ import annotations
@@ -51,6 +53,10 @@ def unnamed(task: Task, keywords: str | None) -> float:
 
 
 REWARDS: dict[str, Callable[[Task, str | None], float]] = {"named": named, "unnamed": unnamed}
+LATER, TWIN = "late", "twin"
+FIRST_TASKS = {LATER: 20_000, TWIN: 10_000}
+"""End of a tenant's name, which begins with what it wants → its first question. The later one comes when all others
+have learned."""
 
 
 class Agent:
@@ -59,7 +65,8 @@ class Agent:
     def __init__(self, name: str, client: AsyncOpenAI, end: float) -> None:
         self.name, self.client, self.end = name, client, end
         self.began, self.runs, self.failed, self.looks = time.monotonic(), 0, 0, list[dict[str, float]]()
-        self.next = 0
+        self.wants = REWARDS[name.partition("-")[0]]
+        self.next = FIRST_TASKS.get(name.partition("-")[2], 0)
 
     async def ask(self, task: Task, split: str) -> float | None:
         """→ Its reward. None: the call failed."""
@@ -76,7 +83,7 @@ class Agent:
                     "x-slipstream-split": split,
                 },
             )
-            value = REWARDS[self.name](task, searched(reply))
+            value = self.wants(task, searched(reply))
             await finish(self.client, run, value)
         except Exception as e:
             self.failed += 1
@@ -112,13 +119,15 @@ class Agent:
 async def learn(url: str, keys: dict[str, str], minutes: float) -> dict[str, Agent]:
     end = time.monotonic() + 60 * minutes
     agents = {name: Agent(name, make_client(f"{url}/v1", key), end) for name, key in keys.items()}
-    await asyncio.gather(*(agent.learn() for agent in agents.values()))
+    later = [agent for name, agent in agents.items() if name.endswith(LATER)]
+    await asyncio.gather(*(agent.learn() for agent in agents.values() if agent not in later))
+    await asyncio.gather(*(agent.learn() for agent in later))
     for agent in agents.values():
         await agent.client.close()
     return agents
 
 
-def run(names: Sequence[str], folder: Path, minutes: float) -> dict[str, Any]:
+def run(names: Sequence[str], folder: Path, minutes: float, *, share: bool = False) -> dict[str, Any]:
     """An `up` with these tenants. → What each reached."""
     settings = {
         "data_dir": str(folder / "data"),
@@ -126,7 +135,7 @@ def run(names: Sequence[str], folder: Path, minutes: float) -> dict[str, Any]:
         "engine": {
             "model": str(EXAMPLES / "inbox" / "model"), "name": "inbox", "max_model_len": 512, "tool_parser": "hermes", "args": ["--max-num-seqs", "64"],
         },
-        "tenants": {name: {} for name in names},
+        "tenants": {name: {"share": share} for name in names},
     }  # fmt: skip
     config = folder / "slipstream.toml"
     config.write_text(tomli_w.dumps(settings))
@@ -153,14 +162,29 @@ def run(names: Sequence[str], folder: Path, minutes: float) -> dict[str, Any]:
     }
 
 
+def report_common(minutes: float, out: Path) -> None:
+    late, twin = f"named-{LATER}", f"named-{TWIN}"
+    kinds = {"later": (("named", late), True), "at once": (("named", twin), True), "apart": (("named", twin), False)}
+    found = {}
+    for kind, (names, share) in kinds.items():
+        with tempfile.TemporaryDirectory() as folder:
+            found[kind] = run(names, Path(folder), minutes, share=share)
+    before = json.loads(out.read_text()) if out.exists() else {}
+    report({**before, "common_start": found}, out)
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=6.0)
     parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--common", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS / "tenants.json")
     args = parser.parse_args()
     found: dict[str, Any] = {}
+    if args.common:
+        report_common(args.minutes, args.out)
+        return
     for names in [tuple(REWARDS), *([(n,) for n in REWARDS] if args.alone else [])]:
         with tempfile.TemporaryDirectory() as folder:
             found["together" if len(names) > 1 else f"{names[0]}_alone"] = run(names, Path(folder), args.minutes)

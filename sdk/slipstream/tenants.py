@@ -17,7 +17,7 @@ from slipstream.shared.urls import without_password
 
 SETTINGS_TOLD_FILE_NAME, TENANT_STATES_FILE_NAME = "settings.json", "tenants.json"
 """In the proxy's folder: what it read in the settings file, and tenant → why its control plane does not run."""
-_OWN_SECTIONS = tuple(name for name in TenantConfig.model_fields if name != "quota")
+_OWN_SECTIONS = tuple(name for name in TenantConfig.model_fields if name not in ("quota", "share"))
 
 
 def tenant_config(config: Config, name: str) -> Config:
@@ -39,7 +39,7 @@ def tenant_config(config: Config, name: str) -> Config:
     for section in _OWN_SECTIONS:
         tree[section].update(getattr(own, section))
     root = config.root / TENANTS_FOLDER_NAME / name
-    tree |= {"tenant": name, "data_dir": str(root), "quota": own.quota.model_dump()}
+    tree |= {"tenant": name, "data_dir": str(root), "quota": own.quota.model_dump(), "share": own.share}
     if config.adapters.dir:
         tree["adapters"]["dir"] = str(config.adapters_dir / TENANTS_FOLDER_NAME / name)
     if config.store.archive:

@@ -2,57 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
 from tests.support import wait_for
 from tests.support.control import FakeControl, serve
+from tests.support.tenant_trainers import TenantWorld
 from tests.support.tiny import conversation, make_config, make_trainer, table
 
 from slipstream.client import Client
-from slipstream.tenants import TENANT_STATES_FILE_NAME, tenant_config
+from slipstream.tenants import tenant_config
 from slipstream_trainer.model.learner import Capabilities
 from slipstream_trainer.model.weights import trained_of
-from slipstream_trainer.run import tenants
 from slipstream_trainer.run import worker as worker_module
-from slipstream_trainer.run.tenants import TenantWorkers
 from slipstream_trainer.run.worker import Worker
-
-
-class World:
-    """A proxy with tenants, of which each has a control plane."""
-
-    def __init__(self, tiny: Path, folder: Path, monkeypatch, stack: ExitStack, names: list[str]) -> None:
-        self.config = make_config(tiny, folder)
-        self.controls = {name: stack.enter_context(serve(FakeControl())) for name in ["", *names, "late"]}
-        monkeypatch.setattr(tenants, "Client", lambda _url, _key, tenant: Client(self.controls[tenant].url))
-        monkeypatch.setattr(tenants, "TENANTS_LOOK_S", 0.1)
-        self.known = names
-        self.tell()
-        first = Worker(self.config, Client(self.controls[""].url), make_trainer(self.config, warm=False))
-        self.all = TenantWorkers(first, "", None)
-        self.thread = threading.Thread(target=self.all.run)
-
-    def tell(self, *more: str) -> None:
-        """As the proxy writes it."""
-        self.known = [*self.known, *more]
-        (self.config.root / TENANT_STATES_FILE_NAME).write_text(json.dumps(dict.fromkeys(self.known, "")))
-
-    def checkpoints(self, name: str) -> list[Path]:
-        return list(tenant_config(self.config, name).checkpoints_dir.glob("step-*"))
-
-    def __enter__(self) -> World:
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.all.first.stop.set()
-        self.thread.join(60)
-        assert not self.thread.is_alive()
 
 
 def own_groups(n: int):
@@ -70,7 +34,7 @@ def stack():
 
 
 def test_tenants_learn_apart_new_ones_too_and_an_idle_one_costs_nothing(tiny, tmp_path, monkeypatch, stack) -> None:
-    world = World(tiny, tmp_path, monkeypatch, stack, ["acme", "idle"])
+    world = TenantWorld(tiny, tmp_path, monkeypatch, stack, ["acme", "idle"])
     with world:
         for name in ("", "acme", "late"):
             for n in range(2):
@@ -93,7 +57,7 @@ def test_tenants_learn_apart_new_ones_too_and_an_idle_one_costs_nothing(tiny, tm
 def test_what_fails_in_one_tenant_costs_that_one_alone(tiny, tmp_path, monkeypatch, stack) -> None:
     monkeypatch.setattr(worker_module, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(worker_module, "LAST_PAUSE", 0.01)
-    world = World(tiny, tmp_path, monkeypatch, stack, ["acme", "hostile"])
+    world = TenantWorld(tiny, tmp_path, monkeypatch, stack, ["acme", "hostile"])
     plain = Worker.train
 
     def train(self: Worker, samples):
@@ -122,7 +86,7 @@ def test_what_fails_in_one_tenant_costs_that_one_alone(tiny, tmp_path, monkeypat
 
 
 def test_a_learner_of_one_policy_leaves_a_tenant_that_comes_and_says_why(tiny, tmp_path, monkeypatch, stack) -> None:
-    world = World(tiny, tmp_path, monkeypatch, stack, [])
+    world = TenantWorld(tiny, tmp_path, monkeypatch, stack, [])
     world.all.first.trainer.learner.capabilities = Capabilities(tenants=False)
     with world:
         world.tell("late")
@@ -134,7 +98,7 @@ def test_a_learner_of_one_policy_leaves_a_tenant_that_comes_and_says_why(tiny, t
 
 
 def test_a_tenant_that_is_removed_while_it_trains_gives_its_batch_back(tiny, tmp_path, monkeypatch, stack) -> None:
-    world = World(tiny, tmp_path, monkeypatch, stack, ["acme"])
+    world = TenantWorld(tiny, tmp_path, monkeypatch, stack, ["acme"])
     with world:
         world.controls["acme"].add("b0", table(conversation(0)))
         wait_for(lambda: world.controls["acme"].done, 60)
@@ -147,7 +111,7 @@ def test_a_tenant_that_is_removed_while_it_trains_gives_its_batch_back(tiny, tmp
 
 
 def test_a_rollback_of_one_tenant_leaves_the_others_what_they_have(tiny, tmp_path, monkeypatch, stack) -> None:
-    world = World(tiny, tmp_path, monkeypatch, stack, ["acme", "other"])
+    world = TenantWorld(tiny, tmp_path, monkeypatch, stack, ["acme", "other"])
     with world:
         for name in ("acme", "other"):
             world.controls[name].add("b0", table(conversation(1)))

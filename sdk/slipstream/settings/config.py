@@ -44,6 +44,7 @@ class Config(Section):
         when="teams or customers share a proxy, and none may see or train another's",
     )
     tenant: str = rare("", description="Whose settings these are. Slipstream sets it.", when="you never do")
+    share: bool = rare(False, description="Whether that tenant has the common start.", when="you never do")
     plugins: dict[str, dict[str, JsonValue]] = rare(
         default_factory=dict,
         description="Plug-in → its settings; enabled = false turns it off.",

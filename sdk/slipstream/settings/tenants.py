@@ -65,6 +65,11 @@ class TenantConfig(Section):
     """A tenant. An empty table declares it."""
 
     quota: QuotaConfig = Field(default_factory=QuotaConfig)
+    share: bool = rare(
+        False,
+        description="Give what was learned to the common start of all tenants that share, and begin from it.",
+        when="tenants have tasks in common, and agree to learn from each other",
+    )
     proxy: dict[str, JsonValue] = _own("proxy")
     identity: dict[str, JsonValue] = _own("identity")
     episodes: dict[str, JsonValue] = _own("episodes")

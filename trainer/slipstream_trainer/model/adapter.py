@@ -130,11 +130,12 @@ def load_adapter(model: torch.nn.Module, folder: Path) -> None:
     Raises ``StartError`` for files that can't be read or are another model's, and ``ConfigError`` for what Slipstream
     does not train: it names field and fix.
     """
-    halves, config = _read(folder)
+    halves, config = read_adapter(folder)
     fit(model, halves, config.scale_of, f"the adapter {folder}")
 
 
-def _read(folder: Path) -> tuple[Halves, AdapterConfig]:
+def read_adapter(folder: Path) -> tuple[Halves, AdapterConfig]:
+    """An adapter's folder. Raises as ``load_adapter`` does."""
     from peft import load_peft_weights
 
     whose = f"the adapter {folder}"
@@ -176,7 +177,7 @@ def distance(model: torch.nn.Module, folder: Path) -> float:
 
     Raises ``StartError`` and ``ConfigError`` as ``load_adapter`` does.
     """
-    halves, config = _read(folder)
+    halves, config = read_adapter(folder)
     apart, size = 0.0, 0.0
     for name, layer in layers_of(model).items():
         ours = (

@@ -27,6 +27,7 @@ from slipstream_trainer.run.gpu_lease import ENTER_WORD, LEAVE_WORD, GpuLease, t
 from slipstream_trainer.run.tenants import TenantWorkers
 from slipstream_trainer.run.worker import Worker
 from slipstream_trainer.versions.checkpoint import only_one
+from slipstream_trainer.versions.common_start import Others
 from slipstream_trainer.versions.turns import TrainerTurns
 
 if TYPE_CHECKING:
@@ -85,9 +86,14 @@ def warn_of_restarts() -> None:
 
 
 def lead(
-    config: Config, client: Client, trainer: CapturedGRPOTrainer, gpu_lease: GpuLease, turns: TrainerTurns | None = None
+    config: Config,
+    client: Client,
+    trainer: CapturedGRPOTrainer,
+    gpu_lease: GpuLease,
+    turns: TrainerTurns | None = None,
+    others: Others | None = None,
 ) -> Worker:
-    return (Leader if trainer.world > 1 else Worker)(config, client, trainer, gpu_lease, turns)
+    return (Leader if trainer.world > 1 else Worker)(config, client, trainer, gpu_lease, turns, others)
 
 
 def follow(trainer: CapturedGRPOTrainer, gpu_lease: GpuLease) -> int:

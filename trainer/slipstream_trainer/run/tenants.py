@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from slipstream.client import Client
 from slipstream.config import Config
@@ -95,10 +96,11 @@ class TenantWorkers:
 
     def _work(self, config: Config, found: TenantThread) -> None:
         first = self.first
-        turns, others = first.seat.turns, first.metrics.tenants
+        turns, shown = first.seat.turns, first.metrics.tenants
         with only_one(config.checkpoints_dir), Client(self.url, self.key, tenant=config.tenant) as client:
-            worker = found.worker = self.make(config, client, first.trainer, first.gpu_lease, turns)
-            others[config.tenant] = worker.metrics
+            others = partial(self._sharers, config.tenant) if config.share else None
+            worker = found.worker = self.make(config, client, first.trainer, first.gpu_lease, turns, others)
+            shown[config.tenant] = worker.metrics
             try:
                 if found.stop.is_set():
                     return
@@ -115,4 +117,11 @@ class TenantWorkers:
                 pass
             finally:
                 turns.leave(worker.seat)
-                del others[config.tenant]
+                del shown[config.tenant]
+
+    def _sharers(self, name: str) -> Iterator[tuple[Config, Client]]:
+        """The other tenants that have the common start now, each with a client in its place."""
+        config, names = known_tenants(self.first.config)
+        for other in sorted(names - {name}):
+            if (own := config.tenants.get(other)) is not None and own.share:
+                yield tenant_config(config, other), Client(self.url, self.key, tenant=other)

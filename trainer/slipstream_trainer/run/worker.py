@@ -26,6 +26,7 @@ from slipstream_trainer.run.trial import begin_trial
 from slipstream_trainer.timing import add, timed
 from slipstream_trainer.versions.adapter_folder import sweep
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
+from slipstream_trainer.versions.common_start import CommonStart, Others
 from slipstream_trainer.versions.current_policy import FORGOTTEN_REASON, CurrentPolicy
 from slipstream_trainer.versions.events import Metrics, clean, line
 from slipstream_trainer.versions.learner import Fenced, Stop
@@ -62,8 +63,11 @@ class Worker:
         trainer: CapturedGRPOTrainer,
         gpu_lease: GpuLease | None = None,
         turns: TrainerTurns | None = None,
+        others: Others | None = None,
     ) -> None:
-        """``turns``: that it takes with others. None: it has the trainer alone, until others join it."""
+        """``turns``: that it takes with others. None: it has the trainer alone, until others join it. ``others``: with
+        whom it has a common start. None: with nobody.
+        """
         self.config, self.client, self.trainer = config, client, trainer
         self.seat = (turns or TrainerTurns(trainer, config.trainer.tenants_gb * 1e9)).seat(config)
         checkpoints = Checkpoints(config.checkpoints_dir, config.trainer.keep_checkpoints, config.adapters_dir)
@@ -75,7 +79,8 @@ class Worker:
         self.gpu_lease = gpu_lease or GpuLease(config, client, self.name)
         if turns is None:
             self.gpu_lease.stop = self.stop
-        self.current = CurrentPolicy(config, self.seat, checkpoints, self.publisher)
+        common = CommonStart(config, others, self.publisher.patiently, self.stop) if others else None
+        self.current = CurrentPolicy(config, self.seat, checkpoints, self.publisher, common)
         self.reporter = Reporter(trainer, config)
         self.cadence = Cadence()
         self.failures = 0
@@ -223,6 +228,7 @@ class Worker:
             self._trial_due = threading.Event()
             self._trial = begin_trial(self.config, self.seat, self.publisher, self._trial_due)
         self._settle_trial(wait=False)
+        self.current.consider_offer()
         wanted = self._wanted(stored=stored)
         leased = self.publisher.patiently(lambda: self.client.lease_batch(wanted))
         if leased is None:

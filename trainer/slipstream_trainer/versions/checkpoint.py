@@ -107,6 +107,8 @@ class CheckpointState:
     words: dict[str, dict[str, float]] = field(default_factory=dict)
     """What users' words changed, as the ack sends it."""
     traffic: Traffic = field(default_factory=Traffic)
+    meta: dict[str, Any] = field(default_factory=dict)
+    """What the version that is published from here says of itself."""
 
     def rename(self, adapter: str) -> None:
         """What is to be published gets another name, as its own is taken."""

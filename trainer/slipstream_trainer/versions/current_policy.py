@@ -16,19 +16,30 @@ from slipstream_trainer.model.weights import Snapshot
 from slipstream_trainer.timing import timed
 from slipstream_trainer.versions.adapter_folder import version_of
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
+from slipstream_trainer.versions.common_start import COMMON_START_META, CommonStart, Offer
 from slipstream_trainer.versions.publisher import Publisher
 from slipstream_trainer.versions.recovery import IN_USE, Recovery, Restored, returnable
 from slipstream_trainer.versions.turns import Seat
 
 log = logging.getLogger(__name__)
+HELD_META = ("distilled_from", COMMON_START_META)
+"""A version whose ``meta`` has one of them was not trained from the one before it."""
 FORGOTTEN_REASON = "an episode was forgotten"
 
 
 class CurrentPolicy:
     """The trainer's weights by name. Every change of them is a checkpoint first."""
 
-    def __init__(self, config: Config, seat: Seat, checkpoints: Checkpoints, publisher: Publisher) -> None:
+    def __init__(
+        self,
+        config: Config,
+        seat: Seat,
+        checkpoints: Checkpoints,
+        publisher: Publisher,
+        common: CommonStart | None = None,
+    ) -> None:
         self.config, self.seat, self.checkpoints, self.publisher = config, seat, checkpoints, publisher
+        self.common = common
         self.recovery = Recovery(config, seat, checkpoints, self._files_of)
         self.state = CheckpointState(weights=config.model_name)
         self.live = config.model_name
@@ -42,7 +53,7 @@ class CurrentPolicy:
         """When the proxy was asked last (monotonic)."""
         self.known: dict[str, Adapter] = {}
         self.held_to = ""
-        """The distilled version that the KL term holds to. Empty: what training started from."""
+        """The version that the KL term holds to. Empty: what training started from."""
         self.passed_over = 0
         """The version that was live when training began from weights that were chosen in its place."""
 
@@ -97,6 +108,45 @@ class CurrentPolicy:
             self._go_on_from(self.live, (found and found.problem) or there)
         elif not self.go_back_if_taken():
             self.passed_over = version_of(self.live)
+        self._hold()
+        if (
+            self.common is not None
+            and found is None
+            and not any(a.model == self.config.model_name for a in known.adapters)
+        ):
+            self._become(self.common.beginning())
+
+    def consider_offer(self) -> None:
+        """Of the other tenants that share: once what we have is accepted, and nothing of it waits."""
+        served = self.known.get(self.live)
+        accepted = served is None or served.state == AdapterState.LIVE
+        if self.common is not None and accepted and not self.state.ahead and self.state.published == self.live:
+            self._become(self.common.offer(lambda: self._files_of(self.live) if served else None, self.taken))
+
+    def _become(self, offer: Offer | None) -> None:
+        """A version from weights that were not trained here. It goes through the gate as any other."""
+        if offer is None or self.common is None:
+            return
+        with self.seat.turn() as trainer:
+            trainer.learner.restore(self.seat.turns.start)
+            trainer.learner.load(offer.folder)
+        known, before = self.publisher.adapters(), self.state
+        name = self.publisher.new_name(known)
+        meta = {COMMON_START_META: offer.parents}
+        state = CheckpointState(
+            step=before.step,
+            pace=before.pace,
+            traffic=before.traffic,
+            base=before.published,
+            weights=name,
+            adapter=name,
+            meta=meta,
+        )
+        self.advance(state, known)
+        self.publisher.finish()
+        self.common.became(state.weights)
+        self.publisher.post("common_start", adapter=state.weights, tenants=offer.parents, room=round(offer.room, 3))
+        self.note(self.publisher.adapters())
         self._hold()
 
     def _take_over(self, found: Restored | None) -> None:
@@ -214,11 +264,11 @@ class CurrentPolicy:
         self.publisher.post("restored", cause=cause, adapter=name, source=found.source, step=self.state.step, **data)
 
     def _hold(self) -> None:
-        """The KL term holds to the distilled version that these weights were made from. Else it would pull the policy
-        back to what that version has left.
+        """The KL term holds to the version that these weights were made from, if that was distilled, or came of other
+        tenants. Else it would pull the policy back to what that version has left.
         """
         name = self.state.published
-        while (found := self.known.get(name)) is not None and "distilled_from" not in found.meta:
+        while (found := self.known.get(name)) is not None and found.meta.keys().isdisjoint(HELD_META):
             name = found.parent or ""
         root = name if found is not None else ""
         if root == self.held_to or self.seat.trainer.sft or self.seat.trainer.world > 1:

@@ -137,6 +137,7 @@ class Publisher:
                 step=state.step,
                 parent=state.base or None,
                 batches=batches,
+                meta=state.meta,
                 learner=self.learner.token,
             )
             try:

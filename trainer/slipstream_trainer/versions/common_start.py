@@ -1,0 +1,174 @@
+"""Tenants that agree (``share = true``) have a common start: the mean of what their accepted versions change.
+
+A new tenant begins from the others' mean. One that learns is offered how that mean has changed since, on top of its own
+weights. Both are versions like any other: the tenant's own gate accepts them or takes them back. After one that was
+taken back the next offer waits for twice as many of the others' steps.
+
+The mean of weights that were trained from one start does at least as well as they do where the tasks are alike (model
+soups, Wortsman et al. 2022, arXiv:2203.05482); differences of weights can be added (task arithmetic, Ilharco et al.
+2023, arXiv:2212.04089).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from slipstream.client import Client
+from slipstream.config import Config
+from slipstream.contract import Adapter, AdapterList, AdapterState
+from slipstream.errors import ApiError, SlipstreamError
+from slipstream_trainer.model.combine import Weighted, combine
+from slipstream_trainer.versions.shipping import AdapterShipping, Patiently
+
+log = logging.getLogger(__name__)
+COMMON_START_META = "common_start"
+"""In a version's ``meta``: of how many tenants' versions it was made."""
+OFFER_STEPS = 32
+"""Of the others, after which there is an offer."""
+MOST_OFFER_STEPS = 4096
+OFFER_LOOK_S = 30.0
+"""Between two looks at what the others have learned."""
+MOST_PARENTS = 16
+"""Versions that a mean is of: those with the most steps."""
+RECORD_FILE, MEAN_FOLDER_NAME, OFFER_FOLDER_NAME = "common.json", "mean", "offer"
+
+Others = Callable[[], Iterator[tuple[Config, AbstractContextManager[Client]]]]
+"""The other tenants that share: their settings, and a client in each one's place."""
+
+
+class Offer(NamedTuple):
+    """Weights that were not trained here."""
+
+    folder: Path
+    parents: int
+    """Tenants whose versions are in it."""
+    room: float
+    """The share of their squared size that the rank has room for."""
+
+
+class Shared(NamedTuple):
+    """What another tenant gives."""
+
+    tenant: str
+    step: int
+    folder: Path
+
+
+@dataclass(slots=True)
+class OfferRecord:
+    """What a tenant's folder of checkpoints knows of the common start."""
+
+    steps: dict[str, int] = field(default_factory=dict)
+    """Tenant → its steps in the mean that is kept."""
+    offered: str = ""
+    """The version that came of the last offer."""
+    wait: int = field(default_factory=lambda: OFFER_STEPS)
+    """Steps of the others until the next one."""
+
+
+def given(known: AdapterList, model: str) -> Adapter | None:
+    """The version that a tenant gives: its newest accepted one."""
+    ours = (a for a in known.adapters if a.model == model and a.files is not False)
+    accepted = (a for a in ours if a.state == AdapterState.LIVE or (a.state == AdapterState.RETIRED and a.accepted))
+    return max(accepted, key=lambda a: a.version, default=None)
+
+
+class CommonStart:
+    """One tenant's side of it."""
+
+    def __init__(self, config: Config, others: Others, patiently: Patiently, stop: threading.Event) -> None:
+        self.config, self.others, self.patiently, self.stop = config, others, patiently, stop
+        self.folder = config.checkpoints_dir / "common"
+        self.looked = float("-inf")
+        """When the others were asked last (monotonic)."""
+
+    def beginning(self) -> Offer | None:
+        """What a tenant begins from that has learned nothing. None: nobody has anything to give."""
+        found = self._shared()
+        if not found:
+            return None
+        offer = Offer(self._mean(found), len(found), 1.0)
+        self._write(OfferRecord(steps={one.tenant: one.step for one in found}))
+        return offer
+
+    def offer(self, own: Callable[[], Path | None], taken: set[str]) -> Offer | None:
+        """The others' progress on top of ``own``, if they have made enough since the last time. ``own``: the folder of
+        the version that is served; None: it is the base model. ``taken``: versions that were taken back.
+        """
+        if time.monotonic() - self.looked < OFFER_LOOK_S:
+            return None
+        record, found = self._read(), self._shared()
+        if record.offered in taken:
+            record.offered, record.wait = "", min(record.wait * 2, MOST_OFFER_STEPS)
+            self._write(record)
+        steps = {one.tenant: one.step for one in found}
+        mean, before = self.folder / MEAN_FOLDER_NAME, self.folder / f"{MEAN_FOLDER_NAME}-before"
+        known = mean.is_dir()
+        if not found or (known and sum(max(0, n - record.steps.get(t, 0)) for t, n in steps.items()) < record.wait):
+            return None
+        self._write(replace(record, steps=steps))
+        if known:
+            shutil.rmtree(before, ignore_errors=True)
+            mean.rename(before)
+        now, ours = self._mean(found), own()
+        if ours is None:
+            return Offer(now, len(found), 1.0)
+        if not known:  # what it has learned may be what they have: what they learn from now on counts
+            return None
+        made = self.folder / OFFER_FOLDER_NAME
+        shutil.rmtree(made, ignore_errors=True)
+        parts: list[Weighted] = [(ours, 1.0), (now, 1.0), (before, -1.0)]
+        return Offer(made, len(found), combine(parts, self.config.trainer.lora_rank, made))
+
+    def became(self, name: str) -> None:
+        """The last offer is a version."""
+        record = self._read()
+        record.offered = name
+        self._write(record)
+
+    def _mean(self, found: list[Shared]) -> Path:
+        """Of what the others give; kept, since the next offer is how it changes."""
+        made = self.folder / MEAN_FOLDER_NAME
+        shutil.rmtree(made, ignore_errors=True)
+        part = made.with_name(f"{MEAN_FOLDER_NAME}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        combine([(one.folder, 1 / len(found)) for one in found], self.config.trainer.lora_rank, part)
+        part.rename(made)
+        return made
+
+    def _shared(self) -> list[Shared]:
+        """What the others give. Who does not answer gives nothing now."""
+        self.looked, found = time.monotonic(), list[Shared]()
+        for config, asking in self.others():
+            try:
+                with asking as client:
+                    known = client.adapters()
+                    version = given(known, config.model_name)
+                    if version is not None:
+                        shipping = AdapterShipping(config, client, self.patiently, self.stop)
+                        folder = shipping.fetch(version.name, version.sha256)
+                        found.append(Shared(config.tenant, version.step or 0, folder))
+            except (ApiError, SlipstreamError, OSError) as e:
+                log.info("tenant %s gives nothing to the common start just now: %s", config.tenant, e)
+        return sorted(found, key=lambda one: (-one.step, one.tenant))[:MOST_PARENTS]
+
+    def _read(self) -> OfferRecord:
+        try:
+            return OfferRecord(**json.loads((self.folder / RECORD_FILE).read_text()))
+        except (OSError, ValueError, TypeError):
+            return OfferRecord()
+
+    def _write(self, record: OfferRecord) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        part = self.folder / f"{RECORD_FILE}.part"
+        part.write_text(json.dumps(asdict(record)))
+        part.replace(self.folder / RECORD_FILE)
