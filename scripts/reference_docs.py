@@ -15,7 +15,8 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args, get_origin
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -41,8 +42,23 @@ def cell(text: str) -> str:
 
 def kind(field: FieldInfo) -> str:
     """A setting's type, as short as a reader needs it."""
-    text = str(field.annotation if not isinstance(field.annotation, type) else field.annotation.__name__)
-    return text.replace("typing.", "").replace("slipstream.settings.", "").replace("Literal", "one of ")
+    return shown(field.annotation)
+
+
+def shown(annotation: object) -> str:
+    """Without the bounds of numbers and texts, which the error names."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return shown(args[0])
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, args))}"
+    if origin in (Union, UnionType):
+        return " | ".join(dict.fromkeys(map(shown, args)))
+    if origin is not None:
+        return f"{shown(origin)}[{', '.join('…' if arg is Ellipsis else shown(arg) for arg in args)}]"
+    if annotation is NoneType:
+        return "None"
+    return str(getattr(annotation, "__name__", annotation))
 
 
 def default(field: FieldInfo) -> str:
