@@ -7,11 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import pyarrow.parquet as pq
 import pytest
 from tests.support import free_port, process, wait_for
 from tests.support.records import NOW, call, reward
 
+from slipstream.config import Config
+from slipstream_proxy.control.status.causes.calls import store_lines
+from slipstream_proxy.control.status.causes.surroundings import Surroundings
 from slipstream_proxy.log.records import mark_of
 from slipstream_proxy.store.tables.driver import QueryError
 from slipstream_proxy.store.write.archive import ARCHIVE_SCHEMA, ArchivePlace, forget_archived
@@ -217,3 +221,16 @@ def test_an_archive_in_an_object_store(opened, url, tmp_path, monkeypatch):
         assert store.db.sql("select count(*) from calls where episode = 'a1'", 9, 60.0).rows == [[0]]
     with pytest.raises(QueryError, match=re.escape("store.archive = 's3://cold")):
         store.db.sql("select count(*) from calls", 9, 60.0)
+
+
+def test_the_command_that_status_tells_reads_archived_calls_of_any_store(store, cold, place):
+    """PostgreSQL's queries do not: status says so, where it matters."""
+    counts = store.statistics.funnel("judge", NOW)
+    config = Config(store={"url": "postgresql:///x", "archive": str(cold), "keep_days": 30})
+    (line,) = store_lines(counts, Surroundings(config, NOW))
+    store.ingest([call("a"), call("b")], {})
+    store.archive.write(store.archive.days()[0], place)
+    (query,) = re.findall(r'duckdb -c "(.+)"', line.fix)
+    assert duckdb.sql(query).fetchall() == [(2,)]
+    config = Config(store={"archive": str(cold), "keep_days": 30})
+    assert not [*store_lines(counts, Surroundings(config, NOW))], "DuckDB's do"

@@ -71,6 +71,12 @@ def store_lines(counts: FunnelCounts | None, around: Surroundings) -> Iterator[F
         text = f"days do not leave the store: {around.archive_error}"
         fix = "mend store.archive (its place, or the keys in the proxy's environment): it is tried every ten minutes"
         yield FunnelLine(stage="store", cause="archive", count=1, text=text, fix=fix, severity=SLOWS)
+    settings = around.config.store
+    if settings.archive and settings.keep_days is not None and around.config.store_url.startswith("postgres"):
+        text = f"queries do not see calls older than {settings.keep_days:g} days: PostgreSQL reads no store.archive"
+        place = settings.archive.partition("?")[0].rstrip("/")
+        fix = f"""duckdb -c "SELECT count(*) FROM '{place}/calls-*.parquet'" reads them"""
+        yield FunnelLine(stage="store", cause="archive_apart", count=1, text=text, fix=fix)
 
 
 def clock_lines(recent: RecentCalls, around: Surroundings) -> Iterator[FunnelLine]:
