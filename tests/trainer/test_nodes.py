@@ -22,7 +22,7 @@ import yaml
 from tests.support import ROOT, process, slipstream, wait_for
 from tests.support.control import FakeControl, serve
 from tests.support.machines import NETWORK_PREFIX, Machine, machines
-from tests.support.node_files import SBATCH, SKY, SLURM, said_by
+from tests.support.node_files import JOBSET, SBATCH, SKY, SLURM, said_by
 from tests.support.tiny import conversation, make_config, make_trainer, table
 
 from slipstream.client import Client
@@ -161,10 +161,25 @@ def skypilot(url: str, folder: Path, model: Path) -> Commands:
     return [(["bash", "-c", script], env | ips | {"SKYPILOT_NODE_RANK": str(n)}) for n in range(2)]
 
 
+def jobset(url: str, folder: Path, model: Path) -> Commands:
+    """What the kubelet starts in the JobSet's pods, with one process in each."""
+    pod = next(yaml.safe_load_all(JOBSET.read_text()))["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    mounted = folder / "slipstream.toml"  # the ConfigMap's
+    mounted.write_text(f'[engine]\nname = "tiny"\n[trainer]\nmodel = "{model}"\n')
+    env = {e["name"]: e["value"].replace("/adapters", f"{folder}/volume") for e in container["env"] if "value" in e}
+    given = {"--nproc-per-node=8": "--nproc-per-node=1", "/etc/slipstream/slipstream.toml": str(mounted), "http://proxy:8100": url}  # fmt: skip
+    words = [given.get(word, word) for word in (*container["command"][1:], *container["args"])]
+    return [
+        ([sys.executable, *(w.replace("$(POD_IP)", f"{NETWORK_PREFIX}.{n + 1}") for w in words)], env) for n in range(2)
+    ]
+
+
 RECIPES = {
     "torchrun": (torchrun, ["node0", "node1"], 3),
     "slurm": (slurm, ["gpu04", "gpu05"], 1),
     "skypilot": (skypilot, ["first", "second"], 0),
+    "jobset": (jobset, ["trainer-nodes-node-0-0.trainer-nodes", "trainer-nodes-node-0-1.trainer-nodes"], 1),
 }
 """How it is started, the machines' host names, and the rank that is killed."""
 
