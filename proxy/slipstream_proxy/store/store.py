@@ -8,7 +8,7 @@ the clock. ``store.db`` is its driver: the files, and what differs between datab
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from slipstream.contract import SqlResult
 from slipstream_proxy.log.records import Mutation, mark_of
@@ -158,6 +158,10 @@ class Store:
         this. Items and positions are one transaction.
         """
         self._ingest.ingest(items, positions)
+
+    def stand_aside(self, between: Callable[[], None]) -> None:
+        """``between`` is called before each record that is ingested."""
+        self._ingest.between = between
 
     @property
     def dropped(self) -> list[Name]:

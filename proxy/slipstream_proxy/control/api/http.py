@@ -32,6 +32,7 @@ from pydantic import BaseModel, ValidationError
 
 from slipstream.contract import API_PREFIX, SCOPE_OF_SOURCE, TEACHER_SCOPES, Error, KeyScope, Model
 from slipstream.models import StrictModel
+from slipstream_proxy.control.shared.precedence import ANSWERS_FIRST
 from slipstream_proxy.control.shared.problem import Problem
 from slipstream_proxy.control.shared.shares import CHANGES_LINE, READS_LINE, SEARCHES_LINE, WaitingLine
 from slipstream_proxy.control.shared.threads import in_thread
@@ -357,7 +358,8 @@ async def checked(deps: Deps, request: web.Request, route: Route) -> web.StreamR
     async with deps.shares.turn(caller.key, line) if line else contextlib.nullcontext():
         if not route.at_once:
             await deps.mutations.settled()
-        response = await route.handler(ctx)
+        with ANSWERS_FIRST.first() if line is CHANGES_LINE and route.at_once else contextlib.nullcontext():
+            response = await route.handler(ctx)
     if route.audit is not None:
         target = ctx.target or next(iter(request.match_info.values()), route.path.split("/")[3])
         said = {name: getattr(ctx.body, name, None) for name in AUDITED_FIELDS}

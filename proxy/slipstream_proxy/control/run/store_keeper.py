@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from slipstream.config import Config
@@ -86,14 +86,14 @@ def open_or_none(config: Config) -> Store | None:
 
 
 class StoreKeeper:
-    """``on_commit(items)`` is called in the event loop after each commit."""
+    """``on_commit(items)`` is awaited in the event loop after each commit."""
 
     def __init__(
         self,
         config: Config,
         stores: StoreHandle,
         journal: AdapterJournal,
-        on_commit: Callable[[Sequence[Item]], None],
+        on_commit: Callable[[Sequence[Item]], Awaitable[None]],
         extend: Callable[[Store], None] | None = None,
     ) -> None:
         """``extend`` gives a store that was opened the plug-ins' tables; it is called in a thread."""

@@ -68,6 +68,8 @@ TURN_S = 0.001
 """Seconds after which a thread that computes lets another one run. A reward takes a dozen turns, and waits before each
 for every thread that searches or ingests.
 """
+TOLD_TOGETHER = 32
+"""Records of a commit that are told of in one turn of the event loop."""
 LEAVE_SIGNAL = signal.SIGUSR1
 """Before SIGTERM: this folder ends for good, so no engine keeps its adapters."""
 SCORING_MUTATIONS = ("reward", "scores", "done")
@@ -195,21 +197,32 @@ class ControlPlane:
         await self.keeper.stop()
         await self.deps.health.stop()
 
-    def _committed(self, items: Sequence[Item]) -> None:
+    async def _committed(self, items: Sequence[Item]) -> None:
+        """Tell all that follows the store. Few records at a time: whoever asks meanwhile waits for no more of them."""
         deps = self.deps
         deps.notify()
         if dropped := deps.store.dropped:
             deps.live.forgotten.update((f"{key}/{mark}", None) for key, mark in dropped)
             deps.rollout.publisher.publish()
         deps.schedule.saw(items)
-        items = [item for item in items if not _is_sibling(item)]
-        deps.feed.committed(items)
         if deps.ingester:
             deps.metrics.commit.observe(deps.ingester.stats.commit_seconds)
-        deps.metrics.of_calls.ingested(items)
+        items = [item for item in items if not _is_sibling(item)]
+        told = 0
+        try:
+            while told + TOLD_TOGETHER < len(items):
+                told += TOLD_TOGETHER
+                self._tell(items[told - TOLD_TOGETHER : told])
+                await asyncio.sleep(0)
+        finally:
+            self._tell(items[told:])
+
+    def _tell(self, items: Sequence[Item]) -> None:
+        self.deps.feed.committed(items)
+        self.deps.metrics.of_calls.ingested(items)
         self.plugins.committed(items)
         if any(_may_score(item) for item in items):
-            deps.rollout.gatekeeper.notify()
+            self.deps.rollout.gatekeeper.notify()
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:

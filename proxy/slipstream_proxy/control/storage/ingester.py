@@ -12,12 +12,13 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.shared.backoff import Backoff, rest
+from slipstream_proxy.control.shared.precedence import Aside
 from slipstream_proxy.control.shared.threads import end, in_thread
 from slipstream_proxy.control.storage.identity import MissingSegments, ahead, missing_segments
 from slipstream_proxy.control.storage.spool_eraser import Wanted, blank
@@ -89,14 +90,14 @@ def of_a_record(e: Exception) -> bool:
 
 
 class Ingester:
-    """Runs in the control plane. ``on_commit(items)`` is called in the event loop after each commit."""
+    """Runs in the control plane. ``on_commit(items)`` is awaited in the event loop after each commit."""
 
     def __init__(
         self,
         spool_dir: Path,
         store: Store,
         *,
-        on_commit: Callable[[Sequence[Item]], None] | None = None,
+        on_commit: Callable[[Sequence[Item]], Awaitable[None]] | None = None,
         vocabulary: int | None = None,
     ) -> None:
         """``vocabulary``: how many tokens the model has, where that is known."""
@@ -272,14 +273,17 @@ class Ingester:
             if isinstance(item, Mutation) and (future := self._waiting.get(item.id)) and not future.done():
                 future.set_result(None)
         if self.on_commit:
-            self.on_commit(items)
+            await self.on_commit(items)
         return True
 
     def _read(self) -> tuple[list[Read], list[Item], dict[str, Position]]:
         reads = gather(self.dir, self._positions, self._batch, BATCH_BYTES, self._torn)
         positions = dict(self._positions)
         items: list[Item] = []
+        aside = Aside()
+        self.store.stand_aside(aside.step)
         for read in reads:
+            aside.step()
             positions[read.writer] = read.position
             if read.too_large():
                 self._keep_large(read)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slipstream.contract import SIBLING_TAG, Split, words_in
@@ -230,6 +230,8 @@ class Ingest:
     tallies: TallyTable
     dropped: list[Name] = field(default_factory=list)
     """Of the last records, as ``Changes.dropped``."""
+    between: Callable[[], None] = lambda: None
+    """Called before each record of a batch: whoever goes first has a turn there."""
 
     def ingest(self, items: Sequence[RecordedCall | Mutation], positions: dict[str, Position]) -> None:
         """Apply in order, exactly once: an item whose id is stored already changes nothing."""
@@ -281,6 +283,7 @@ class Ingest:
                 together(tx, changes, [item for item in same if isinstance(item, Mutation)])
                 continue
             for item in same:
+                self.between()
                 if isinstance(item, RecordedCall):
                     self._call(tx, changes, item)
                 else:
