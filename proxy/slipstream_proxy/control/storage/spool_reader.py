@@ -257,7 +257,10 @@ def parse(read: Read, vocabulary: int | None = None) -> tuple[Item, bool]:
         h = frame.head
         when = float(h.get("tick") or 0.0), str(h.get("boot") or "")
         return Mutation(str(h["id"]), str(h["op"]), float(h["at"]), dict(h["data"]), *when), True
-    head = CallHead(**{k: v for k, v in frame.head.items() if k in _HEAD_FIELDS})
+    fields = frame.head
+    head = CallHead(
+        **(fields if fields.keys() <= _HEAD_FIELDS else {k: fields[k] for k in fields.keys() & _HEAD_FIELDS})
+    )
     if read.too_large():
         return RecordedCall(head, Parsed([], [], {}, [], [], TOO_LARGE_REASON, where_kept(frame))), False
     try:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 from slipstream_proxy.dialects.purpose import COMPACTION_KIND, SUMMARY_KIND, ends, order, orders, purpose
@@ -42,24 +41,24 @@ class Lead(NamedTuple):
 
 
 class Opening:
-    """How a conversation begins, and what it asks last. Most calls go on with another one and need little of it, so
-    each part is made when it is asked for.
-    """
+    """How a conversation begins, and what it asks last. Most calls go on with another one and need little of it."""
+
+    __slots__ = ("_head", "messages", "tools")
 
     def __init__(self, messages: Sequence[object], *, tools: bool) -> None:
         self.messages, self.tools = messages, tools
-
-    @cached_property
-    def _head(self) -> int:
+        self._head = 0
         """Messages before the first one that is no instruction."""
-        roles = (m.get("role") if isinstance(m, dict) else None for m in self.messages)
-        return next((n for n, role in enumerate(roles) if role not in ("system", "developer")), len(self.messages))
+        for message in messages:
+            if not (isinstance(message, dict) and message.get("role") in ("system", "developer")):
+                break
+            self._head += 1
 
-    @cached_property
+    @property
     def _system(self) -> str:
         return "\n".join(_text(m) for m in self.messages[: self._head])
 
-    @cached_property
+    @property
     def _asked(self) -> str:
         return _text(self.messages[-1]) if len(self.messages) > self._head else ""
 

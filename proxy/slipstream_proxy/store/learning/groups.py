@@ -456,6 +456,16 @@ def group_of(ep: EpisodeRow, line: Line, ordinal: int, state: str, created: floa
     )
 
 
+def joined_states(joined: Iterable[EpisodeRow], full: Collection[str]) -> dict[str, str]:
+    """The states of the groups that these episodes have just joined. ``full``: those that are complete by it."""
+    found: dict[str, str] = {}
+    for ep in joined:
+        if ep.grp is not None:
+            complete = "eval" if ep.split == Split.EVAL else "waiting_reward"
+            found[ep.grp] = complete if ep.grp in full else "forming"
+    return found
+
+
 def words_of(ep: EpisodeRow, reward: str, now: float) -> GroupRow:
     """An episode with what a user said about it. Such words come when they come, so its age does not count."""
     return _of_one(ep, f"{WORDS_GROUP_PREFIX}{reward}", GroupKind.WORDS, "ready", now)._replace(ready_at=now, kept=True)

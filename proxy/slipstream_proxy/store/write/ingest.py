@@ -19,7 +19,7 @@ from slipstream_proxy.store.conversation.call_rows import kind_of, left_out_reas
 from slipstream_proxy.store.conversation.calls import CallTable
 from slipstream_proxy.store.conversation.failures import note_call
 from slipstream_proxy.store.learning.adapters import PinTable
-from slipstream_proxy.store.learning.groups import Agent, GroupTable, Pace, alike_of, words_of
+from slipstream_proxy.store.learning.groups import Agent, GroupTable, Pace, alike_of, joined_states, words_of
 from slipstream_proxy.store.learning.rewards import OutcomeLog, RewardTable
 from slipstream_proxy.store.read.episodes import EpisodeTable
 from slipstream_proxy.store.tables import schema
@@ -35,6 +35,7 @@ from slipstream_proxy.store.tables.rows import (
     dump,
     eid_of,
     load,
+    tombstone_of,
     with_tombstones,
 )
 from slipstream_proxy.store.tables.schema import DayTables
@@ -184,13 +185,17 @@ class Recall:
         rest = [eid for eid in eids if eid not in hot]
         if rest and not self.db.shared:
             # Most are new: the one narrow column says so faster than all of them.
-            names = with_tombstones(rest)
-            rest = [names[eid] for (eid,) in tx.all(f"SELECT eid FROM t_episodes WHERE eid {IN}", (list(names),))]
+            held = self.memory.tombstones
+            names = with_tombstones(rest) if held is None else {eid: eid for eid in rest}
+            there = [names[eid] for (eid,) in tx.all(f"SELECT eid FROM t_episodes WHERE eid {IN}", (list(names),))]
+            rest = there if not held else [*there, *(eid for eid in rest if tombstone_of(eid) in held)]
         return found | self.episodes.load(tx, rest)
 
 
 CALL_CHANGES = ("last_at", "calls", "trained_calls", "prompt_tokens", "completion_tokens", "last_end")
 """Columns of an episode that each of its calls changes."""
+END_CHANGES = (*CALL_CHANGES, "state", "ended", "reward")
+"""Those that its end and its reward change as well."""
 CHANGING_COLUMNS = tuple(f for f in EPISODE_FIELDS if f not in ("eid", "grp"))
 """Those that a call or reward may change; the group's is in an index, and is written only where it has changed."""
 READS_GROUPS = ("scores", "ack")
@@ -372,8 +377,10 @@ class Ingest:
         self.rewards.insert(tx, changes.rewards, changes.written)
         self._end_early(tx, changes)
         self.calls.supersede(tx, changes.retried)
+        orphans = self.memory.orphans
+        heard = changes.words | (changes.new if orphans is None else changes.new & orphans)
         scored = self._combine(tx, changes)
-        self._hear(tx, changes, scored)
+        self._hear(tx, changes, heard.intersection(scored) | changes.late)
         back = {eid for eid in scored if is_back(changes.eps[eid])}
         ended = []
         for eid in changes.done:
@@ -389,6 +396,7 @@ class Ingest:
         ended += [
             ep for eid in (changes.turned | back) - known if (ep := eps[eid]).state == "done" and ep.error is None
         ]
+        joining = [ep for ep in ended if ep.grp is None]
         full = self.groups.join(tx, ended, changes.now)
         self._write_rows(tx, changes, {ep.eid for ep in ended})
         self.pins.put(tx, changes.pins)
@@ -404,7 +412,8 @@ class Ingest:
         self.groups.complete(tx, full, changes.now)
         corrected = {g for eid in scored if (g := eps[eid].grp)}
         settled = {*full, *corrected, *(ep.grp for ep in ended if ep.grp)}
-        states = self.groups.states(tx, settled)
+        known_states = joined_states(joining, full)
+        states = known_states | self.groups.states(tx, settled - known_states.keys())
         self.groups.mark_ready(tx, settled, changes.now, states)
         self.groups.mark_corrected(tx, corrected, states)
         for groups, epochs, at in changes.again:  # after the groups and acks that this batch holds
@@ -420,11 +429,9 @@ class Ingest:
         rows: dict[tuple[str, ...], list[Row]] = defaultdict(list)
         for eid in (changes.changed | (ended & changes.stored.keys())) - changes.new:
             ep, was = eps[eid], stored[eid]
+            columns = _columns_of(ep, was)
             if ep.grp != was.grp and ep.grp is not None and eid in ended:
-                columns = (*CHANGING_COLUMNS, "grp")
-            else:
-                few = all(getattr(ep, f) == getattr(was, f) for f in CHANGING_COLUMNS if f not in CALL_CHANGES)
-                columns = CALL_CHANGES if few else CHANGING_COLUMNS
+                columns = (*columns, "grp")
             rows[columns].append((eid, *(getattr(ep, f) for f in columns)))
         for columns, some in rows.items():
             tx.update("t_episodes", ("eid",), columns, some)
@@ -442,11 +449,13 @@ class Ingest:
             changes.changed.add(eid)
         return scored
 
-    def _hear(self, tx: Tx, changes: Changes, scored: Collection[str]) -> None:
-        """What a user says about an episode is a group of its own, once there is a call of a trained model."""
+    def _hear(self, tx: Tx, changes: Changes, about: Collection[str]) -> None:
+        """What a user says about an episode is a group of its own, once there is a call of a trained model. ``about``:
+        episodes about which something was said perhaps.
+        """
         eps = {
             eid: ep
-            for eid in (changes.words | changes.new).intersection(scored) | changes.late
+            for eid in about
             if (ep := changes.eps[eid]).split == Split.TRAIN
             and ep.state != "deleted"
             and ep.trained_calls
@@ -479,6 +488,12 @@ class Ingest:
             tx.insert("t_early", [(eid, at) for eid, at in early.items() if eid not in known])
             if held is not None:
                 held.update(early)
+
+
+def _columns_of(ep: EpisodeRow, was: EpisodeRow) -> tuple[str, ...]:
+    """What is written of a changed episode: one of few sets, as each costs a statement."""
+    changed = {f for f in CHANGING_COLUMNS if getattr(ep, f) != getattr(was, f)}
+    return next(few for few in (CALL_CHANGES, END_CHANGES, CHANGING_COLUMNS) if changed.issubset(few))
 
 
 def _origin(head: CallHead) -> str | None:
