@@ -39,7 +39,6 @@ from slipstream_proxy.store.write.batches import BatchQueue
 from slipstream_proxy.store.write.cases import CaseTable
 from slipstream_proxy.store.write.claims import InstanceClaim
 from slipstream_proxy.store.write.deletion import ALIVE_PREFIX, Deletion
-from slipstream_proxy.store.write.failed_runs import FailedRuns
 from slipstream_proxy.store.write.ingest import Ingest, Recall, Snapshots, SpoolPositions
 from slipstream_proxy.store.write.judge_queue import JudgeQueue
 from slipstream_proxy.store.write.learners import LearnerTable
@@ -109,7 +108,6 @@ class Store:
         self._positions = SpoolPositions(instance, memory)
         self._snapshots = Snapshots(db, days, self._positions)
         self._ingest = self._wire_ingest(memory, pace)
-        FailedRuns(db, self.calls, self.episodes, self.groups, self.tallies).begin()
         self.rewards.apply_rules()
 
     def _wire_ingest(self, memory: Memory, pace: Pace) -> Ingest:

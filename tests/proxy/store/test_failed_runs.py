@@ -13,9 +13,7 @@ from slipstream.contract import GroupLeaseIn
 from slipstream_labelling.server.queue import LabelQueue
 from slipstream_proxy.store.conversation.failures import ERROR_CHARACTERS
 from slipstream_proxy.store.read.curves import LearningFilter
-from slipstream_proxy.store.tables.tallies import get_meta
 from slipstream_proxy.store.values import EpisodeFilter, RecordedCall
-from slipstream_proxy.store.write.failed_runs import SEARCHED_KEY
 
 BODY = json.dumps({"error": {"message": "tools must not be empty", "type": "BadRequestError"}})
 REFUSALS: dict[str, dict[str, Any]] = {
@@ -225,35 +223,3 @@ def test_its_error_quotes_little_and_nothing_once_its_calls_are_dropped(store):
     assert store.forget([("-", "a")], NOW).names == [("-", "a")]
     with store.db.read() as tx:
         assert tx.all("SELECT error FROM t_episodes") == [(None,)]
-
-
-def test_a_store_of_before_finds_its_failed_runs_once(opened):
-    """As an older release left it: they stand in groups, with rewards, in the counters."""
-    store = opened(group_size=3)
-    store.ingest([*group("t1", 3), *group("t2", 3), *group("t3", 2)], {})
-    ids = {name: call_id for call_id, name in _call_ids(store)}
-    failed = ["t1-0", "t2-0", "t2-1", "t2-2", "t3-0"]
-    with store.db.write() as tx:
-        for table in store.calls.days.tables(tx):
-            for name in failed:
-                sql = f"""UPDATE {table} SET completion_tokens = 0, reply = '[]', outcome = 'error', status = 400,
-                    error = ?, trainable = FALSE, reason = 'error' WHERE id = ?"""
-                tx.run(sql, (BODY, ids[name]))
-        tx.run("DELETE FROM t_meta WHERE name = ?", (SEARCHED_KEY,))
-        store.tallies.recount(tx)
-    store.close()
-    again = opened(group_size=3)
-    assert [again.episodes.get("-", n).error for n in failed] == ["400: tools must not be empty"] * 5
-    assert {again.episodes.get("-", n).group for n in failed} == {None}
-    assert states(again) == {"ready": 1, "dropped": 1, "forming": 1}
-    (row,) = again.statistics.success_by_adapter()
-    assert (row["episodes"], row["mean"]) == (3, (2.0 + 3.0 + 2.0) / 3)
-    with again.db.read() as tx:
-        assert get_meta(tx, SEARCHED_KEY) is not None
-        assert again.tallies.counted(tx) == _kept(again, tx)
-
-
-def _call_ids(store) -> list[tuple[str, str]]:
-    with store.db.read() as tx:
-        tables = store.calls.days.tables(tx)
-        return [(i, eid.split("/")[1]) for t in tables for i, eid in tx.all(f"SELECT id, eid FROM {t}")]
