@@ -34,7 +34,7 @@ def test_a_step_is_a_turn_and_says_what_it_cost(tiny, tmp_path) -> None:
         whole = worker.train
 
         def train(samples):
-            assert control.held == worker.name
+            assert control.held == worker.learner.name
             return whole(samples)
 
         worker.train = train  # type: ignore[method-assign]

@@ -257,7 +257,7 @@ def test_killed_while_training_the_batch_comes_back_and_nothing_of_it_remains(ti
 def _wanted(worker: Worker):
     from slipstream.contract import BatchLeaseIn
 
-    return BatchLeaseIn(worker=worker.name)
+    return BatchLeaseIn(worker=worker.learner.name)
 
 
 def weights(folder: Path) -> bytes:
@@ -386,7 +386,7 @@ def test_a_batch_is_skipped_after_two_failures(tiny, tmp_path, monkeypatch, hurr
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
                 worker.once()
-            worker.client.release(worker.name)
+            worker.client.release(worker.learner.name)
         assert worker.once()
         assert control.done == {"bad": "skipped"}
         assert "failed 2 times" in control.of_kind("skipped")[0]["reason"]

@@ -25,7 +25,7 @@ from slipstream_trainer.model.policy import check_lora
 from slipstream_trainer.model.weights import changes_of
 from slipstream_trainer.run.gpu_lease import ENTER_WORD, LEAVE_WORD, GpuLease, tell
 from slipstream_trainer.run.tenants import TenantWorkers
-from slipstream_trainer.run.worker import Worker
+from slipstream_trainer.run.worker import Worker, uninterrupted
 from slipstream_trainer.versions.checkpoint import only_one
 from slipstream_trainer.versions.common_start import Others
 from slipstream_trainer.versions.turns import TrainerTurns
@@ -61,7 +61,7 @@ class Leader(Worker):
             tell(("idle", None))
 
     def train(self, samples: list[Sample]) -> Result:
-        self._interruptible = False  # the others are in the middle of it: it is finished first
+        self.trainer.interrupt = uninterrupted  # the others are in the middle of it: it is finished first
         state, turns = self.current.state, self.seat.turns
         if turns.told is not self.seat:
             tell(("learner", self.config.model_dump_json()))

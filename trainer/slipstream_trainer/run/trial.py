@@ -10,6 +10,7 @@ import logging
 import re
 import shutil
 import threading
+import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from slipstream.config import Config
 from slipstream.errors import ApiError, ConfigError
 from slipstream.shared.adapter_config import WEIGHT_NAME_PATTERN, WEIGHTS_FILE_NAME
 from slipstream_trainer.versions.adapter_folder import temporary_of, write_adapter
+from slipstream_trainer.versions.learner import Stop
 
 if TYPE_CHECKING:
     from slipstream_trainer.model.learner import Learner
@@ -35,6 +37,40 @@ TRIAL_WEIGHT_STD = 0.02
 
 TRIAL_INTERVAL_S = 0.25
 """Seconds between two questions while no engine is up."""
+SETTLE_INTERVAL_S = 0.1
+SHARED_PAUSE_S, UPLOADED_PAUSE_S = 2.0, 60.0
+"""Between two asks whether an engine is there to try an adapter; if each is an upload."""
+
+
+class ShapeTrial:
+    """Asks about adapters of this shape until engines have tried one, for all that share the trainer."""
+
+    def __init__(self, config: Config, seat: Seat, publisher: Publisher) -> None:
+        self.config, self.seat, self.publisher = config, seat, publisher
+        self._asked = float("-inf")
+        """When they were asked last (monotonic)."""
+        self._answer: Future[bool] | None = None
+        self._due = threading.Event()
+        """A step waits for the answer."""
+
+    def begin(self) -> None:
+        """Ask, if it is time to."""
+        pause = SHARED_PAUSE_S if self.publisher.shipping.shared is not False else UPLOADED_PAUSE_S
+        if not self.seat.turns.tried and self._answer is None and time.monotonic() - self._asked > pause:
+            self._due = threading.Event()
+            self._answer = begin_trial(self.config, self.seat, self.publisher, self._due)
+
+    def settle(self, *, wait: bool) -> None:
+        """What the engines said, if they said it. Raises ``ConfigError`` where they refuse it, and ``Stop``."""
+        answer = self._answer
+        if wait:
+            self._due.set()
+        while answer is not None and wait and not answer.done():
+            if self.publisher.stop.wait(SETTLE_INTERVAL_S):
+                raise Stop
+        if answer is not None and answer.done():
+            self._answer, self._asked = None, time.monotonic()
+            self.seat.turns.tried = answer.result() or self.seat.turns.tried
 
 
 def begin_trial(config: Config, seat: Seat, publisher: Publisher, due: threading.Event | None = None) -> Future[bool]:

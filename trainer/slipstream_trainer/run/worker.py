@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from slipstream.client import Client, LeasedBatch
 from slipstream.config import Config
@@ -22,7 +20,7 @@ from slipstream_trainer.algorithm.cadence import Cadence
 from slipstream_trainer.batch.rows import Sample, read_samples
 from slipstream_trainer.model.memory import gpu_is_broken
 from slipstream_trainer.run.gpu_lease import GpuLease
-from slipstream_trainer.run.trial import begin_trial
+from slipstream_trainer.run.trial import ShapeTrial
 from slipstream_trainer.timing import add, timed
 from slipstream_trainer.versions.adapter_folder import sweep
 from slipstream_trainer.versions.checkpoint import Checkpoints, CheckpointState
@@ -44,13 +42,15 @@ IDLE_SECONDS, LONG_IDLE_SECONDS = 0.1, 5.0
 """Between looks for a batch: at first, and at most, where tenants are many and this one has long had none."""
 LOOK_SECONDS, LOOK_SOON = 2.0, 0.1
 """Between looks at the adapters while there is nothing to train on; while steps wait to be published."""
-UPLOADED_TRIAL_PAUSE_S = 60.0
-"""Between two asks whether an engine is there to try an adapter, if each is an upload."""
 LEASE_SECONDS = 3600.0
 FIRST_PAUSE, LAST_PAUSE = 1.0, 60.0
 """Seconds before the trainer goes on after a failure; longer after each in a row."""
 SAME_BATCH = 2
 """Failures on the same groups after which they are skipped."""
+
+
+def uninterrupted() -> None:
+    """What has begun is finished."""
 
 
 class Worker:
@@ -75,8 +75,7 @@ class Worker:
         self.stop = threading.Event()
         self.publisher = Publisher(config, client, checkpoints, self.metrics, self.stop)
         self.learner = self.publisher.learner
-        self.name = self.learner.name
-        self.gpu_lease = gpu_lease or GpuLease(config, client, self.name)
+        self.gpu_lease = gpu_lease or GpuLease(config, client, self.learner.name)
         if turns is None:
             self.gpu_lease.stop = self.stop
         common = CommonStart(config, others, self.publisher.patiently, self.stop) if others else None
@@ -93,17 +92,9 @@ class Worker:
         """The batch that was leased last."""
         self.failed: Counter[str] = Counter()
         """Groups → how often training on them failed, since it worked last."""
-        self.tried = False
-        """The engines were asked about an adapter of this shape."""
-        self._asked = float("-inf")
-        """When they were asked last (monotonic)."""
-        self._trial: Future[bool] | None = None
-        self._trial_due = threading.Event()
-        """A step waits for what came of it."""
+        self.trial = ShapeTrial(config, self.seat, self.publisher)
         self._free_since = time.perf_counter()
         """When the batch before was done with."""
-        self._interruptible = False
-        self._bar: Any = None
 
     # signals
 
@@ -113,7 +104,7 @@ class Worker:
 
     def _interrupt(self) -> None:
         """Between two passes."""
-        if self._interruptible and self.stop.is_set():  # nothing of the batch is saved yet: it goes back
+        if self.stop.is_set():  # nothing of the batch is saved yet: it goes back
             raise Stop
 
     # the loop
@@ -152,7 +143,7 @@ class Worker:
             log.warning("the last batch is not told yet: %s", e)
         with contextlib.suppress(ApiError):
             if self.learner.held:
-                self.client.release(self.name)
+                self.client.release(self.learner.name)
             self.learner.end()
 
     def _stretch(self) -> bool:
@@ -198,7 +189,7 @@ class Worker:
         anew = self.learner.hold(self.publisher.patiently, self.idle)
         self.current.recover(anew=anew)
         self.learner.settle()
-        self.publisher.patiently(lambda: self.client.release(self.name))
+        self.publisher.patiently(lambda: self.client.release(self.learner.name))
 
     def idle(self) -> None:
         """Overridden where other processes wait with this one."""
@@ -222,12 +213,8 @@ class Worker:
         self.publisher.check()
         # what is stored is older than the engine's policy anyway
         stored = self.current.state.ahead >= max(1, t.max_staleness)
-        pause = LOOK_SECONDS if self.publisher.shipping.shared is not False else UPLOADED_TRIAL_PAUSE_S
-        self.tried = self.tried or self.seat.turns.tried
-        if not self.tried and self._trial is None and time.monotonic() - self._asked > pause:
-            self._trial_due = threading.Event()
-            self._trial = begin_trial(self.config, self.seat, self.publisher, self._trial_due)
-        self._settle_trial(wait=False)
+        self.trial.begin()
+        self.trial.settle(wait=False)
         self.current.consider_offer()
         wanted = self._wanted(stored=stored)
         leased = self.publisher.patiently(lambda: self.client.lease_batch(wanted))
@@ -254,23 +241,11 @@ class Worker:
         self._free_since = time.perf_counter()
         return True
 
-    def _settle_trial(self, *, wait: bool) -> None:
-        """What the engines said of an adapter, if they said it. Raises ``ConfigError`` where they refuse it."""
-        trial = self._trial
-        if wait:
-            self._trial_due.set()
-        while trial is not None and wait and not trial.done():
-            if self.stop.wait(IDLE_SECONDS):
-                raise Stop
-        if trial is not None and trial.done():
-            self._trial, self._asked = None, time.monotonic()
-            self.tried = self.seat.turns.tried = trial.result()
-
     def _wanted(self, *, stored: bool) -> BatchLeaseIn:
         t = self.config.trainer
         min_groups, max_wait = self.cadence.wanted(t)
         return BatchLeaseIn(
-            worker=self.name,
+            worker=self.learner.name,
             model=self.config.model_name,
             learner=self.learner.token,
             seconds=LEASE_SECONDS,
@@ -314,14 +289,13 @@ class Worker:
         turn_or_not: contextlib.AbstractContextManager[dict[str, float]] = (
             self.gpu_lease.take() if gpu else contextlib.nullcontext({})
         )
-        trainer.interrupt = self._interrupt
         with turn_or_not as figures:
-            self._interruptible = True
+            trainer.interrupt = self._interrupt
             try:
                 self._interrupt()
                 result = self.train(samples)
             finally:
-                self._interruptible = False
+                trainer.interrupt = uninterrupted
         result.figures |= figures
         return result
 
@@ -333,7 +307,7 @@ class Worker:
         return train(self.trainer, samples, state.pace, state.step, state.traffic)
 
     def _commit(self, leased: LeasedBatch, result: Result) -> None:
-        self._settle_trial(wait=True)  # a batch is not used up for adapters that nobody is served by
+        self.trial.settle(wait=True)  # a batch is not used up for adapters that nobody is served by
         self.publisher.finish()
         with timed(result.figures, "name"):
             known, before = self.publisher.adapters(), self.current.state
@@ -425,13 +399,4 @@ class Worker:
             self.reporter.step(step, data)
         else:
             log.warning("batch %s %s: %s", data["batch"], outcome, data.get("reason"))
-        if sys.stderr.isatty():
-            from tqdm import tqdm
-
-            self._bar = self._bar or tqdm(
-                total=self.config.trainer.max_steps, initial=step - 1, unit="step", dynamic_ncols=True
-            )
-            self._bar.update(1 if outcome == "step" else 0)
-            self._bar.set_postfix(
-                {k: f"{x:.3g}" for k in ("reward", "kl", "entropy") if isinstance(x := data.get(k), float)}
-            )
+        self.reporter.show(outcome, step, data)

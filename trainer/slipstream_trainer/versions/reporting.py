@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import logging
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,6 +64,19 @@ class Reporter:
         self.trainer, self.config = trainer, config
         self.names = list(config.trainer.report_to)
         self.begun = False
+        self._bar: Any = None
+
+    def show(self, outcome: str, step: int, figures: Mapping[str, object]) -> None:
+        """A progress bar, where a person looks."""
+        if not sys.stderr.isatty():
+            return
+        from tqdm import tqdm
+
+        most = self.config.trainer.max_steps
+        self._bar = self._bar or tqdm(total=most, initial=step - 1, unit="step", dynamic_ncols=True)
+        self._bar.update(1 if outcome == "step" else 0)
+        shown = {k: f"{x:.3g}" for k in ("reward", "kl", "entropy") if isinstance(x := figures.get(k), float)}
+        self._bar.set_postfix(shown)
 
     def _do(self, what: str, *args: Any) -> None:
         handler = self.trainer.callback_handler
