@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
 
-from slipstream.contract.base import Id, Model, RewardValue, Split, Tag
+from slipstream.contract.base import Finite, Id, Model, RewardValue, Split, Tag
 from slipstream.contract.batches import TaughtStep
 from slipstream.contract.names import Named, NamedEpisode, TagText
 
@@ -127,7 +127,7 @@ class FeedbackIn(Model):
 
 class Reward(RewardFields):
     episode: Id
-    at: float
+    at: Finite
     adapter: str | None = None
 
 
@@ -252,13 +252,13 @@ class Lineage(Model):
     outcome: Literal["trained", "skipped"]
     adapter: str | None = None
     """What came of it, as its ack said."""
-    advantage: float | None = None
+    advantage: Finite | None = None
 
 
 class EpisodeDetail(Episode):
     call_list: list[CallRecord] = Field(default_factory=list)
     rewards: list[Reward] = Field(default_factory=list)
-    advantage: float | None = None
+    advantage: Finite | None = None
     batches: list[str] = Field(default_factory=list)
     trained_adapters: list[str] = Field(default_factory=list)
     lineage: list[Lineage] = Field(default_factory=list)

@@ -271,8 +271,9 @@ def _parsed(kind: type[BaseModel], raw: bytes) -> BaseModel:
     try:
         return kind.model_validate_json(raw, strict=True)
     except ValidationError as e:
-        if e.errors(include_url=False)[0]["type"] == "json_invalid" and b"\\ud" in raw.lower():
-            return _with_surrogates(kind, raw, e)
+        first = e.errors(include_url=False)[0]
+        if first["type"] == "json_invalid" and (b"\\ud" in raw.lower() or "recursion" in first["msg"]):
+            return _as_recorded(kind, raw, e)
         if not all(_whole(error) for error in e.errors(include_url=False)):
             raise explain(e, "body", kind) from e
     try:
@@ -285,8 +286,8 @@ def _no_number(text: str) -> float:
     raise ValueError(f"{text} is no JSON")
 
 
-def _with_surrogates(kind: type[BaseModel], raw: bytes, error: ValidationError) -> BaseModel:
-    """A transcript may hold half a surrogate pair, which JSON can write and pydantic's parser refuses."""
+def _as_recorded(kind: type[BaseModel], raw: bytes, error: ValidationError) -> BaseModel:
+    """A transcript may hold half a surrogate pair, or be nested over 200 deep, which pydantic's parser refuses."""
     try:
         return kind.model_validate(json.loads(raw, parse_constant=_no_number))
     except ValidationError as e:

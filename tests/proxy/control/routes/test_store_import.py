@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 
 import pyarrow as pa
@@ -113,6 +114,13 @@ async def test_refusals(plane):
     ):
         status, body = await plane.ask("POST", "/import/episode", {**row, **wrong})
         assert status == 422, (wrong, body)
+    for field, wrong in (
+        ("advantage", {"advantage": math.nan}),
+        ("lineage.0.advantage", {"lineage": [{"batch": "b", "outcome": "trained", "advantage": math.inf}]}),
+        ("rewards.0.at", {"rewards": [{"episode": "e1", "value": 1.0, "at": math.nan}]}),
+    ):
+        status, body = await plane.ask("POST", "/import/episode", {**row, **wrong})
+        assert (status, body["error"]["field"]) == (422, f"body.{field}"), "no number is a number"
     assert (await plane.ask("POST", "/import/episode", {**row, "id": "e2"}))[0] == 409  # its calls are e1's
     huge = {**row["call_list"][0], "prompt_ids": [2**31]}
     status, body = await plane.ask("POST", "/import/episode", {**row, "call_list": [huge]})
@@ -122,6 +130,24 @@ async def test_refusals(plane):
     adapter = {"name": "big@1", "model": "big", "version": 1, "state": "live", "created": 1.0, "path": "big@1"}
     status, body = await plane.ask("POST", "/import/adapters", {"adapters": [adapter], "live": {}})
     assert (status, body["error"]["field"]) == (409, "body.adapters")
+
+
+async def test_what_was_recorded_nested_deeply_comes_back(plane, other):
+    """Calls are kept up to 254 levels deep; the import refused those of over 200."""
+    deep = "end"
+    for _ in range(230):
+        deep = [deep]
+    await plane.call("e1", done=True, request={"tools": [{"type": "function", "function": {"name": "f", "x": deep}}]})
+    await plane.seen("e1")
+    row = json.loads(await download(plane, "jsonl"))
+    assert row["call_list"][0]["tools"][0]["function"]["x"] == deep
+    assert (await other.ask("POST", "/import/episode", row))[0] == 200
+    assert (await other.seen("e1"))["call_list"][0]["tools"] == row["call_list"][0]["tools"]
+    text = json.dumps(row).replace('{"id"', '{"x": ' + "[" * 5000 + "]" * 5000 + ', "id"', 1)
+    r = await plane.client.post(
+        API + "/import/episode", data=text, headers={**plane.as_(), "content-type": "application/json"}
+    )
+    assert r.status == 400, "and a bomb of brackets is refused"
 
 
 async def four(plane) -> None:
