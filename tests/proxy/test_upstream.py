@@ -199,8 +199,9 @@ async def test_a_reply_without_end_is_cut_off(start, serve, monkeypatch, head):
     assert status == 502 and b"larger than" in body and not proxy.plane.services.in_flight
 
 
-async def test_replies_share_a_workers_memory_and_the_largest_one_ends(start, serve):
-    """None of them is too large alone. The small one comes whole."""
+@pytest.mark.parametrize("engines", [1, 3])
+async def test_replies_share_a_workers_memory_and_the_largest_one_ends(start, serve, engines):
+    """None of them is too large alone, nor are those of one engine. The small one comes whole."""
     go_on = asyncio.Event()
 
     async def engine(reader, writer):
@@ -215,15 +216,15 @@ async def test_replies_share_a_workers_memory_and_the_largest_one_ends(start, se
                 writer.write(b" " * 65536)
                 await writer.drain()
 
-    proxy = await start(engine={"urls": [await serve(engine)]})
+    proxy = await start(engine={"urls": [await serve(engine) for _ in range(engines)]})
     proxy.plane.pools.memory.limit = 2**20
     small = asyncio.create_task(post(proxy.url, {**ASK, "user": "small"}))
     async with asyncio.timeout(60):
-        replies = await asyncio.gather(*(post(proxy.url, ASK) for _ in range(4)))
+        replies = await asyncio.gather(*(post(proxy.url, ASK) for _ in range(6)))
         go_on.set()
         assert (await small)[0] == 200
     assert all(status == 502 and b"1048576 bytes together" in body for status, _, body in replies)
-    assert sum(len(frame.reply) for frame in await proxy.record(5)) < 4 * 2**20
+    assert sum(len(frame.reply) for frame in await proxy.record(7)) < 4 * 2**20
 
 
 async def test_relayed_replies_share_it_too(start, serve):

@@ -1,0 +1,71 @@
+"""A restored backup of a proxy with tenants, as a proxy that runs: walls, forgettings and quotas still hold."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.support import wait_for
+from tests.support.fake_engine import LoraEngine, beside
+from tests.support.running import run_proxy
+
+from slipstream.contract import Headers
+from slipstream_proxy.keys import Keys
+
+API = "/slipstream/v1"
+DAILY_CALLS = 4
+SETTINGS: dict[str, Any] = {
+    "proxy": {"port": 0},
+    "tenants": {"acme": {"quota": {"calls_per_day": DAILY_CALLS}}, "umbrella": {}},
+}
+
+
+@pytest.mark.timeout(300)
+def test_a_restored_backup_keeps_walls_forgettings_and_quotas(tmp_path: Path) -> None:
+    engine = LoraEngine()
+    engine.models = {"inbox"}
+    keys = Keys(tmp_path / "first" / "data" / "keys.json")
+    of = {name: keys.add(f"k-{name}", ("admin",), tenant=name)[1] for name in ("acme", "umbrella", "")}
+
+    def ask(url: str, tenant: str, method: str, path: str, **more: Any) -> httpx.Response:
+        headers = {"authorization": f"Bearer {of[tenant]}", **more.pop("headers", {})}
+        return httpx.request(method, url + path, headers=headers, timeout=60, trust_env=False, **more)
+
+    def call(url: str, tenant: str, episode: str) -> int:
+        body = {"model": "inbox", "messages": [{"role": "user", "content": f"the word of {tenant}"}]}
+        sent = {Headers.EPISODE: episode}
+        return ask(url, tenant, "POST", "/v1/chat/completions", json=body, headers=sent).status_code
+
+    def runs(url: str, tenant: str) -> set[str]:
+        read = ask(url, tenant, "GET", f"{API}/episodes")
+        return {episode["id"] for episode in read.json()["episodes"]} if read.status_code == 200 else set()
+
+    with beside(engine):
+        with run_proxy(tmp_path / "first", engine.url, **SETTINGS) as running:
+            for name in of:
+                wait_for(lambda name=name: ask(running.url, name, "GET", f"{API}/status").status_code == 200, 60, 0.2, name)  # type: ignore[misc]  # fmt: skip
+            made = [call(running.url, "acme", f"acme-{n}") for n in range(DAILY_CALLS + 1)]
+            assert made == [200] * DAILY_CALLS + [429]
+            assert call(running.url, "umbrella", "umbrella-0") == 200
+            wait_for(lambda: len(runs(running.url, "acme")) == DAILY_CALLS, 60, 0.2)
+            wait_for(lambda: runs(running.url, "umbrella") == {"umbrella-0"}, 60, 0.2)
+            assert ask(running.url, "acme", "DELETE", f"{API}/episodes/acme-0").status_code == 200
+            tar = ask(running.url, "", "GET", f"{API}/backup").raise_for_status().content
+        with tarfile.open(fileobj=io.BytesIO(tar)) as file:
+            file.extractall(tmp_path / "second" / "data", filter="data")
+        with run_proxy(tmp_path / "second", engine.url, **SETTINGS) as restored:
+            left = {f"acme-{n}" for n in range(1, DAILY_CALLS)}
+            wait_for(lambda: runs(restored.url, "acme") == left, 60, 0.2, "acme's runs, without the forgotten one")
+            wait_for(lambda: runs(restored.url, "umbrella") == {"umbrella-0"}, 60, 0.2, "umbrella's runs")
+            assert ask(restored.url, "acme", "GET", f"{API}/episodes/acme-0").status_code == 404
+            for other, name in (("umbrella", "acme-1"), ("acme", "umbrella-0")):
+                assert ask(restored.url, other, "GET", f"{API}/episodes/{name}").status_code == 404
+                assert name.encode() not in ask(restored.url, other, "GET", f"{API}/export?format=jsonl").content
+            assert call(restored.url, "acme", "acme-9") == 429, "the day's calls are used up"
+            assert call(restored.url, "umbrella", "umbrella-1") == 200
+            rewarded = ask(restored.url, "acme", "POST", f"{API}/episodes/acme-0/rewards", json={"value": 1.0})
+            assert rewarded.status_code == 404, "what is forgotten stays so"
