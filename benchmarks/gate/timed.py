@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from slipstream_proxy.assignment import assign
+from slipstream_proxy.control.gate.comparison import serves_again
 from slipstream_proxy.control.gate.line import AssignmentLine
 from slipstream_proxy.control.gate.rules import ArmOutcome, Decision, TrialSettings, outcome_of
 from slipstream_proxy.control.gate.shares import arms_of
@@ -170,7 +171,7 @@ class TimedSimulation:
         trial, counted = self.trial, 0
         self.run.rescaled = trial.rescaled
         trial.silent = self.line.is_silent(trial.tried, now)
-        while (outcome := self.line.take(now, min(trial.floor, trial.best_floor))) is not None:
+        while (outcome := self.line.take(now, min(trial.floor, trial.best_floor), serves_again(trial))) is not None:
             counted += bool(outcome.tried)
             decision = trial.observe(outcome)
             if decision is Decision.ACCEPT:

@@ -78,10 +78,11 @@ class GateConfig(Section):
     replay: GateReplayConfig = Field(GateReplayConfig(), description='With gate.mode = "replay".')
     holdout: Share = rare(
         0.1,
+        lt=1,
         description="guard: share of new episodes on accepted adapters. It grows under suspicion.",
         when="the gate needs its evidence sooner, or fewer runs on older versions",
     )
-    share: Share = Field(0.1, description="canary: share of new episodes on the candidate.")
+    share: Share = Field(0.1, lt=1, description="canary: share of new episodes on the candidate.")
     plan: list[Annotated[float, Field(gt=0, lt=1)]] = rare(
         [],
         max_length=10,

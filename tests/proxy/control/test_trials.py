@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import heapq
+import random
+from collections.abc import Callable
+
 import pytest
 from tests.support.registry import adapter, registry
 
+from slipstream_proxy.assignment import Assignment, assign
 from slipstream_proxy.control.adapters.trials import GateTrials
-from slipstream_proxy.control.gate.rules import outcome_of
+from slipstream_proxy.control.gate.rules import Decision, outcome_of
 from slipstream_proxy.store.values import Outcome
 
 
@@ -143,3 +148,89 @@ def test_runs_that_wait_are_read_again_after_a_restart_and_count_once():
     taken = [again.next("tiny", 4.0), again.next("tiny", 4.0)]
     assert [(o.version, o.reward, o.seconds) for o in taken if o] == [(1, 0.0, 3.0), (0, 1.0, 1.0)]
     assert again.next("tiny", 4.0) is None and again.counted("tiny") == 24
+
+
+def won(coin: random.Random, chance: float) -> float:
+    return float(coin.random() < chance)
+
+
+class Feed:
+    """A run a second, through the trial as the gatekeeper feeds it."""
+
+    def __init__(self, registry, seed: int = 1) -> None:
+        self.registry, self.trials, self.coin = registry, GateTrials(registry), random.Random(seed)
+        self.now, self.seq = 1e9, 0
+        self.ends: list[tuple[float, int, Assignment, float]] = []
+        self.decisions: list[Decision] = []
+        self.trials.begin("tiny", 0, 0.0, self.trials.of("tiny"))
+
+    def runs(self, count: int, draw: Callable[[str, random.Random], tuple[float, float]]) -> None:
+        """``draw``: of an adapter → (reward, seconds). Until there is a verdict."""
+        for _ in range(count):
+            self.now += 1.0
+            while self.ends and self.ends[0][0] <= self.now:
+                at, run, got, reward = heapq.heappop(self.ends)
+                self.put(run, got, reward, at)
+            if self.decisions:
+                return
+            self.seq += 1
+            got = assign(self.registry.live("tiny"), self.trials.arms("tiny"), "k", None, f"e{self.seq}")
+            reward, seconds = draw(got.adapter, self.coin)
+            heapq.heappush(self.ends, (self.now + seconds, self.seq, got, reward))
+            self.put(self.seq, got, None, self.now)
+
+    def put(self, run: int, got: Assignment, reward: float | None, at: float) -> None:
+        self.seq += 1
+        self.trials.feed("tiny", Outcome(self.seq, got.adapter, got.arm, got.chances, "", reward, at, f"k/e{run}"))
+        while (seen := self.trials.next("tiny", at)) is not None:
+            if (decision := self.trials.of("tiny").observe(seen)) is not Decision.UNDECIDED:
+                self.decisions.append(decision)
+
+
+def test_a_deadline_that_short_runs_have_set_does_not_blind_the_gate():
+    feed = Feed(registry(holdout=0.1))
+    feed.runs(12, lambda _, c: (1.0, 2.0))  # somebody tries it
+    feed.runs(400, lambda _, c: (won(c, 0.7), 300.0))
+    feed.registry.put([adapter(1, "candidate")])
+    feed.runs(4000, lambda a, c: (won(c, 0.1 if "@" in a else 0.7), 300.0))
+    assert feed.decisions[:1] == [Decision.ROLLBACK]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equal_versions_whose_failures_end_at_once_stay(seed: int):
+    """While the deadline is that of the control's quick runs, successes of both are late, and failures are not."""
+
+    def draw(name: str, coin: random.Random) -> tuple[float, float]:
+        reward = won(coin, 0.6)
+        quick = coin.random() < 0.3 if "@" not in name else not reward and coin.random() < 0.75
+        return reward, 2.0 if quick else 150.0
+
+    feed = Feed(registry(holdout=0.1), seed)
+    feed.runs(300, draw)
+    feed.registry.put([adapter(1, "candidate")])
+    feed.runs(3000, draw)
+    assert Decision.ROLLBACK not in feed.decisions
+
+
+def test_after_a_rollback_what_serves_again_is_compared_with_the_best_version():
+    feed = Feed(registry(holdout=0.1))
+    for state in ([], [adapter(1, "candidate")], [adapter(1, "live")], [adapter(1, "live"), adapter(2, "candidate")]):
+        feed.registry.put(state)
+        feed.trials.of("tiny")
+        feed.runs(100, lambda _, c: (won(c, 0.7), 5.0))
+    feed.registry.put([adapter(1, "live"), adapter(2, "rolled_back")])
+    feed.trials.of("tiny")
+    feed.runs(4000, lambda a, c: (won(c, 0.0 if a == "tiny@1" else 0.7), 5.0))
+    assert feed.decisions[:1] == [Decision.ROLLBACK_BEST]
+
+
+@pytest.mark.parametrize(("share", "holdout"), [(0.95, 0.1), (0.85, 0.3), (0.99, 0.5)])
+def test_a_large_canary_leaves_the_accepted_version_runs_to_be_compared_with(share: float, holdout: float):
+    feed = Feed(registry(mode="canary", share=share, holdout=holdout))
+    feed.registry.put([adapter(1, "live")])
+    feed.trials.of("tiny")
+    feed.runs(100, lambda _, c: (won(c, 0.9), 5.0))
+    feed.registry.put([adapter(1, "live"), adapter(2, "candidate")])
+    assert sum(a.share for a in feed.trials.arms("tiny")) < 1.0
+    feed.runs(12_000, lambda a, c: (won(c, 0.0 if a == "tiny@2" else 0.9), 5.0))
+    assert feed.decisions[:1] == [Decision.ROLLBACK]

@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from slipstream.contract import AdapterState, GateReading, GateReport
 from slipstream_proxy.assignment import groups_of, tried
 from slipstream_proxy.control.adapters.registry import AdapterRegistry, Arm
+from slipstream_proxy.control.gate.comparison import serves_again
 from slipstream_proxy.control.gate.line import AssignmentLine
 from slipstream_proxy.control.gate.report import GateHistory, dump_readings, joined, load_readings, report_of
 from slipstream_proxy.control.gate.rules import ArmOutcome, Decision, HeldOut, TrialSettings, outcome_of
@@ -202,7 +203,7 @@ class GateTrials:
         """The run that is to be counted next; None: it is still running. ``now``: all that ended before is fed."""
         trial = self.of(model)
         trial.silent = self.lines[model].is_silent(trial.tried, time.time())
-        return self.lines[model].take(now, min(trial.floor, trial.best_floor))
+        return self.lines[model].take(now, min(trial.floor, trial.best_floor), serves_again(trial))
 
     def is_due(self, model: str, now: float) -> bool:
         """Whether the next run to be counted is past its deadline, as far as is fed."""

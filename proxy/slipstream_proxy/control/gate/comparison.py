@@ -36,7 +36,7 @@ def with_best(trial: TrialState, outcome: ArmOutcome) -> tuple[bool, float] | No
     apart = trial.control != trial.best and outcome.tried is not None and outcome.tried > trial.control
     reference = outcome.best if outcome.best > 0.0 or apart else outcome.control
     # after a rollback the control serves again, whose number is below those that were taken back
-    back = outcome.tried == trial.tried == trial.control != trial.best
+    back = serves_again(trial) is not None and outcome.tried == trial.control
     if outcome.live <= 0.0 or reference <= 0.0 or (_is_over(outcome, trial.best_floor) and not back):
         return None
     serves = outcome.version > trial.best_floor or (back and outcome.version == trial.control)
@@ -44,6 +44,11 @@ def with_best(trial: TrialState, outcome: ArmOutcome) -> tuple[bool, float] | No
     if not tested and (outcome.arm == LIVE_ARM or outcome.version != trial.best):
         return None
     return tested, outcome.live / (outcome.live + reference)
+
+
+def serves_again(trial: TrialState) -> int | None:
+    """The control, while nothing is on trial and it is compared with the best version alone."""
+    return trial.control if trial.tried == trial.control != trial.best else None
 
 
 def straggles(trial: TrialState, outcome: ArmOutcome) -> bool:

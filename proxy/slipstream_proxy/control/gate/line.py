@@ -2,7 +2,9 @@
 
 The order of the ends depends on the arm: a version that thinks longer ends later, and successes of the control that
 come first look like evidence. In the order of assignment the arm of the next run is a coin that nothing counted before
-it has to do with. The deadline is the same for both arms, and set by runs that were counted before.
+it has to do with. The deadline is the same for both arms, and set by runs that were counted before: by those that ended
+in time, and by the control's that were given up and ended later. Else a deadline that is too short would see no run that
+says so.
 """
 
 from __future__ import annotations
@@ -43,6 +45,14 @@ MIN_CONTROL_DURATIONS: Final = 8
 """Durations of the control before which the deadline is ``UNKNOWN_DEADLINE_S``."""
 MIN_DEADLINE_S, UNKNOWN_DEADLINE_S = 30.0, 3600.0
 """Seconds."""
+MAX_GIVEN_UP_RUNS, KEPT_GIVEN_UP_RUNS = 10_000, 200
+"""Runs of the control that were given up, whose rewards may still come; those of them that a restart remembers."""
+LATE_SHARE, LATE_RATING_SHARE, NEARLY_ALL_RATED_SHARE = 0.05, 0.2, 0.8
+"""Of the control's rewards that come: so many may be late before they make the deadline longer. Where fewer runs than
+the third get one at all, so many as the second: there a run without one says nothing, and a long deadline costs time.
+"""
+MOST_LATE_FACTOR: Final = 2.0
+"""A late run counts as no longer than so many deadlines: a single one makes it ten times as long at most."""
 SPARSE_REWARD_SHARE: Final = 0.95
 """Share of the control's runs with a reward below which a run without one says nothing: people rate some runs."""
 USUAL_LOST_SHARES: Final = [0.002, 0.02]
@@ -82,6 +92,10 @@ class Deadline:
         """
         self.began: deque[float] = deque(maxlen=GAP_RUNS)
         """When the newest counted runs began."""
+        self.given_up: dict[str, float] = {}
+        """Runs of the control that had no reward in time → when they began."""
+        self.came: deque[float] = deque(maxlen=REMEMBERED_DURATIONS)
+        """Of the control's newest rewards: 1.0 for one that came late."""
         self._usual: float | None = None
         self._gap: float | None = None
 
@@ -142,6 +156,28 @@ class Deadline:
         if seconds is not None:
             (self.tested if tested else self.control).append(seconds)
             self._usual = None
+            if not tested:
+                self.came.append(0.0)
+
+    def give_up(self, eid: str, began: float) -> None:
+        """A run of the control had no reward in time."""
+        self.given_up[eid] = began
+        if len(self.given_up) > MAX_GIVEN_UP_RUNS:
+            del self.given_up[next(iter(self.given_up))]
+
+    def come(self, eid: str, at: float) -> None:
+        """The reward of a run that nobody waits for. Of the control's runs that were given up it says how long runs
+        take: only of these, so that a version that thinks longer does not move its own deadline.
+        """
+        began = self.given_up.pop(eid, None)
+        if began is None:
+            return
+        self.came.append(1.0)
+        late = sum(self.came) / len(self.came)
+        nearly_all = self.rewarded >= NEARLY_ALL_RATED_SHARE * (1.0 - late)
+        if late > (LATE_SHARE if nearly_all else LATE_RATING_SHARE):
+            self.control.append(min(max(at - began, 0.0), MOST_LATE_FACTOR * self.seconds(None)))
+            self._usual = None
 
     def _judge(self, rewarded: bool) -> None:
         """Null hypothesis: given the past, a run of the control gets no reward with a twentieth or more. Each factor
@@ -176,7 +212,9 @@ class Deadline:
         counts: list[JsonValue] = [self.version, self.own, self.rewarded, self.n]
         full: list[JsonValue] = [self.full, self.shown, *self.on_full]
         durations: dict[str, JsonValue] = {"control": [*self.control], "tested": [*self.tested]}
-        return {**durations, "counts": counts, "began": [*self.began], "full": full}
+        given_up: dict[str, JsonValue] = dict(list(self.given_up.items())[-KEPT_GIVEN_UP_RUNS:])
+        late: dict[str, JsonValue] = {"given_up": given_up, "came": [*self.came]}
+        return {**durations, "counts": counts, "began": [*self.began], "full": full, **late}
 
     def load(self, kept: JsonValue) -> None:
         """None, of a program that had no deadline: it is learned."""
@@ -189,6 +227,10 @@ class Deadline:
         full = _numbers(kept.get("full", []))
         if len(full) == 2 + len(self.on_full):
             self.full, self.shown, self.on_full = bool(full[0]), bool(full[1]), full[2:]
+        self.came = _durations(kept.get("came", []))
+        given_up = kept.get("given_up", {})
+        if isinstance(given_up, dict):
+            self.given_up = {eid: float(at) for eid, at in given_up.items() if isinstance(at, int | float)}
         self._usual = self._gap = None
 
 
@@ -199,7 +241,10 @@ class WaitingRun:
         self.seq, self.at, self.outcome, self.compared = seq, at, outcome, compared
         self.ended: float | None = None if compared else at
         self.moved = False
-        """Another adapter than the assigned one answered it: it is no evidence."""
+        """An earlier adapter than the assigned one answered it: an engine had lost that, so it is no evidence. One that
+        moved on to a later version is what its coin made it: these are the longest runs, and only a version that is
+        replaced has them.
+        """
 
 
 class AssignmentLine:
@@ -239,27 +284,34 @@ class AssignmentLine:
         if (run := self.waiting.get(eid)) is not None:
             if run.ended is None:
                 self.ended = self.ended or run.outcome.version == self.newest
-                run.ended, run.moved = at, outcome.version != run.outcome.version
+                run.ended, run.moved = at, outcome.version < run.outcome.version
                 run.outcome.reward, run.outcome.task = outcome.reward, outcome.task or run.outcome.task
                 run.outcome.groups, run.outcome.measures = outcome.groups, outcome.measures
         elif not compared:
             began = self.running.pop(eid, None)
+            if began is None:
+                self.deadline.come(eid, at)
             outcome.seconds = max(at - began, 0.0) if began is not None else None
             outcome.at = began if began is not None else at
             self.waiting[eid or f"#{seq}"] = WaitingRun(seq, at, outcome, compared=False)
+        else:
+            self.deadline.come(eid, at)
 
     def drop(self, eid: str) -> None:
         """The run failed: no model said anything in it. It is waited for no more, and is no evidence."""
         self.running.pop(eid, None)
         self.waiting.pop(eid, None)
+        self.deadline.given_up.pop(eid, None)
 
-    def take(self, now: float, floor: int) -> ArmOutcome | None:
-        """The next run to be counted; None: it is still running. ``floor``: versions up to there are decided."""
+    def take(self, now: float, floor: int, back: int | None = None) -> ArmOutcome | None:
+        """The next run to be counted; None: it is still running. ``floor``: versions up to there are decided, but for
+        ``back``, which serves again beside a better one.
+        """
         self._expire(now)
         while self.waiting:
             eid, run = next(iter(self.waiting.items()))
             outcome, ended = run.outcome, run.ended
-            over = outcome.tried is not None and outcome.tried <= floor
+            over = outcome.tried is not None and outcome.tried <= floor and outcome.tried != back
             limit = self.deadline.seconds(outcome.tried)
             if ended is None and not over and now - run.at <= limit:
                 return None
@@ -283,6 +335,7 @@ class AssignmentLine:
                 return
             del self.running[eid]
             self.deadline.see(None, 0, tested=False)
+            self.deadline.give_up(eid, began)
 
     def _began(self, version: int, at: float) -> None:
         if version > self.newest:

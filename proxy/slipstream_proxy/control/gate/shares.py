@@ -57,12 +57,12 @@ def is_among_first(trial: TrialState) -> bool:
 def _canary_shares(trial: TrialState) -> tuple[float, float]:
     s, apart = trial.settings, trial.control != trial.best
     share = FIRST_SHARE if is_among_first(trial) else (s.plan or [s.share])[stage_of(trial)]
-    kept = s.holdout * BEST_PART if apart else 0.0
     if _is_silent(trial) and share:
-        return min(share, 1.0 - SILENT_SHARE), kept
+        return min(share, 1.0 - SILENT_SHARE), s.holdout * BEST_PART if apart else 0.0
     share = share if trial.on_trial else 0.0
     # the accepted version keeps at least as many: it is what both others are compared with
-    most = max((1.0 - share) / 2.0 - kept, 0.0)
+    kept = min(s.holdout * BEST_PART, (1.0 - share) / 2.0) if apart else 0.0
+    most = (1.0 - share) / 2.0 - kept
     suspected = max(suspicion.by_best(trial), suspicion.by_slide(trial))
     return share, kept + most * suspected if apart and s.holdout else 0.0
 

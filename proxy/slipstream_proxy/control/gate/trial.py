@@ -250,3 +250,5 @@ def _see_duration(trial: TrialState, outcome: ArmOutcome, *, tested: bool) -> No
         return
     if tested or outcome.version in (trial.control, trial.best):
         trial.deadline.see(outcome.seconds, outcome.version, tested=tested)
+        if not tested and not outcome.finished and outcome.eid:
+            trial.deadline.give_up(outcome.eid, outcome.at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 
@@ -84,6 +85,83 @@ def test_what_is_decided_holds_nobody_up_and_what_moved_is_no_evidence():
     line.end(5, "b", 3.0, outcome(2, 0.5, tried=2), compared=True)
     taken = line.take(3.0, 1)
     assert taken and (taken.reward, line.cursor) == (0.5, 3)
+
+
+def test_a_run_that_moved_on_to_a_later_version_counts_as_what_its_coin_made_it():
+    """These are the longest ones, and only versions that are replaced have them."""
+    line = AssignmentLine(known())
+    line.assign(1, "a", 0.0, outcome(2, tried=2), compared=True)
+    line.end(2, "a", 9.0, outcome(5, 1.0, tried=2), compared=True)
+    taken = line.take(9.0, 1)
+    assert taken and (taken.version, taken.reward, taken.finished) == (2, 1.0, True)
+
+
+def test_a_version_that_serves_again_beside_a_better_one_is_waited_for():
+    line = AssignmentLine(known())
+    line.assign(1, "back", 0.0, outcome(1), compared=True)
+    line.assign(2, "gone", 0.0, outcome(2, tried=2), compared=True)
+    assert line.take(1.0, 2, 1) is None, "it runs"
+    line.end(3, "back", 2.0, outcome(1, 1.0), compared=True)
+    taken = line.take(2.0, 2, 1)
+    assert taken and taken.version == 1 and line.take(2.0, 2, 1) is None and not line.waiting
+
+
+def given_up(deadline: Deadline, count: int, seconds: float) -> None:
+    """So many runs of the control end after the deadline."""
+    for i in range(count):
+        deadline.see(None, 0, tested=False)
+        deadline.give_up(f"late{i}", 0.0)
+    for i in range(count):
+        deadline.come(f"late{i}", seconds)
+
+
+def test_runs_of_the_control_that_end_late_make_the_deadline_longer():
+    deadline = known(2.0)
+    assert deadline.seconds(None) == lines.MIN_DEADLINE_S
+    given_up(deadline, 20, 300.0)
+    assert deadline.seconds(None) >= 300.0
+    for seconds in (7e6, 300.0):  # one that nobody ends for months
+        alone = known(2.0)
+        given_up(alone, 1, seconds)
+        assert alone.seconds(None) <= 10 * lines.MIN_DEADLINE_S
+
+
+def test_a_few_that_end_late_or_rate_late_change_nothing():
+    rated, thumbs = known(), known()
+    for _ in range(400):
+        rated.see(10.0, 0, tested=False)
+    given_up(rated, 9, 900.0)
+    assert rated.seconds(None) == 50.0, "nearly all end in time"
+    for i in range(1000):
+        thumbs.see(10.0 if i % 20 == 0 else None, 0, tested=False)
+    given_up(thumbs, 9, 900.0)
+    assert thumbs.seconds(None) == 50.0, "a run without a rating says nothing, and a long wait costs time"
+
+
+def test_what_was_given_up_and_comes_after_a_restart_counts_for_the_deadline():
+    before, after = known(2.0), Deadline()
+    for i in range(30):
+        before.see(None, 0, tested=False)
+        before.give_up(f"e{i}", 0.0)
+    after.load(json.loads(json.dumps(before.dump())))
+    for i in range(30):
+        after.come(f"e{i}", 300.0)
+    assert after.seconds(None) >= 300.0
+
+
+def test_a_version_that_ends_late_moves_no_deadline():
+    line = AssignmentLine(known())
+    trial = GateTrial(TrialSettings())
+    trial.deadline = line.deadline
+    trial.serve(1)
+    for i in range(40):
+        line.assign(i, f"e{i}", 0.0, outcome(1), compared=True)
+    while (run := line.take(60.0, -1)) is not None:
+        run.eid = f"e{run.at}"
+        trial.observe(run)
+    for i in range(40):
+        line.end(100 + i, f"e{i}", 90.0, outcome(1, 1.0), compared=True)
+    assert line.deadline.usual() == 10.0
 
 
 def test_a_version_of_which_nothing_ends_gets_few_runs_until_one_does():
