@@ -3,8 +3,7 @@
 The order of the ends depends on the arm: a version that thinks longer ends later, and successes of the control that
 come first look like evidence. In the order of assignment the arm of the next run is a coin that nothing counted before
 it has to do with. The deadline is the same for both arms, and set by runs that were counted before: by those that ended
-in time, and by the control's that were given up and ended later. Else a deadline that is too short would see no run that
-says so.
+in time, and by the control's that were given up and ended later. A deadline that is too short would see no others.
 """
 
 from __future__ import annotations
