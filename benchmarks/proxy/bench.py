@@ -16,7 +16,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from benchmarks.harness import compiled_c, cpu_seconds, free_port, ratio, report, started, wait_port
@@ -56,18 +55,6 @@ def run(load: Path, target: Target, connections: int, seconds: float, body: Path
     target.answered += int(found["answered"])
     target.collect()
     return found
-
-
-def fdatasyncs(folder: Path, seconds: float = 1.0) -> float:
-    """Of 4 KiB appended each time, as the machine's disk allows."""
-    with (folder / "sync").open("wb") as file:
-        count, end = 0, time.monotonic() + seconds
-        while time.monotonic() < end:
-            file.write(b"x" * 4096)
-            file.flush()
-            os.fdatasync(file.fileno())
-            count += 1
-    return count / seconds
 
 
 def bodies(folder: Path) -> dict[str, Path]:
@@ -114,7 +101,7 @@ def main() -> None:
                         results.setdefault((target.name, *case), []).append(found)
             print(f"round {number + 1} of {options.rounds} done", file=sys.stderr)
         shown(results, targets)
-        report(summary(targets, results, fdatasyncs(folder), python))
+        report(summary(targets, results, python))
 
 
 def compile_proxy(python: Interpreter) -> None:
@@ -138,7 +125,7 @@ def shown(results: Results, targets: list[Target]) -> None:
                 print(f"{target.name:22}{body:8}{connections:6}{row}")
 
 
-def summary(targets: list[Target], results: Results, syncs: float, python: Interpreter) -> dict[str, object]:
+def summary(targets: list[Target], results: Results, python: Interpreter) -> dict[str, object]:
     """The medians of the rounds' ratios."""
 
     def beside(name: str, peer: str, body: str, connections: int, what: str) -> float | None:
@@ -156,7 +143,6 @@ def summary(targets: list[Target], results: Results, syncs: float, python: Inter
         **{f"chunk_cpu_vs_{peer}": beside(OURS, peer, "stream", 32, "cpu_us_per_event") for peer in PEERS},
         "power_rps_vs_nginx_c32": beside(POWER, "nginx", "1k", 32, "rps"),
         "rps_vs_nginx_c32_30k": beside(OURS, "nginx", "30k", 32, "rps"),
-        "fdatasync_per_s": round(syncs, 1),
         "recorded": sum(t.recorded() for t in recording),
         "answered": sum(t.answered for t in recording),
         "interpreter": f"{python.version} at {python.path}",
