@@ -45,7 +45,9 @@ def record(folder: Path, spool: Path) -> Path:
 
 def read(spool: Path, url: str, size: int, server: int | None) -> dict[str, float]:
     """Ingest all of ``spool`` in rounds of ``size`` records."""
+    from slipstream_proxy.control.run.worker import YOUNG_OBJECTS
     from slipstream_proxy.control.storage.ingester import Ingester
+    from slipstream_proxy.process.garbage import keep_started
     from slipstream_proxy.store import open_store
     from slipstream_proxy.store.values import Rules
 
@@ -71,6 +73,7 @@ def read(spool: Path, url: str, size: int, server: int | None) -> dict[str, floa
         return made | ({"server_ms": 1000 * served / calls} if server else {})
 
     store = open_store(url, Rules(group_size=8))
+    keep_started(YOUNG_OBJECTS)  # as the control plane does
     with contextlib.closing(store):
         return asyncio.run(ingest())
 
