@@ -139,3 +139,19 @@ def test_a_tenant_that_ceases_to_share_gives_nothing_more(tiny, tmp_path, monkey
         world.tell("late")
         wait_for(lambda: world.controls["late"].done, 60)
     assert list(world.controls["late"].adapters) == ["tiny@1"] and not world.controls["late"].of_kind("common_start")
+
+
+def test_what_cannot_be_read_or_does_not_fit_keeps_nobody_from_learning(tiny, tmp_path, monkeypatch, stack) -> None:
+    world = sharing(tiny, tmp_path, monkeypatch, stack, ["acme", "beta"])
+    with world:
+        for n, name in enumerate(("acme", "beta")):
+            world.controls[name].add("b0", table(conversation(n)))
+            wait_for(lambda name=name: world.controls[name].done, 60)  # type: ignore[misc]
+        config = world.adapter("acme", "tiny@1") / "adapter_config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"use_dora": True}))  # somebody's own
+        monkeypatch.setattr(common_start, "combine", lambda _parts, _rank, folder: folder.mkdir(parents=True) or 1.0)
+        world.controls["late"].add("b0", table(conversation(3)))
+        world.tell("late")
+        wait_for(lambda: world.controls["late"].done, 60)
+    assert world.controls["late"].done == {"b0": "trained"}
+    assert list(world.controls["late"].adapters) == ["tiny@1"] and not world.controls["late"].of_kind("common_start")

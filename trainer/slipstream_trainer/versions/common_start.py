@@ -26,6 +26,7 @@ from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterList, AdapterState
 from slipstream.errors import ApiError, SlipstreamError
+from slipstream_trainer.model.adapter import read_adapter
 from slipstream_trainer.model.combine import Weighted, combine
 from slipstream_trainer.versions.shipping import AdapterShipping, Patiently
 
@@ -156,6 +157,7 @@ class CommonStart:
                     if version is not None:
                         shipping = AdapterShipping(config, client, self.patiently, self.stop)
                         folder = shipping.fetch(version.name, version.sha256)
+                        read_adapter(folder)  # what cannot be read keeps nobody from learning
                         found.append(Shared(config.tenant, version.step or 0, folder))
             except (ApiError, SlipstreamError, OSError) as e:
                 log.info("tenant %s gives nothing to the common start just now: %s", config.tenant, e)

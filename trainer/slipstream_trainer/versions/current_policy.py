@@ -127,9 +127,14 @@ class CurrentPolicy:
         """A version from weights that were not trained here. It goes through the gate as any other."""
         if offer is None or self.common is None:
             return
-        with self.seat.turn() as trainer:
-            trainer.learner.restore(self.seat.turns.start)
-            trainer.learner.load(offer.folder)
+        try:
+            with self.seat.turn() as trainer:
+                trainer.learner.restore(self.seat.turns.start)
+                trainer.learner.load(offer.folder)
+        except (ConfigError, StartError) as e:
+            log.warning("what other tenants have learned fits in no version here: %s", e)
+            self.recovery.version(self.state.weights)
+            return
         known, before = self.publisher.adapters(), self.state
         name = self.publisher.new_name(known)
         meta = {COMMON_START_META: offer.parents}
