@@ -114,12 +114,12 @@ async def test_refusals(plane):
     ):
         status, body = await plane.ask("POST", "/import/episode", {**row, **wrong})
         assert status == 422, (wrong, body)
-    for field, wrong in (
+    for field, endless in (
         ("advantage", {"advantage": math.nan}),
         ("lineage.0.advantage", {"lineage": [{"batch": "b", "outcome": "trained", "advantage": math.inf}]}),
         ("rewards.0.at", {"rewards": [{"episode": "e1", "value": 1.0, "at": math.nan}]}),
     ):
-        status, body = await plane.ask("POST", "/import/episode", {**row, **wrong})
+        status, body = await plane.ask("POST", "/import/episode", {**row, **endless})
         assert (status, body["error"]["field"]) == (422, f"body.{field}"), "no number is a number"
     assert (await plane.ask("POST", "/import/episode", {**row, "id": "e2"}))[0] == 409  # its calls are e1's
     huge = {**row["call_list"][0], "prompt_ids": [2**31]}
@@ -134,7 +134,7 @@ async def test_refusals(plane):
 
 async def test_what_was_recorded_nested_deeply_comes_back(plane, other):
     """Calls are kept up to 254 levels deep; the import refused those of over 200."""
-    deep = "end"
+    deep: object = "end"
     for _ in range(230):
         deep = [deep]
     await plane.call("e1", done=True, request={"tools": [{"type": "function", "function": {"name": "f", "x": deep}}]})
