@@ -193,6 +193,9 @@ def load_config(
     _leave_out_deleted(tree, source, sources)
     if tree.get("tenant") and tree["tenant"] != (base or {}).get("tenant"):
         raise ConfigError(f'{source}: tenant is no setting: an empty table [tenants."NAME"] declares one')
+    for name in ("quota", "share"):
+        if tree.get(name) and not (base or {}).get("tenant"):
+            raise ConfigError(f'{source}: {name} is a tenant\'s, and nobody else has one: set tenants."NAME".{name}')
     try:
         config = Config.model_validate(tree)
     except ValidationError as e:

@@ -110,6 +110,9 @@ def test_settings_of_its_own_lie_over_those_of_all(tmp_path):
         ('[tenants."Acme"]', "tenants.Acme: String should match pattern"),
         ("[engine]\nshare = true\n[tenants.acme]", "engine.share = true lets the engine sleep"),
         ('tenant = "acme"', 'tenant is no setting: an empty table [tenants."NAME"] declares one'),
+        ("share = true\n[tenants.acme]", 'share is a tenant\'s, and nobody else has one: set tenants."NAME".share'),
+        ("[quota]\ncalls_per_day = 1", 'quota is a tenant\'s, and nobody else has one: set tenants."NAME".quota'),
+        ('[engine]\nurls = ["ftp://x"]', "ftp://x is no engine's address: write http://HOST:PORT"),
         ("\n".join(f"[tenants.t{n}]" for n in range(10_000)), f"10,000 tenants are more than {TENANTS_LIMIT}"),
     ],
 )

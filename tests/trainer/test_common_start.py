@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.support import wait_for
 from tests.support.tenant_trainers import TenantWorld
 from tests.support.tiny import conversation, make_config, make_trainer, table
@@ -108,7 +110,7 @@ def test_the_others_progress_is_offered_and_one_that_was_taken_back_waits(tiny, 
         beta.add("b0", table(conversation(1)))
         wait_for(lambda: beta.done, 60)
         record = world.checkpoint_folder("beta") / "common" / common_start.RECORD_FILE
-        assert json.loads(record.read_text())["steps"] == {"acme": 1}
+        assert json.loads(record.read_text())["steps"] == {common_start.mark_of("acme"): 1}
         acme.add("b1", table(conversation(2)))
         wait_for(lambda: len(beta.of_kind("common_start")) == 2, 60)
         offered = beta.of_kind("common_start")[1]["adapter"]
@@ -141,17 +143,47 @@ def test_a_tenant_that_ceases_to_share_gives_nothing_more(tiny, tmp_path, monkey
     assert list(world.controls["late"].adapters) == ["tiny@1"] and not world.controls["late"].of_kind("common_start")
 
 
-def test_what_cannot_be_read_or_does_not_fit_keeps_nobody_from_learning(tiny, tmp_path, monkeypatch, stack) -> None:
-    world = sharing(tiny, tmp_path, monkeypatch, stack, ["acme", "beta"])
+def test_what_cannot_be_read_or_summed_keeps_nobody_from_learning(tiny, tmp_path, monkeypatch, stack) -> None:
+    world = sharing(tiny, tmp_path, monkeypatch, stack, ["acme", "beta", "huge"])
     with world:
-        for n, name in enumerate(("acme", "beta")):
+        for n, name in enumerate(("acme", "beta", "huge")):
             world.controls[name].add("b0", table(conversation(n)))
             wait_for(lambda name=name: world.controls[name].done, 60)  # type: ignore[misc]
         config = world.adapter("acme", "tiny@1") / "adapter_config.json"
         config.write_text(json.dumps(json.loads(config.read_text()) | {"use_dora": True}))  # somebody's own
-        monkeypatch.setattr(common_start, "combine", lambda _parts, _rank, folder: folder.mkdir(parents=True) or 1.0)
+        newest = max(world.controls["huge"].adapters)
+        weights = world.adapter("huge", newest) / "adapter_model.safetensors"
+        large = {name: w * 1e20 for name, w in load_file(weights).items()}
+        weights.unlink()  # the checkpoint's is the same file
+        save_file(large, weights)
         world.controls["late"].add("b0", table(conversation(3)))
         world.tell("late")
         wait_for(lambda: world.controls["late"].done, 60)
-    assert world.controls["late"].done == {"b0": "trained"}
-    assert list(world.controls["late"].adapters) == ["tiny@1"] and not world.controls["late"].of_kind("common_start")
+    late = world.controls["late"]
+    assert late.done == {"b0": "trained"}
+    assert [e["tenants"] for e in late.of_kind("common_start")] == [1], "that of beta alone"
+
+
+def test_an_offer_that_fails_is_made_again(tiny, tmp_path, monkeypatch, stack) -> None:
+    monkeypatch.setattr(common_start, "OFFER_STEPS", 1)
+    world = sharing(tiny, tmp_path, monkeypatch, stack, ["acme", "beta"])
+    with world:
+        acme, beta = world.controls["acme"], world.controls["beta"]
+        acme.add("b0", table(conversation(0)))
+        wait_for(lambda: acme.done, 60)
+        beta.add("b0", table(conversation(1)))
+        wait_for(lambda: beta.done, 60)
+        tried: list[object] = []
+
+        def fails(*wanted: Any) -> float:
+            tried.append(wanted)
+            if len(tried) < 3:
+                raise OSError("no space left on device")
+            return combine(*wanted)
+
+        monkeypatch.setattr("slipstream_trainer.versions.common_start.combine", fails)
+        acme.add("b1", table(conversation(2)))
+        wait_for(lambda: len(beta.of_kind("common_start")) == 2, 60)
+    record = (world.checkpoint_folder("beta") / "common" / common_start.RECORD_FILE).read_text()
+    assert "acme" not in record, "a tenant's own backup has this file"
+    assert not beta.of_kind("failed")

@@ -425,7 +425,14 @@ class _Values:
         raw = self.rest + chunk
         cut = len(raw) - _open_bytes(raw)
         self.rest = raw[cut:]
-        read = raw[:cut].decode("utf-8", "surrogatepass" if b"\xed" in raw else "replace")
+        try:
+            read = raw[:cut].decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as e:  # half a character may be a name's, so nothing is guessed
+            line = self.line + self.text.count("\n", self.at) + raw.count(b"\n", 0, e.start)
+            self.log.refuse(
+                f"{self.log.path}:{line}", f"byte {raw[e.start]:#04x} is no UTF-8; what follows is not read"
+            )
+            read, self.chunks = raw[: e.start].decode("utf-8", "surrogatepass"), iter(())
         self.text, self.at = self.text[self.at :] + read, 0
         return True
 

@@ -47,7 +47,7 @@ def read_cases(path: str | Path) -> tuple[list[Group], dict[str, float]]:
     groups: dict[str, list[GroupEpisode]] = {}
     truth: dict[str, float] = {}
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = Path(path).read_text().split("\n")
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path}: {e}") from e
     for number, line in enumerate(lines, 1):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Final, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from slipstream.settings.base import Positive, Section, Share, known, rare
-from slipstream.shared.discovery import addresses
+from slipstream.shared.discovery import DNS_SCHEME, FILE_SCHEME, addresses
 from slipstream.shared.urls import authorization, split_login
 
 ENGINE_CLASSES: Final[Mapping[str, str]] = {
@@ -18,6 +19,7 @@ ENGINE_CLASSES: Final[Mapping[str, str]] = {
 """Kind → its class, in the order in which a server is asked whether it is one. The last takes every server."""
 
 
+ENGINE_SCHEMES = ("http", "https", DNS_SCHEME, FILE_SCHEME)
 ENGINE_HOST = "127.0.0.1"
 """Where `up` binds vLLM: past the proxy nothing is recorded, and whoever reaches it may load adapters."""
 
@@ -166,6 +168,10 @@ class EngineConfig(Section):
     @classmethod
     def _bases(cls, urls: list[str]) -> list[str]:
         """As OpenAI's clients write them, with ``/v1``, or without."""
+        if strange := [url for url in urls if urlsplit(url).scheme not in ENGINE_SCHEMES]:
+            raise ValueError(
+                f"{strange[0]} is no engine's address: write http://HOST:PORT (https, dns+http and file:/PATH are taken, too)"
+            )
         return [_base(url) for url in urls]
 
     def addresses(self) -> list[str]:

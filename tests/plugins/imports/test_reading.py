@@ -43,6 +43,17 @@ def test_forms_may_be_mixed_and_an_unknown_row_is_named(tmp_path):
     assert report.refused[0].endswith("log.jsonl:3: no messages (nor request and response); its fields: x")
 
 
+@pytest.mark.parametrize("letter", ["é", "í"])
+def test_a_list_in_another_encoding_is_refused_at_its_line_and_nothing_is_guessed(tmp_path, letter: str):
+    rows = [{"messages": [ASK, END]}, {"messages": [ASK, {"role": "assistant", "content": f"aqu{letter}"}]}]
+    path = tmp_path / "log.json"
+    path.write_bytes(json.dumps(rows, indent=1, ensure_ascii=False).encode("latin-1"))
+    bodies, report = taken(path)
+    assert len(bodies) == 1
+    assert report.refused and f"byte {letter.encode('latin-1')[0]:#04x} is no UTF-8" in report.refused[0]
+    assert report.refused[0].startswith(f"{path}:")
+
+
 NAMES = [
     "id", "traceId", "type", "input", "output", "observations", "role", "content", "messages", "attributes", "llm.input_messages", "message.role",
     "span_kind", "context.trace_id", "spans", "resourceSpans", "key", "value", "stringValue", "intValue", "events", "name", "0", "parts", "trace",

@@ -32,6 +32,12 @@ def test_groups_and_truth(tmp_path):
     assert groups[0].episodes[0].calls[0].tools == [{"name": "f"}]
 
 
+def test_a_line_ends_at_its_end_alone(tmp_path):
+    line = json.dumps({"truth": 1, "messages": [said("user", "one\u2028two\x0cthree")]}, ensure_ascii=False)
+    groups, _ = read_cases(write(tmp_path, line))
+    assert groups[0].episodes[0].calls[0].messages[0]["content"] == "one\u2028two\x0cthree"
+
+
 @pytest.mark.parametrize(
     "line, said",
     [

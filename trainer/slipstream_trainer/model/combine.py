@@ -15,9 +15,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from slipstream.errors import StartError
 from slipstream.shared.adapter_config import CONFIG_FILE_NAME, WEIGHTS_FILE_NAME
-from slipstream_trainer.model.adapter import read_adapter
+from slipstream_trainer.model.adapter import Halves, read_adapter
 
+MOST_WEIGHT = 1e4
+"""Above it a sum means nothing: what is learned changes a layer's weights by far less than one."""
 ROW_NORM = math.sqrt(1 / 3)
 """Of a row of A as PEFT begins it (uniform, of variance 1 / (3 · inputs)). B learns as fast as it is long."""
 
@@ -47,6 +50,18 @@ def combine(parts: Sequence[Weighted], rank: int, folder: Path) -> float:
     save_file(weights, folder / WEIGHTS_FILE_NAME)
     (folder / CONFIG_FILE_NAME).write_text(json.dumps(_config(parts[0][0], stacked, rank), indent=2))
     return kept / whole if whole else 1.0
+
+
+def check_part(folder: Path, like: Halves) -> None:
+    """Raises ``StartError`` for an adapter that can be no part of a sum for a policy with the weights ``like``."""
+    halves, config = read_adapter(folder)
+    for module, ab in halves.items():
+        own = like.get(module)
+        if own is None or (ab["A"].shape[1], ab["B"].shape[0]) != (own["A"].shape[1], own["B"].shape[0]):
+            raise StartError(f"the adapter {folder} changes {module}, which is no layer that is trained here")
+        most = max(float(half.abs().max()) for half in ab.values()) * max(1.0, config.scale_of(module))
+        if not most <= MOST_WEIGHT:
+            raise StartError(f"the adapter {folder} has a weight of {most:.3g} in {module}")
 
 
 def _reduced(

@@ -18,6 +18,7 @@ from slipstream.errors import ApiError, ConfigError
 from slipstream.shared.backoff import Backoff
 from slipstream_trainer.algorithm.cadence import Cadence
 from slipstream_trainer.batch.rows import Sample, read_samples
+from slipstream_trainer.model.adapter import halves_of
 from slipstream_trainer.model.memory import gpu_is_broken
 from slipstream_trainer.run.gpu_lease import GpuLease
 from slipstream_trainer.run.trial import ShapeTrial
@@ -78,7 +79,8 @@ class Worker:
         self.gpu_lease = gpu_lease or GpuLease(config, client, self.learner.name)
         if turns is None:
             self.gpu_lease.stop = self.stop
-        common = CommonStart(config, others, self.publisher.patiently, self.stop) if others else None
+        like = halves_of(self.seat.turns.start.weights)
+        common = CommonStart(config, others, like, self.publisher.patiently, self.stop) if others else None
         self.current = CurrentPolicy(config, self.seat, checkpoints, self.publisher, common)
         self.reporter = Reporter(trainer, config)
         self.cadence = Cadence()

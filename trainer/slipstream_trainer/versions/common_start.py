@@ -11,6 +11,7 @@ soups, Wortsman et al. 2022, arXiv:2203.05482); differences of weights can be ad
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import shutil
@@ -26,8 +27,8 @@ from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterList, AdapterState
 from slipstream.errors import ApiError, SlipstreamError
-from slipstream_trainer.model.adapter import read_adapter
-from slipstream_trainer.model.combine import Weighted, combine
+from slipstream_trainer.model.adapter import Halves
+from slipstream_trainer.model.combine import Weighted, check_part, combine
 from slipstream_trainer.versions.shipping import AdapterShipping, Patiently
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,8 @@ OFFER_LOOK_S = 30.0
 """Between two looks at what the others have learned."""
 MOST_PARENTS = 16
 """Versions that a mean is of: those with the most steps."""
-RECORD_FILE, MEAN_FOLDER_NAME, OFFER_FOLDER_NAME = "common.json", "mean", "offer"
+RECORD_FILE = "common.json"
+MEAN_FOLDER_NAME, NEXT_MEAN_FOLDER_NAME, OFFER_FOLDER_NAME = "mean", "mean.next", "offer"
 
 Others = Callable[[], Iterator[tuple[Config, AbstractContextManager[Client]]]]
 """The other tenants that share: their settings, and a client in each one's place."""
@@ -59,21 +61,26 @@ class Offer(NamedTuple):
 class Shared(NamedTuple):
     """What another tenant gives."""
 
-    tenant: str
+    mark: str
+    """A hash of the tenant's name."""
     step: int
     folder: Path
 
 
 @dataclass(slots=True)
 class OfferRecord:
-    """What a tenant's folder of checkpoints knows of the common start."""
+    """What a tenant's folder of checkpoints knows of the common start. It names nobody: the tenant's backup has it."""
 
     steps: dict[str, int] = field(default_factory=dict)
-    """Tenant → its steps in the mean that is kept."""
+    """Hash of a tenant's name → its steps in the mean that is kept."""
     offered: str = ""
     """The version that came of the last offer."""
     wait: int = field(default_factory=lambda: OFFER_STEPS)
     """Steps of the others until the next one."""
+
+
+def mark_of(tenant: str) -> str:
+    return hashlib.blake2b(tenant.encode(), digest_size=8).hexdigest()
 
 
 def given(known: AdapterList, model: str) -> Adapter | None:
@@ -86,20 +93,21 @@ def given(known: AdapterList, model: str) -> Adapter | None:
 class CommonStart:
     """One tenant's side of it."""
 
-    def __init__(self, config: Config, others: Others, patiently: Patiently, stop: threading.Event) -> None:
-        self.config, self.others, self.patiently, self.stop = config, others, patiently, stop
+    def __init__(
+        self, config: Config, others: Others, like: Halves, patiently: Patiently, stop: threading.Event
+    ) -> None:
+        """``like``: the policy's own weights. Only versions of such layers are taken."""
+        self.config, self.others, self.like, self.patiently, self.stop = config, others, like, patiently, stop
         self.folder = config.checkpoints_dir / "common"
         self.looked = float("-inf")
         """When the others were asked last (monotonic)."""
+        self._next = OfferRecord()
+        """What is kept once the offer that was made last is a version."""
 
     def beginning(self) -> Offer | None:
         """What a tenant begins from that has learned nothing. None: nobody has anything to give."""
         found = self._shared()
-        if not found:
-            return None
-        offer = Offer(self._mean(found), len(found), 1.0)
-        self._write(OfferRecord(steps={one.tenant: one.step for one in found}))
-        return offer
+        return Offer(self._mean(found), len(found), 1.0) if found else None
 
     def offer(self, own: Callable[[], Path | None], taken: set[str]) -> Offer | None:
         """The others' progress on top of ``own``, if they have made enough since the last time. ``own``: the folder of
@@ -111,19 +119,16 @@ class CommonStart:
         if record.offered in taken:
             record.offered, record.wait = "", min(record.wait * 2, MOST_OFFER_STEPS)
             self._write(record)
-        steps = {one.tenant: one.step for one in found}
-        mean, before = self.folder / MEAN_FOLDER_NAME, self.folder / f"{MEAN_FOLDER_NAME}-before"
-        known = mean.is_dir()
-        if not found or (known and sum(max(0, n - record.steps.get(t, 0)) for t, n in steps.items()) < record.wait):
+        before = self.folder / MEAN_FOLDER_NAME
+        known = before.is_dir()
+        gained = sum(max(0, one.step - record.steps.get(one.mark, 0)) for one in found)
+        if not found or (known and gained < record.wait):
             return None
-        self._write(replace(record, steps=steps))
-        if known:
-            shutil.rmtree(before, ignore_errors=True)
-            mean.rename(before)
         now, ours = self._mean(found), own()
         if ours is None:
             return Offer(now, len(found), 1.0)
         if not known:  # what it has learned may be what they have: what they learn from now on counts
+            self.became("")
             return None
         made = self.folder / OFFER_FOLDER_NAME
         shutil.rmtree(made, ignore_errors=True)
@@ -131,19 +136,18 @@ class CommonStart:
         return Offer(made, len(found), combine(parts, self.config.trainer.lora_rank, made))
 
     def became(self, name: str) -> None:
-        """The last offer is a version."""
-        record = self._read()
-        record.offered = name
-        self._write(record)
+        """The last offer is a version: from now on counts how the mean changes from what is in it."""
+        mean = self.folder / MEAN_FOLDER_NAME
+        shutil.rmtree(mean, ignore_errors=True)
+        (self.folder / NEXT_MEAN_FOLDER_NAME).rename(mean)
+        self._write(replace(self._read(), steps=self._next.steps, offered=name))
 
     def _mean(self, found: list[Shared]) -> Path:
-        """Of what the others give; kept, since the next offer is how it changes."""
-        made = self.folder / MEAN_FOLDER_NAME
+        """Of what the others give."""
+        self._next = OfferRecord(steps={one.mark: one.step for one in found})
+        made = self.folder / NEXT_MEAN_FOLDER_NAME
         shutil.rmtree(made, ignore_errors=True)
-        part = made.with_name(f"{MEAN_FOLDER_NAME}.part")
-        shutil.rmtree(part, ignore_errors=True)
-        combine([(one.folder, 1 / len(found)) for one in found], self.config.trainer.lora_rank, part)
-        part.rename(made)
+        combine([(one.folder, 1 / len(found)) for one in found], self.config.trainer.lora_rank, made)
         return made
 
     def _shared(self) -> list[Shared]:
@@ -157,11 +161,11 @@ class CommonStart:
                     if version is not None:
                         shipping = AdapterShipping(config, client, self.patiently, self.stop)
                         folder = shipping.fetch(version.name, version.sha256)
-                        read_adapter(folder)  # what cannot be read keeps nobody from learning
-                        found.append(Shared(config.tenant, version.step or 0, folder))
+                        check_part(folder, self.like)  # what cannot be read keeps nobody from learning
+                        found.append(Shared(mark_of(config.tenant), version.step or 0, folder))
             except (ApiError, SlipstreamError, OSError) as e:
                 log.info("tenant %s gives nothing to the common start just now: %s", config.tenant, e)
-        return sorted(found, key=lambda one: (-one.step, one.tenant))[:MOST_PARENTS]
+        return sorted(found, key=lambda one: (-one.step, one.mark))[:MOST_PARENTS]
 
     def _read(self) -> OfferRecord:
         try:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterList, AdapterState, fallen
-from slipstream.errors import ConfigError, StartError
+from slipstream.errors import ConfigError, SlipstreamError, StartError
 from slipstream.shared.files import space_of
 from slipstream_trainer.model.weights import Snapshot
 from slipstream_trainer.timing import timed
@@ -114,17 +115,25 @@ class CurrentPolicy:
             and found is None
             and not any(a.model == self.config.model_name for a in known.adapters)
         ):
-            self._become(self.common.beginning())
+            self._become(self.common.beginning)
 
     def consider_offer(self) -> None:
         """Of the other tenants that share: once what we have is accepted, and nothing of it waits."""
         served = self.known.get(self.live)
         accepted = served is None or served.state == AdapterState.LIVE
         if self.common is not None and accepted and not self.state.ahead and self.state.published == self.live:
-            self._become(self.common.offer(lambda: self._files_of(self.live) if served else None, self.taken))
+            common = self.common
+            self._become(lambda: common.offer(lambda: self._files_of(self.live) if served else None, self.taken))
 
-    def _become(self, offer: Offer | None) -> None:
-        """A version from weights that were not trained here. It goes through the gate as any other."""
+    def _become(self, made: Callable[[], Offer | None]) -> None:
+        """A version from weights that were not trained here. It goes through the gate as any other. What keeps it from
+        being made keeps nobody from learning.
+        """
+        try:
+            offer = made()
+        except (SlipstreamError, OSError, RuntimeError) as e:
+            log.warning("of what other tenants have learned no version is made just now: %s", e)
+            return
         if offer is None or self.common is None:
             return
         try:

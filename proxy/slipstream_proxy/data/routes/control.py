@@ -127,7 +127,7 @@ class ControlRoutes:
             if isinstance(e.__cause__, RequestRefused):
                 return control_refusal(e.__cause__)  # the client's body, and not the control plane
             why = "does not answer" if self._link.live.known else "does not answer yet: it takes some seconds to start"
-            message = f"the control plane {why}; calls are served and recorded meanwhile"
+            message = f"the control plane {why}; calls are served meanwhile"
             return control_refusal(RequestRefused(503, message, retry_after=1.0))
         async with reply:
             return await hand_on(request, reply, end_to_end(reply.headers))
