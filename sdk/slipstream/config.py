@@ -194,7 +194,9 @@ def load_config(
     if tree.get("tenant") and tree["tenant"] != (base or {}).get("tenant"):
         raise ConfigError(f'{source}: tenant is no setting: an empty table [tenants."NAME"] declares one')
     for name in ("quota", "share"):
-        if tree.get(name) and not (base or {}).get("tenant"):
+        given = tree.get(name)
+        said = any(value is not None for value in given.values()) if isinstance(given, dict) else bool(given)
+        if said and not (base or {}).get("tenant"):  # what a parent hands on has all settings
             raise ConfigError(f'{source}: {name} is a tenant\'s, and nobody else has one: set tenants."NAME".{name}')
     try:
         config = Config.model_validate(tree)

@@ -170,7 +170,8 @@ class EngineConfig(Section):
         """As OpenAI's clients write them, with ``/v1``, or without."""
         if strange := [url for url in urls if urlsplit(url).scheme not in ENGINE_SCHEMES]:
             raise ValueError(
-                f"{strange[0]} is no engine's address: write http://HOST:PORT (https, dns+http and file:/PATH are taken, too)"
+                f"{strange[0]} is no engine's address: write http://HOST:PORT (https, dns+http and file:/PATH are "
+                "taken, too)"
             )
         return [_base(url) for url in urls]
 
