@@ -104,6 +104,18 @@ def test_one_tenant_goes_back_and_the_others_go_on(tmp_path: Path) -> None:
             wait_for(lambda: len(world.runs(url, "umbrella")) == 2, 60, 0.2)
         shutil.rmtree(own)
         unpack(archive, own)
+        strange = own.with_name("umbrella")
+        shutil.move(strange, tmp_path / "umbrella")
+        unpack(archive, strange)
+        with run_proxy(tmp_path, world.engine.url, **SETTINGS) as again:
+            wait_for(lambda: world.runs(again.url, "acme") == {"acme-0", "acme-1"}, 60, 0.2)
+            wait_for(lambda: world.ask(again.url, "", "GET", f"{API}/status").status_code == 200, 60, 0.2)
+            listed = world.ask(again.url, "", "GET", f"{API}/tenants").raise_for_status().json()["tenants"]
+            (why,) = (t["reason"] for t in listed if t["name"] == "umbrella")
+            assert "has the runs of the tenant acme" in why
+            assert world.ask(again.url, "umbrella", "GET", f"{API}/episodes").status_code == 503
+        shutil.rmtree(strange)
+        shutil.move(tmp_path / "umbrella", strange)
         with run_proxy(tmp_path, world.engine.url, **SETTINGS) as again:
             wait_for(lambda: world.runs(again.url, "acme") == {"acme-0", "acme-1"}, 60, 0.2, "as it was")
             wait_for(lambda: world.runs(again.url, "umbrella") == {"umbrella-0", "umbrella-1"}, 60, 0.2, "goes on")

@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, field
 
 from slipstream.config import CONFIG_ENV, Config
-from slipstream.errors import ConfigError
+from slipstream.errors import ConfigError, StartError
 from slipstream.settings import TenantConfig
 from slipstream.shared.log import TENANT_ENV, setup_logging
 from slipstream.shared.processes.process import die_with_parent, how_ended
@@ -25,6 +25,7 @@ from slipstream.tenants import tenant_config
 from slipstream_proxy.control.api.app import installed_routes
 from slipstream_proxy.control.run import worker
 from slipstream_proxy.control.shared.tenant_states import tell_states
+from slipstream_proxy.control.storage.identity import keep_tenant
 from slipstream_proxy.keys import Keys
 from slipstream_proxy.process.parent import NEWER_STORE_EXIT_CODE
 from slipstream_proxy.process.settings_file import told_tenants
@@ -110,7 +111,8 @@ class TenantProcesses:
         found.renewed = found.left = False
         try:
             config = tenant_config(self.config, name)
-        except ConfigError as e:
+            keep_tenant(config)
+        except (ConfigError, StartError) as e:
             log.error("the tenant %s is not served: %s", name, e)
             found.again, found.why = None, str(e)
             return

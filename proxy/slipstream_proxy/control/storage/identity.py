@@ -1,7 +1,8 @@
 """Who a data folder is: its instance, the tokens of its starts, and what it has forgotten, whatever store it meets.
 
 ``instance`` names the proxy's spool among those of others on one PostgreSQL. ``claim`` has the tokens of the last two
-starts. ``forgotten`` has a line for each episode that was forgotten: a hash of its id.
+starts. ``forgotten`` has a line for each episode that was forgotten: a hash of its id. ``tenant`` has the name of whose
+it is.
 """
 
 from __future__ import annotations
@@ -46,6 +47,20 @@ def make_new(config: Config) -> None:
     root = config.root
     for name in ("instance", "claim"):
         (root / name).unlink(missing_ok=True)
+
+
+def keep_tenant(config: Config) -> None:
+    """The folder says whose it is. Raises ``StartError`` for another tenant's, as an archive in the wrong place is."""
+    file = config.root / "tenant"
+    known = file.read_text().strip() if file.is_file() else ""
+    if known and known != config.tenant:
+        raise StartError(
+            f"{config.root} has the runs of the tenant {known}: restore what {config.tenant} has of its own, or delete "
+            f"the file {file} if these runs are to be {config.tenant}'s"
+        )
+    if not known:
+        config.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _replace(file, config.tenant)
 
 
 def _shared(config: Config) -> bool:
