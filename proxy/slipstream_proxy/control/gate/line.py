@@ -8,6 +8,7 @@ in time, and by the control's that were given up and ended later. A deadline tha
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import deque
 from itertools import pairwise
@@ -92,7 +93,9 @@ class Deadline:
         self.began: deque[float] = deque(maxlen=GAP_RUNS)
         """When the newest counted runs began."""
         self.given_up: dict[str, float] = {}
-        """Runs of the control that had no reward in time → when they began."""
+        """Runs of the control that had no reward in time, by a hash of their name (they may be forgotten, and this is
+        kept over a restart) → when they began.
+        """
         self.came: deque[float] = deque(maxlen=REMEMBERED_DURATIONS)
         """Of the control's newest rewards: 1.0 for one that came late."""
         self._usual: float | None = None
@@ -160,7 +163,7 @@ class Deadline:
 
     def give_up(self, eid: str, began: float) -> None:
         """A run of the control had no reward in time."""
-        self.given_up[eid] = began
+        self.given_up[_mark(eid)] = began
         if len(self.given_up) > MAX_GIVEN_UP_RUNS:
             del self.given_up[next(iter(self.given_up))]
 
@@ -168,7 +171,7 @@ class Deadline:
         """The reward of a run that nobody waits for. Of the control's runs that were given up it says how long runs
         take: only of these, so that a version that thinks longer does not move its own deadline.
         """
-        began = self.given_up.pop(eid, None)
+        began = self.given_up.pop(_mark(eid), None) if self.given_up else None
         if began is None:
             return
         self.came.append(1.0)
@@ -177,6 +180,11 @@ class Deadline:
         if late > (LATE_SHARE if nearly_all else LATE_RATING_SHARE):
             self.control.append(min(max(at - began, 0.0), MOST_LATE_FACTOR * self.seconds(None)))
             self._usual = None
+
+    def let_go(self, eid: str) -> None:
+        """The run failed: no reward of it says anything."""
+        if self.given_up:
+            self.given_up.pop(_mark(eid), None)
 
     def _judge(self, rewarded: bool) -> None:
         """Null hypothesis: given the past, a run of the control gets no reward with a twentieth or more. Each factor
@@ -300,7 +308,7 @@ class AssignmentLine:
         """The run failed: no model said anything in it. It is waited for no more, and is no evidence."""
         self.running.pop(eid, None)
         self.waiting.pop(eid, None)
-        self.deadline.given_up.pop(eid, None)
+        self.deadline.let_go(eid)
 
     def take(self, now: float, floor: int, back: int | None = None) -> ArmOutcome | None:
         """The next run to be counted; None: it is still running. ``floor``: versions up to there are decided, but for
@@ -356,6 +364,10 @@ class AssignmentLine:
             return True
         began = next(iter(self.running.values()), None)
         return began is not None and now - began > self.deadline.seconds(None)
+
+
+def _mark(eid: str) -> str:
+    return hashlib.blake2b(eid.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _usual(durations: deque[float]) -> float:
