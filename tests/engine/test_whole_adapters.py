@@ -74,6 +74,7 @@ def answered(proxy: Running, run: int) -> str:
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_a_family_of_which_vllm_takes_a_part_goes_through_the_whole_product(tmp_path: Path) -> None:
     """GLM-4: engine, proxy, trainer and swap. Calls, a step, a version that answers; what the plugin refuses."""
     heads = {
