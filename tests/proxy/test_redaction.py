@@ -223,7 +223,7 @@ async def test_no_name_that_is_kept_or_shown_holds_a_secret(start, fake, caplog)
     frames = await proxy.record(4)
     spool = b"".join(p.read_bytes() for p in proxy.config.spool_dir.iterdir())
     shown = json.dumps(proxy.plane.metrics.snapshot()) + caplog.text
-    assert secret.encode() not in spool and "4111" not in shown and b"4111" not in spool
+    assert secret[:6] not in shown and secret[:6].encode() not in spool  # four digits alone are in many a time
     assert frames[0].head["task"].startswith("pay-with-CARD"), "tasks that differ in a secret are one"
     assert frames[0].head["episode"] == frames[2].head["episode"] != frames[3].head["episode"], "runs stay apart"
     assert frames[0].head["tags"]["episode-text"] == "run of CARD"

@@ -87,7 +87,7 @@ async def test_a_candidate_waits_and_nobody_is_assigned_to_an_arm(make_plane, wa
     plane = await make_plane(gate={"holdout": 0.1})
     _, body = await register(plane, 1)
     assert body["state"] == "candidate"
-    assert [a[:2] for a in plane.deps.live.value["models"]["tiny"]["arms"]] == [["tiny", "control"]]
+    await until(lambda: [a[:2] for a in plane.deps.live.value["models"]["tiny"]["arms"]] == [["tiny", "control"]])
     plane.engine.restart(takes_none=way)
     await until(plane.deps.engines.none_takes)
     await until(lambda: plane.deps.live.value["models"]["tiny"]["arms"] == [])
@@ -105,7 +105,7 @@ async def test_an_engine_that_cannot_load_its_adapter_again_gives_the_gate_no_ev
     """Whatever the reason: the episodes of the base model's arm alone would take the adapter back."""
     plane = await make_plane(gate={"holdout": 0.1})
     await register(plane, 1)
-    assert plane.deps.live.value["models"]["tiny"]["arms"]
+    await until(lambda: plane.deps.live.value["models"]["tiny"]["arms"])
     plane.engine.refuse["tiny@1"] = status
     plane.engine.restart()
     looking = asyncio.create_task(plane.deps.engines.check_all())

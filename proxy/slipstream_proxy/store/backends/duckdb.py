@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Collection, Iterator, Sequence
@@ -169,7 +170,8 @@ class DuckDriver:
     def _close(self) -> None:
         self._writer = None
         for cursor in self._cursors:
-            cursor.close()
+            with contextlib.suppress(duckdb.Error):  # one whose query was given up, and is still ending
+                cursor.close()
         self._cursors.clear()
         self._opening += 1
         if self._con is not None:
