@@ -8,11 +8,12 @@ in time, and by the control's that were given up and ended later. A deadline tha
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
+
+from slipstream_proxy.log.records import mark_of
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -163,7 +164,7 @@ class Deadline:
 
     def give_up(self, eid: str, began: float) -> None:
         """A run of the control had no reward in time."""
-        self.given_up[_mark(eid)] = began
+        self.given_up[mark_of(eid)] = began
         if len(self.given_up) > MAX_GIVEN_UP_RUNS:
             del self.given_up[next(iter(self.given_up))]
 
@@ -171,7 +172,7 @@ class Deadline:
         """The reward of a run that nobody waits for. Of the control's runs that were given up it says how long runs
         take: only of these, so that a version that thinks longer does not move its own deadline.
         """
-        began = self.given_up.pop(_mark(eid), None) if self.given_up else None
+        began = self.given_up.pop(mark_of(eid), None) if self.given_up else None
         if began is None:
             return
         self.came.append(1.0)
@@ -184,7 +185,7 @@ class Deadline:
     def let_go(self, eid: str) -> None:
         """The run failed: no reward of it says anything."""
         if self.given_up:
-            self.given_up.pop(_mark(eid), None)
+            self.given_up.pop(mark_of(eid), None)
 
     def _judge(self, rewarded: bool) -> None:
         """Null hypothesis: given the past, a run of the control gets no reward with a twentieth or more. Each factor
@@ -364,10 +365,6 @@ class AssignmentLine:
             return True
         began = next(iter(self.running.values()), None)
         return began is not None and now - began > self.deadline.seconds(None)
-
-
-def _mark(eid: str) -> str:
-    return hashlib.blake2b(eid.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _usual(durations: deque[float]) -> float:
