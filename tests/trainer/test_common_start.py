@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.support import wait_for
+from tests.support.control import FakeControl
 from tests.support.tenant_trainers import TenantWorld
 from tests.support.tiny import conversation, make_config, make_trainer, table
 
@@ -80,6 +81,15 @@ def sharing(tiny: Path, folder: Path, monkeypatch, stack: ExitStack, names: list
     return TenantWorld(tiny, folder, monkeypatch, stack, names, tenants)
 
 
+def begun(world: TenantWorld) -> tuple[FakeControl, FakeControl]:
+    """Acme learns, then beta, which begins from it."""
+    acme, beta = world.controls["acme"], world.controls["beta"]
+    for n, control in enumerate((acme, beta)):
+        control.add("b0", table(conversation(n)))
+        wait_for(lambda control=control: control.done, 60)  # type: ignore[misc]
+    return acme, beta
+
+
 def test_a_new_tenant_begins_from_the_mean_of_the_others_that_share(tiny, tmp_path, monkeypatch, stack) -> None:
     world = sharing(tiny, tmp_path, monkeypatch, stack, ["acme", "beta", "alone"])
     with world:
@@ -104,11 +114,7 @@ def test_the_others_progress_is_offered_and_one_that_was_taken_back_waits(tiny, 
     monkeypatch.setattr(common_start, "OFFER_STEPS", 1)
     world = sharing(tiny, tmp_path, monkeypatch, stack, ["acme", "beta"])
     with world:
-        acme, beta = world.controls["acme"], world.controls["beta"]
-        acme.add("b0", table(conversation(0)))
-        wait_for(lambda: acme.done, 60)
-        beta.add("b0", table(conversation(1)))
-        wait_for(lambda: beta.done, 60)
+        acme, beta = begun(world)
         record = world.checkpoint_folder("beta") / "common" / common_start.RECORD_FILE
         assert json.loads(record.read_text())["steps"] == {common_start.mark_of("acme"): 1}
         acme.add("b1", table(conversation(2)))
@@ -168,11 +174,7 @@ def test_an_offer_that_fails_is_made_again(tiny, tmp_path, monkeypatch, stack) -
     monkeypatch.setattr(common_start, "OFFER_STEPS", 1)
     world = sharing(tiny, tmp_path, monkeypatch, stack, ["acme", "beta"])
     with world:
-        acme, beta = world.controls["acme"], world.controls["beta"]
-        acme.add("b0", table(conversation(0)))
-        wait_for(lambda: acme.done, 60)
-        beta.add("b0", table(conversation(1)))
-        wait_for(lambda: beta.done, 60)
+        acme, beta = begun(world)
         tried: list[object] = []
 
         def fails(*wanted: Any) -> float:

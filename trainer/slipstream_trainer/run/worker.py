@@ -79,8 +79,10 @@ class Worker:
         self.gpu_lease = gpu_lease or GpuLease(config, client, self.learner.name)
         if turns is None:
             self.gpu_lease.stop = self.stop
-        like = halves_of(self.seat.turns.start.weights)
-        common = CommonStart(config, others, like, self.publisher.patiently, self.stop) if others else None
+        common = None
+        if others is not None:
+            like = halves_of(self.seat.turns.start.weights)
+            common = CommonStart(config, others, like, self.publisher.patiently, self.stop)
         self.current = CurrentPolicy(config, self.seat, checkpoints, self.publisher, common)
         self.reporter = Reporter(trainer, config)
         self.cadence = Cadence()

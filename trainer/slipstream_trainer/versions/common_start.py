@@ -17,8 +17,8 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from typing import NamedTuple
 from slipstream.client import Client
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterList, AdapterState
-from slipstream.errors import ApiError, SlipstreamError
+from slipstream.errors import SlipstreamError
 from slipstream_trainer.model.adapter import Halves
 from slipstream_trainer.model.combine import Weighted, check_part, combine
 from slipstream_trainer.versions.shipping import AdapterShipping, Patiently
@@ -78,6 +78,10 @@ class OfferRecord:
     wait: int = field(default_factory=lambda: OFFER_STEPS)
     """Steps of the others until the next one."""
 
+    def gained(self, steps: Iterable[tuple[str, int]]) -> int:
+        """How many of these there were not."""
+        return sum(max(0, step - self.steps.get(mark, 0)) for mark, step in steps)
+
 
 def mark_of(tenant: str) -> str:
     return hashlib.blake2b(tenant.encode(), digest_size=8).hexdigest()
@@ -106,7 +110,7 @@ class CommonStart:
 
     def beginning(self) -> Offer | None:
         """What a tenant begins from that has learned nothing. None: nobody has anything to give."""
-        found = self._shared()
+        found = self._shared(OfferRecord(wait=0))
         return Offer(self._mean(found), len(found), 1.0) if found else None
 
     def offer(self, own: Callable[[], Path | None], taken: set[str]) -> Offer | None:
@@ -115,14 +119,14 @@ class CommonStart:
         """
         if time.monotonic() - self.looked < OFFER_LOOK_S:
             return None
-        record, found = self._read(), self._shared()
+        record = self._read()
         if record.offered in taken:
             record.offered, record.wait = "", min(record.wait * 2, MOST_OFFER_STEPS)
             self._write(record)
         before = self.folder / MEAN_FOLDER_NAME
         known = before.is_dir()
-        gained = sum(max(0, one.step - record.steps.get(one.mark, 0)) for one in found)
-        if not found or (known and gained < record.wait):
+        found = self._shared(record if known else OfferRecord(wait=0))
+        if not found:
             return None
         now, ours = self._mean(found), own()
         if ours is None:
@@ -150,22 +154,42 @@ class CommonStart:
         combine([(one.folder, 1 / len(found)) for one in found], self.config.trainer.lora_rank, made)
         return made
 
-    def _shared(self) -> list[Shared]:
-        """What the others give. Who does not answer gives nothing now."""
-        self.looked, found = time.monotonic(), list[Shared]()
-        for config, asking in self.others():
-            try:
-                with asking as client:
-                    known = client.adapters()
-                    version = given(known, config.model_name)
-                    if version is not None:
-                        shipping = AdapterShipping(config, client, self.patiently, self.stop)
-                        folder = shipping.fetch(version.name, version.sha256)
-                        check_part(folder, self.like)  # what cannot be read keeps nobody from learning
-                        found.append(Shared(mark_of(config.tenant), version.step or 0, folder))
-            except (ApiError, SlipstreamError, OSError) as e:
-                log.info("tenant %s gives nothing to the common start just now: %s", config.tenant, e)
+    def _shared(self, since: OfferRecord) -> list[Shared]:
+        """What the others give, if they have made the steps that ``since`` waits for. Who does not answer, or has what
+        cannot be read, gives nothing now. Files are fetched once the steps are there.
+        """
+        self.looked = time.monotonic()
+        with ExitStack() as clients:
+            listed = [one for asked in self.others() for one in self._listed(*asked, clients)]
+            if since.gained((mark, version.step or 0) for mark, version, _ in listed) < since.wait:
+                return []
+            found = [Shared(m, v.step or 0, folder) for m, v, ship in listed if (folder := self._fetched(v, ship))]
+        if since.gained((one.mark, one.step) for one in found) < since.wait:
+            return []
         return sorted(found, key=lambda one: (-one.step, one.mark))[:MOST_PARENTS]
+
+    def _listed(
+        self, config: Config, asking: AbstractContextManager[Client], clients: ExitStack
+    ) -> Iterator[tuple[str, Adapter, AdapterShipping]]:
+        """The version that a tenant gives, if there is one, and how its files come."""
+        client = clients.enter_context(asking)
+        try:
+            version = given(client.adapters(), config.model_name)
+        except SlipstreamError as e:
+            log.info("tenant %s gives nothing to the common start just now: %s", config.tenant, e)
+            return
+        if version is not None:
+            yield mark_of(config.tenant), version, AdapterShipping(config, client, self.patiently, self.stop)
+
+    def _fetched(self, version: Adapter, shipping: AdapterShipping) -> Path | None:
+        try:
+            folder = shipping.fetch(version.name, version.sha256)
+            check_part(folder, self.like)
+        except (SlipstreamError, OSError) as e:
+            tenant = shipping.config.tenant
+            log.info("%s of the tenant %s is no part of the common start: %s", version.name, tenant, e)
+            return None
+        return folder
 
     def _read(self) -> OfferRecord:
         try:

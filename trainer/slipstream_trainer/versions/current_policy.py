@@ -8,6 +8,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from slipstream.config import Config
 from slipstream.contract import Adapter, AdapterList, AdapterState, fallen
@@ -144,22 +145,13 @@ class CurrentPolicy:
             log.warning("what other tenants have learned fits in no version here: %s", e)
             self.recovery.version(self.state.weights)
             return
-        known, before = self.publisher.adapters(), self.state
+        known = self.publisher.adapters()
         name = self.publisher.new_name(known)
-        meta = {COMMON_START_META: offer.parents}
-        state = CheckpointState(
-            step=before.step,
-            pace=before.pace,
-            traffic=before.traffic,
-            base=before.published,
-            weights=name,
-            adapter=name,
-            meta=meta,
-        )
-        self.advance(state, known)
+        self.advance(self._version(name, meta={COMMON_START_META: offer.parents}), known)
         self.publisher.finish()
-        self.common.became(state.weights)
-        self.publisher.post("common_start", adapter=state.weights, tenants=offer.parents, room=round(offer.room, 3))
+        name = self.state.weights  # it has another one if that was taken meanwhile
+        self.common.became(name)
+        self.publisher.post("common_start", adapter=name, tenants=offer.parents, room=round(offer.room, 3))
         self.note(self.publisher.adapters())
         self._hold()
 
@@ -211,16 +203,14 @@ class CurrentPolicy:
         """Steps that were taken without a version become one."""
         name = self.publisher.new_name(known)
         log.info("%s has room now: %d steps since %s", name, self.state.ahead, self.state.published)
-        state = CheckpointState(
-            step=self.state.step,
-            pace=self.state.pace,
-            traffic=self.state.traffic,
-            base=self.state.published,
-            weights=name,
-            adapter=name,
-            batches=self.state.batches,
+        self.advance(self._version(name, batches=self.state.batches), known)
+
+    def _version(self, name: str, **more: Any) -> CheckpointState:
+        """The weights as they are become that version, without another step."""
+        now = self.state
+        return CheckpointState(
+            step=now.step, pace=now.pace, traffic=now.traffic, base=now.published, weights=name, adapter=name, **more
         )
-        self.advance(state, known)
 
     def note(self, known: AdapterList) -> None:
         self.looked = time.monotonic()
